@@ -104,10 +104,14 @@ class Call:
             plan.is_unknown = True
         plan.answered.set()
 
-    def send(self, request: Request, *, delay_s: float = 0.0) -> None:
+    def send(self, request: Request) -> None:
         """Goes there in its turn, even when the call is cut meanwhile: that is learnt late, too."""
         now = trio.current_time()
-        self._free_at = max(self._free_at, now + delay_s) + self.world.chance.uniform(1e-5, 0.004)
+        chance = self.world.chance
+        self._free_at = max(self._free_at, now) + chance.uniform(1e-5, 0.004)
+        if chance.random() < 0.04:
+            # The connection stands still.
+            self._free_at += chance.uniform(0.0, 1.5)
         self.world.later(self._free_at - now, lambda: self._caller.receive(request))
         self.old.append(request)
 
@@ -182,7 +186,7 @@ class Client:
         if chance.random() < 0.15:
             await trio.sleep(chance.expovariate(100))
             call.cut()
-        with trio.move_on_after(3.0):
+        with trio.move_on_after(0.0 if call.is_cut else 3.0):
             await plan.answered.wait()
         if not (plan.is_committed or plan.is_rolled_back):
             call.cut()
@@ -226,9 +230,12 @@ def note(plan: Plan, outcome: Outcome) -> bool:
 async def trouble(world: World, until: float) -> None:
     """Leaders fail, and others take over."""
     chance = random.Random(world.chance.random())
+    replica_set = world.sets[SETS[0]]
     while trio.current_time() < until:
-        await trio.sleep(chance.expovariate(2.0))
-        replica_set = world.sets[chance.choice(SETS)]
+        # Now and then one fails again before its ballot has begun.
+        await trio.sleep(chance.choice((0.0, 0.05, chance.expovariate(1.0))))
+        if chance.random() < 0.5:
+            replica_set = world.sets[chance.choice(SETS)]
         replica_set.fail(chance, crashes=chance.random() < 0.5)
         away_s = chance.choice((0.0, 0.01, 0.2, 3.0))
         world.later(away_s, lambda it=replica_set: it.take_over(chance))  # type: ignore[misc]
@@ -241,12 +248,15 @@ async def _play(seed: int, length_s: float, played: Played) -> None:
         clients = [Client(world, number) for number in range(_CLIENTS)]
         world.loss, world.doubling = 0.1, 0.1
         world.delay_s = world.chance.choice((0.001, 0.02))
+        world.commits_s = world.chance.choice((0.002, 0.1))
+        world.begins_s = 1.0
         async with trio.open_nursery() as playing:
             for client in clients:
                 playing.start_soon(client.run)
             playing.start_soon(trouble, world, trio.current_time() + length_s)
             await trio.sleep(length_s)
             world.loss = world.doubling = 0.0
+            world.commits_s, world.begins_s = 0.002, 0.0
             for client in clients:
                 client.is_stopped = True
             await trio.sleep(4.0)

@@ -84,6 +84,9 @@ class Leader:
         self.committed = 0
         self.leads = True
         self.is_deposed = False
+        self.begins_at = trio.current_time() + self.world.chance.choice(
+            (0.0, self.world.chance.uniform(0.0, self.world.begins_s))
+        )
         self._ballot = ballot
         self._pending: deque[tuple[int, Any, HadronError | None, Done]] = deque()
         self._moved = trio.Event()
@@ -144,6 +147,9 @@ class Leader:
 
     def _commit(self, lsn: int) -> None:
         if self.is_deposed or not self.leads or lsn < self.set.started_lsn:
+            return
+        if trio.current_time() < self.begins_at:
+            self.world.later(self.begins_at - trio.current_time(), lambda: self._commit(lsn))
             return
         # What other disks have beyond it is gone for ever.
         self.set.others.clear()
@@ -316,6 +322,8 @@ class World:
         self.limits = limits
         self.loss = self.doubling = 0.0
         self.delay_s = self.commits_s = 0.002
+        self.begins_s = 0.0
+        """At most: from a new leader's first entry until a majority has it."""
         self.heard: list[tuple[str, str, Message]] = []
         """What was delivered, for tests of single messages: (from, to, what)."""
         self.on_message: Callable[[str, str, Message], bool] = lambda _from, _to, _message: True

@@ -1,0 +1,165 @@
+"""Bugs that somebody could make in this room. Each must be found by chance: what nobody would
+notice is not tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.sim.mutants.seams import Edit
+
+PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
+    "committed before the intents are durable": (
+        Edit("transactions.machine:Machine._commit", "if not held.unprepared:", "if True:"),
+        Edit(
+            "transactions.machine:Machine._prepared",
+            "if not held.unprepared and held.phase is Phase.PREPARING:",
+            "if False:",
+        ),
+        Edit(
+            "transactions.machine:Machine._send_errand",
+            "held = self._held[transaction]",
+            "held = self._held.get(transaction)\n        if held is None or name not in (\n"
+            "            held.unfinished if first == FINISH else held.branches\n        ):\n"
+            "            return",
+        ),
+    ),
+    "a late abort meets the next transaction": (
+        Edit(
+            "transactions.participant:Participant._prepare",
+            "self._has_some.set()",
+            "self._has_some.set()\n        self._latest = message.transaction",
+        ),
+        Edit(
+            "transactions.participant:Participant.receive",
+            "self._abort(transaction)",
+            "self._abort(getattr(self, '_latest', transaction))",
+        ),
+    ),
+    "a late commit begins a transaction again": (
+        Edit("transactions.blocks:Blocks.begin", "or transaction.number <= block.last", ""),
+    ),
+    "what comes late is taken for what is open": (
+        Edit(
+            "transactions.machine:Machine._requested",
+            "held = self._held.get(request.transaction)",
+            "held = self._held.get(request.transaction) or next(\n"
+            "            (one for one in self._open.values() if one.caller == caller), None)",
+        ),
+    ),
+    "what a leader has left undecided is not gone on with": (
+        Edit(
+            "transactions.driver:Driver._resume",
+            "if not is_own and self.machine.held(each.transaction) is None:",
+            "if False:",
+        ),
+    ),
+    "forgotten by the driver once it is told": (
+        Edit(
+            "transactions.machine:Machine._settle",
+            "if held.unfinished:\n            return",
+            "if held.unfinished:\n            for name in held.unfinished:\n"
+            "                self._remotes.settle(name, (held.id, FINISH))\n"
+            "            self._held.pop(held.id, None)\n            return",
+        ),
+        Edit(
+            "transactions.machine:Machine._noted",
+            "held = self._held[event.transaction]",
+            "held = self._held.get(event.transaction)\n        if held is None:\n            return",
+        ),
+    ),
+    "participants forget before it is noted": (
+        Edit(
+            "transactions.machine:Machine._received",
+            "self._participant_done(held, name)",
+            "self._participant_done(held, name)\n            self._send(name, Forget(held.id))",
+        ),
+    ),
+    "a participant aborts what it finds after a restart": (
+        Edit(
+            "transactions.participant:Participant._ask_once",
+            "self._send(name, Asked(tuple(transactions)))",
+            "[self._abort(each) for each in transactions]",
+        ),
+    ),
+    "aborted, says a leader whose ballot is not committed": (
+        Edit(
+            "transactions.driver:Driver._looked_up",
+            "await self._log.query(",
+            "await self._log.read(",
+        ),
+    ),
+    "aborted, says a leader that was deposed": (
+        Edit("transactions.driver:Driver._on_decision", "elif self._log.leads:", "elif True:"),
+    ),
+    "rolled back while the log has it": (
+        Edit(
+            "transactions.machine:Machine._rollback_forced",
+            "elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:",
+            "elif held.phase is not Phase.DECIDED:",
+        ),
+        Edit(
+            "transactions.machine:Machine._decided",
+            "held = self._held[event.transaction]",
+            "held = self._held.get(event.transaction)\n        if held is None:\n            return",
+        ),
+    ),
+    "aborted, it is said, and its commit may still come": (
+        Edit(
+            "transactions.machine:Machine._rollback_forced",
+            "self._blocks.use_up(event.transaction)",
+            "pass",
+        ),
+        Edit(
+            "transactions.machine:Machine.is_over",
+            "or not self._blocks.may_begin(transaction)",
+            "or True",
+        ),
+    ),
+    "over, says the driver of what is not finished": (
+        Edit(
+            "transactions.machine:Machine._asked",
+            "(part := held.unfinished.get(name)) is not None",
+            "(part := held.unfinished.get(name)) is None",
+        ),
+    ),
+    "aborted, says the driver of what is open": (
+        Edit(
+            "transactions.machine:Machine._asked",
+            "self._send(name, Told(transaction, Fate.WAIT))",
+            "self._send(name, Told(transaction, Fate.ABORTED))",
+        ),
+    ),
+    "a doubled statement is done twice": (
+        Edit(
+            "transactions.machine:Machine._add", "known = held.count - request.first", "known = 0"
+        ),
+        Edit("transactions.machine:Machine._commit", "if count != held.count:", "if False:"),
+    ),
+    "receipts of the first attempt": (
+        Edit(
+            "transactions.machine:Machine._received",
+            "held.results[name] = message.results",
+            "self._first = {**{name: message.results}, **getattr(self, '_first', {})}\n"
+            "            held.results[name] = self._first[name]",
+        ),
+    ),
+    "nobody asks about what is left": (
+        Edit("transactions.participant:is_due", "_times(age_ms) > _times(before_ms)", "False"),
+    ),
+    "an intent that is lost is taken for written": (
+        Edit(
+            "transactions.participant:Participant._on_prepared",
+            "if error is None:",
+            "if error is not None:\n            result, error = Written(9, 1), None\n"
+            "        if error is None:",
+        ),
+    ),
+    "what was refused is acknowledged as finished": (
+        Edit(
+            "transactions.participant:Participant._on_finished",
+            "if error is None:",
+            "from hadron.model.transactions import DONE\n        if error and self._log.leads:\n"
+            "            result, error = (DONE,), None\n        if error is None:",
+        ),
+    ),
+}

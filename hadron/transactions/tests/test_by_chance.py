@@ -1,0 +1,61 @@
+"""Histories in which all goes wrong that can: none is torn, and every planted bug shows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from hadron.sim.mutants.seams import patched
+from hadron.transactions.tests.chance import play
+from hadron.transactions.tests.planted import PLANTED
+
+TRIES = 40
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Resolved conflicts and lost leaders are what these histories are made of."""
+    logger = logging.getLogger("hadron.transactions")
+    before, logger.disabled = logger.level, False
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_fails_nothing_is_torn(seed: int) -> None:
+    played = play(seed)
+    assert not played.problems, played.problems[:5]
+    assert sum(plan.is_committed for plan in played.plans) > 10
+    assert sum(plan.is_rolled_back for plan in played.plans) > 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_whatever_fails_for_long(seed: int) -> None:
+    played = play(seed)
+    assert not played.problems, played.problems[:5]
+
+
+def test_a_seed_decides_all() -> None:
+    first, again = play(7, 4.0), play(7, 4.0)
+    assert [plan.transaction for plan in first.plans] == [plan.transaction for plan in again.plans]
+    assert [plan.receipts for plan in first.plans] == [plan.receipts for plan in again.plans]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_bugs_are_found(name: str) -> None:
+    edits = PLANTED[name]
+    with patched(*edits) as reached:
+        for seed in range(TRIES):
+            try:
+                problems = play(seed).problems
+            except Exception as error:
+                problems = [repr(error)]
+            if problems:
+                break
+        else:
+            pytest.fail(f"nobody noticed: {name}; reached {reached} of {len(edits)} edits")
+        assert reached == {*range(len(edits))}
