@@ -278,9 +278,9 @@ class Driver:
             self.step(RollbackForced(transaction, error))
         held = self.machine.held(transaction)
         if held is not None:
-            if held.phase is not Phase.DECIDED:
+            if (finishing := held.finishing) is None:
                 return Outcome(State.OPEN)
-            return Outcome(State.COMMITTED, dict(held.results), tuple(held.unfinished))
+            return Outcome(State.COMMITTED, dict(finishing.results), tuple(finishing.unfinished))
         if not self.machine.is_over(transaction):
             if transaction.ballot == self._log.ballot:
                 return Outcome(State.OPEN)
@@ -317,13 +317,13 @@ class Driver:
             )
         if held.phase is Phase.DECIDING:
             raise NotReadyError(f"transaction {transaction} is being decided right now")
-        if held.phase is not Phase.DECIDED:
+        if (finishing := held.finishing) is None:
             error = RequestError("an operator has rolled it back")
             self.step(RollbackForced(transaction, error))
-        elif participant not in held.unfinished:
+        elif participant not in finishing.unfinished:
             raise RequestError(
                 f"transaction {transaction} is decided, and does not wait for {participant!r}",
-                f"it waits for: {', '.join(held.unfinished) or 'nobody'}",
+                f"it waits for: {', '.join(finishing.unfinished) or 'nobody'}",
             )
         else:
             _log.warning(

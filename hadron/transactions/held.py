@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hadron.model.transactions import Participant, TransactionId
@@ -82,6 +82,25 @@ def joined(bodies: Sequence[Body]) -> Body:
     return with_bytes[0] if len(with_bytes) == 1 else b"".join(with_bytes)
 
 
+class Finishing:
+    """What a decided transaction waits for.
+
+    Attributes:
+        unfinished: the participants that have not done their part as far as is known here.
+        noting: those that have, and it is not committed here yet.
+        results: of those that have, and of the driver's own set.
+        reasons: why a participant cannot finish, as it says itself.
+    """
+
+    __slots__ = ("noting", "reasons", "results", "unfinished")
+
+    def __init__(self, participants: Iterable[Participant], results: Mapping[str, Results]) -> None:
+        self.unfinished = {each.replica_set: each for each in participants}
+        self.noting: set[str] = set()
+        self.results = dict(results)
+        self.reasons: dict[str, str] = {}
+
+
 class Transaction:
     """One transaction.
 
@@ -94,9 +113,7 @@ class Transaction:
         size: of all of them, in bytes.
         kept: of those that are not in any log yet.
         unprepared: how many participants have not written all intents.
-        unfinished: once it is decided: the participants that have not done their part as far as is
-            known here.
-        noting: those that have, and it is not committed here yet.
+        finishing: once it is decided, and participants have to finish.
     """
 
     __slots__ = (
@@ -104,18 +121,15 @@ class Transaction:
         "branches",
         "caller",
         "count",
+        "finishing",
         "home",
         "home_bytes",
         "home_command_bytes",
         "id",
         "kept",
-        "noting",
         "phase",
-        "reasons",
-        "results",
         "size",
         "touched_at",
-        "unfinished",
         "unprepared",
     )
 
@@ -128,11 +142,7 @@ class Transaction:
         self.branches: dict[str, Branch] = {}
         self.count = self.size = self.kept = self.unprepared = 0
         self.begun_at = self.touched_at = now
-        self.results: dict[str, Results] = {}
-        self.unfinished: dict[str, Participant] = {}
-        self.noting: set[str] = set()
-        self.reasons: dict[str, str] = {}
-        """Why a participant cannot finish, as it says itself."""
+        self.finishing: Finishing | None = None
 
     def take_home(self, statement: Statement) -> bool:
         """Whether the deciding entry has room for it, too; it is counted in either way."""

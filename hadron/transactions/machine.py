@@ -16,7 +16,7 @@ rolled back nothing is in the driver's log: abort is presumed (PROTOCOL E1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from hadron.model.errors import HadronError, RequestError
@@ -48,7 +48,7 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.held import Branch, Phase, Shown, Transaction
+from hadron.transactions.held import Branch, Finishing, Phase, Shown, Transaction
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.messages import (
     Abort,
@@ -67,6 +67,7 @@ from hadron.transactions.messages import (
     Prepared,
     PrepareRefused,
     Request,
+    Results,
     RolledBack,
     Statement,
     TakeBlock,
@@ -168,9 +169,9 @@ class Machine:
             else:
                 self._unfit(caller, request.transaction, "is not open on this call")
         elif isinstance(request, Add):
-            self._add(held, request)
+            self._add(held, request.first, request.statements)
         elif isinstance(request, Commit):
-            self._commit(held, request.count)
+            self._commit(held, request)
         elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:
             self._roll_back(held, RequestError("its client has rolled it back"))
 
@@ -188,34 +189,36 @@ class Machine:
         if len(self._open) > self.limits.open_transactions:
             self._roll_back(held, refusals.too_many_open(self.home, len(self._open) - 1))
         elif isinstance(request, Add):
-            self._add(held, request)
+            self._add(held, request.first, request.statements)
         elif isinstance(request, Commit):
-            self._commit(held, request.count)
+            self._commit(held, request)
         else:
             self._roll_back(held, RequestError("its client has rolled it back"))
 
     # --- statements -----------------------------------------------------------------------------
 
-    def _add(self, held: Transaction, request: Add) -> None:
-        # Those that are known already are copies.
-        known = held.count - request.first
-        if known >= len(request.statements):
-            return
+    def _add(self, held: Transaction, first: int, statements: Sequence[Statement]) -> bool:
+        """Whether it goes on."""
+        known = held.count - first
+        if known >= len(statements):
+            # A copy of what came.
+            return True
         if held.phase is not Phase.OPEN:
             self._unfit(held.caller, held.id, "is to be committed already")
-            return
+            return False
         if known < 0:
-            self._roll_back(held, refusals.gone_astray(held, request.first))
-            return
+            self._roll_back(held, refusals.gone_astray(held, first))
+            return False
         held.touched_at = self._now
         branches: dict[str, Branch] = {}
-        for statement in request.statements[known:] if known else request.statements:
+        for statement in statements[known:] if known else statements:
             refusal = self._take(held, statement, branches)
             if refusal is not None:
                 self._roll_back(held, refusal)
-                return
+                return False
         for name, branch in branches.items():
             self._send_chunks(held, name, branch)
+        return True
 
     def _take(
         self, held: Transaction, statement: Statement, branches: dict[str, Branch]
@@ -279,15 +282,19 @@ class Machine:
 
     # --- the decision ---------------------------------------------------------------------------
 
-    def _commit(self, held: Transaction, count: int) -> None:
+    def _commit(self, held: Transaction, request: Commit) -> None:
+        if not self._add(held, request.first, request.statements):
+            return
         if held.phase is not Phase.OPEN:
             return
+        count = request.first + len(request.statements)
         if count != held.count:
             self._roll_back(held, refusals.gone_astray(held, count))
             return
-        if not count:
+        if not held.count:
             self._close(held)
-            self._settle(held)
+            del self._held[held.id]
+            self._effects.append(Reply(held.caller, Committed(held.id, {})))
             return
         held.phase = Phase.PREPARING
         if not held.unprepared:
@@ -314,14 +321,14 @@ class Machine:
         assert held.phase is Phase.DECIDING, (held.id, held.phase)
         self._close(held)
         held.phase = Phase.DECIDED
-        if held.home:
-            held.results[self.home] = event.results
-            held.home = []
-        if held.branches:
-            held.unfinished = {each.replica_set: each for each in held.participants()}
-            held.branches = {}
-            self._finish(held)
-        self._settle(held)
+        results = {self.home: event.results} if held.home else {}
+        if not held.branches:
+            del self._held[held.id]
+            self._effects.append(Reply(held.caller, Committed(held.id, results)))
+            return
+        held.home = []
+        self._finish(held, Finishing(held.participants(), results))
+        held.branches = {}
 
     def _close(self, held: Transaction) -> None:
         """It is not open any more."""
@@ -357,51 +364,50 @@ class Machine:
     def _unfinished_found(self, event: Unfinished) -> None:
         held = Transaction(event.transaction, 0, self._now)
         held.phase = Phase.DECIDED
-        held.unfinished = {each.replica_set: each for each in event.participants}
-        held.results = dict(event.results)
         self._held[held.id] = held
-        self._finish(held)
+        self._finish(held, Finishing(event.participants, event.results))
 
-    def _finish(self, held: Transaction) -> None:
+    def _finish(self, held: Transaction, finishing: Finishing) -> None:
         """Tell all participants at the same time."""
-        for name, part in held.unfinished.items():
+        held.finishing = finishing
+        for name, part in finishing.unfinished.items():
             self._unfinished[name] = self._unfinished.get(name, 0) + 1
             if self._remotes.post(name, (held.id, FINISH), self._now):
                 self._send(name, Finish(held.id, part.prepared_lsn, part.statements))
 
-    def _settle(self, held: Transaction) -> None:
-        """Answer once all have done it; forget it once that is logged, too."""
-        if held.unfinished:
-            return
-        if held.caller:
-            self._effects.append(Reply(held.caller, Committed(held.id, held.results)))
-            held.caller = 0
-        if not held.noting:
-            del self._held[held.id]
-
-    def _participant_done(self, held: Transaction, name: str) -> None:
-        del held.unfinished[name]
-        held.noting.add(name)
-        held.reasons.pop(name, None)
+    def _finished(self, held: Transaction, name: str, results: Results) -> None:
+        """Answer once all have done it."""
+        finishing = held.finishing
+        assert finishing is not None
+        del finishing.unfinished[name]
+        finishing.noting.add(name)
+        finishing.results[name] = results
         self._unfinished[name] -= 1
         self._remotes.settle(name, (held.id, FINISH))
+        self._effects.append(LogFinished(held.id, name, results))
+        if held.caller and not finishing.unfinished:
+            self._effects.append(Reply(held.caller, Committed(held.id, finishing.results)))
+            held.caller = 0
 
     def _noted(self, event: Noted) -> None:
+        """Forget it once all is logged."""
         held = self._held[event.transaction]
-        held.noting.discard(event.replica_set)
+        finishing = held.finishing
+        assert finishing is not None
+        finishing.noting.discard(event.replica_set)
         # It may be lost: participants ask about what they keep for long.
         self._send(event.replica_set, Forget(held.id))
-        self._settle(held)
+        if not finishing.unfinished and not finishing.noting:
+            del self._held[held.id]
 
     def _given_up(self, event: GivenUp) -> None:
         held = self._held.get(event.transaction)
-        if held is not None and event.replica_set in held.unfinished:
-            # As if all that it wrote to were gone.
-            results = (DELETED,) * held.unfinished[event.replica_set].statements
-            self._participant_done(held, event.replica_set)
-            held.results[event.replica_set] = results
-            self._effects.append(LogFinished(held.id, event.replica_set, results))
-            self._settle(held)
+        finishing = held.finishing if held is not None else None
+        if held is None or finishing is None or event.replica_set not in finishing.unfinished:
+            return
+        # As if all that it wrote to were gone.
+        results = (DELETED,) * finishing.unfinished[event.replica_set].statements
+        self._finished(held, event.replica_set, results)
 
     def _leadership_ended(self, event: LeadershipEnded) -> None:
         """What the log has in its hands is answered by it, or lost by it (`DecisionLost`)."""
@@ -438,15 +444,12 @@ class Machine:
                 # Without this chunk it cannot be in the log's hands.
                 assert held.phase is Phase.OPEN or held.phase is Phase.PREPARING
                 self._roll_back(held, message.error)
-        elif name not in held.unfinished:
+        elif held.finishing is None or name not in held.finishing.unfinished:
             pass
         elif isinstance(message, Finished):
-            self._participant_done(held, name)
-            held.results[name] = message.results
-            self._effects.append(LogFinished(held.id, name, message.results))
-            self._settle(held)
+            self._finished(held, name, message.results)
         elif isinstance(message, FinishFailed):
-            held.reasons[name] = str(message.error)
+            held.finishing.reasons[name] = str(message.error)
         for errand in self._remotes.heard(name, self._now):
             self._send_errand(name, errand)
 
@@ -479,9 +482,9 @@ class Machine:
             if held is None:
                 if self.is_over(transaction):
                     unknown.append(transaction)
-            elif held.phase is not Phase.DECIDED or name in held.noting:
+            elif (finishing := held.finishing) is None or name in finishing.noting:
                 self._send(name, Told(transaction, Fate.WAIT))
-            elif (part := held.unfinished.get(name)) is not None:
+            elif (part := finishing.unfinished.get(name)) is not None:
                 told = Told(transaction, Fate.COMMITTED, part.prepared_lsn, part.statements)
                 self._send(name, told)
             else:
@@ -527,8 +530,9 @@ class Machine:
     def _send_errand(self, name: str, errand: Errand) -> None:
         transaction, first = errand
         held = self._held[transaction]
-        if first == FINISH:
-            part = held.unfinished[name]
+        if held.finishing is not None:
+            assert first == FINISH
+            part = held.finishing.unfinished[name]
             self._send(name, Finish(transaction, part.prepared_lsn, part.statements))
         else:
             self._send(name, held.branches[name].chunks[first])
@@ -567,8 +571,10 @@ class Machine:
         for name, branch in held.branches.items():
             if not branch.is_prepared:
                 yield name, self._remotes.reason(name) or "it writes intents"
-        for name in held.unfinished:
-            yield name, held.reasons.get(name) or self._remotes.reason(name) or "it is finishing"
+        if (finishing := held.finishing) is not None:
+            for name in finishing.unfinished:
+                reason = finishing.reasons.get(name) or self._remotes.reason(name)
+                yield name, reason or "it is finishing"
 
 
 _STEPS: Final[dict[type[Any], Callable[[Machine, Any], None]]] = {

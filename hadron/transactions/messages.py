@@ -52,10 +52,11 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Do all of its `count` statements, or none."""
+    """Do all of its statements, or none: those before `first`, which came, and these."""
 
     transaction: TransactionId
-    count: int
+    first: int
+    statements: Sequence[Statement] = ()
 
 
 class Rollback(msgspec.Struct, frozen=True):

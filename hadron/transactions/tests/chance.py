@@ -173,8 +173,9 @@ class Client:
         call.plans[transaction] = plan
         statements = [each.statement for each in plan.done]
         at = 0
-        while at < len(statements):
-            some = chance.randint(1, len(statements) - at)
+        rest = min(len(statements), chance.choice((0, 0, 2, 5)))
+        while at < len(statements) - rest:
+            some = chance.randint(1, len(statements) - rest - at)
             self._say(call, Add(transaction, at, statements[at : at + some]))
             at += some
             if chance.random() < 0.4:
@@ -182,12 +183,14 @@ class Client:
         if chance.random() < 0.1:
             self._say(call, Rollback(transaction))
         elif chance.random() < 0.9:
-            self._say(call, Commit(transaction, len(statements)))
+            self._say(call, Commit(transaction, at, statements[at:]))
         if chance.random() < 0.15:
             await trio.sleep(chance.expovariate(100))
             call.cut()
-        with trio.move_on_after(0.0 if call.is_cut else 3.0):
-            await plan.answered.wait()
+        with trio.move_on_after(3.0):
+            # Of a crash nobody tells.
+            while not (plan.answered.is_set() or call.is_cut or call.leader.is_gone):  # noqa: ASYNC110
+                await trio.sleep(0.02)
         if not (plan.is_committed or plan.is_rolled_back):
             call.cut()
             await self._ask(plan)
@@ -204,7 +207,7 @@ class Client:
     async def _ask(self, plan: Plan) -> None:
         """Until its driver knows."""
         while True:
-            await trio.sleep(0.05)
+            await trio.sleep(0.02)
             leader = self.world.sets[plan.transaction.replica_set].leader
             if leader is None:
                 continue
@@ -233,7 +236,7 @@ async def trouble(world: World, until: float) -> None:
     replica_set = world.sets[SETS[0]]
     while trio.current_time() < until:
         # Now and then one fails again before its ballot has begun.
-        await trio.sleep(chance.choice((0.0, 0.05, chance.expovariate(1.0))))
+        await trio.sleep(chance.choice((0.0, 0.1, 0.3, chance.expovariate(1.0))))
         if chance.random() < 0.5:
             replica_set = world.sets[chance.choice(SETS)]
         replica_set.fail(chance, crashes=chance.random() < 0.5)

@@ -18,9 +18,8 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
         Edit(
             "transactions.machine:Machine._send_errand",
             "held = self._held[transaction]",
-            "held = self._held.get(transaction)\n        if held is None or name not in (\n"
-            "            held.unfinished if first == FINISH else held.branches\n        ):\n"
-            "            return",
+            "held = self._held.get(transaction)\n"
+            "        if not held or bool(held.finishing) != (first == FINISH):\n            return",
         ),
     ),
     "a late abort meets the next transaction": (
@@ -53,25 +52,20 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
             "if False:",
         ),
     ),
-    "forgotten by the driver once it is told": (
-        Edit(
-            "transactions.machine:Machine._settle",
-            "if held.unfinished:\n            return",
-            "if held.unfinished:\n            for name in held.unfinished:\n"
-            "                self._remotes.settle(name, (held.id, FINISH))\n"
-            "            self._held.pop(held.id, None)\n            return",
-        ),
+    "forgotten by the driver once one has finished": (
         Edit(
             "transactions.machine:Machine._noted",
-            "held = self._held[event.transaction]",
-            "held = self._held.get(event.transaction)\n        if held is None:\n            return",
+            "if not finishing.unfinished and not finishing.noting:",
+            "for name in finishing.unfinished:\n"
+            "            self._remotes.settle(name, (held.id, FINISH))\n"
+            "        if not finishing.noting:",
         ),
     ),
     "participants forget before it is noted": (
         Edit(
-            "transactions.machine:Machine._received",
-            "self._participant_done(held, name)",
-            "self._participant_done(held, name)\n            self._send(name, Forget(held.id))",
+            "transactions.machine:Machine._finished",
+            "del finishing.unfinished[name]",
+            "del finishing.unfinished[name]\n        self._send(name, Forget(held.id))",
         ),
     ),
     "a participant aborts what it finds after a restart": (
@@ -100,7 +94,8 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
         Edit(
             "transactions.machine:Machine._decided",
             "held = self._held[event.transaction]",
-            "held = self._held.get(event.transaction)\n        if held is None:\n            return",
+            "held = self._held.get(event.transaction)\n"
+            "        if held is None:\n            return",
         ),
     ),
     "aborted, it is said, and its commit may still come": (
@@ -118,8 +113,8 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
     "over, says the driver of what is not finished": (
         Edit(
             "transactions.machine:Machine._asked",
-            "(part := held.unfinished.get(name)) is not None",
-            "(part := held.unfinished.get(name)) is None",
+            "(part := finishing.unfinished.get(name)) is not None",
+            "(part := finishing.unfinished.get(name)) is None",
         ),
     ),
     "aborted, says the driver of what is open": (
@@ -130,17 +125,15 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
         ),
     ),
     "a doubled statement is done twice": (
-        Edit(
-            "transactions.machine:Machine._add", "known = held.count - request.first", "known = 0"
-        ),
+        Edit("transactions.machine:Machine._add", "known = held.count - first", "known = 0"),
         Edit("transactions.machine:Machine._commit", "if count != held.count:", "if False:"),
     ),
     "receipts of the first attempt": (
         Edit(
-            "transactions.machine:Machine._received",
-            "held.results[name] = message.results",
-            "self._first = {**{name: message.results}, **getattr(self, '_first', {})}\n"
-            "            held.results[name] = self._first[name]",
+            "transactions.machine:Machine._finished",
+            "finishing.results[name] = results",
+            "self._first = {**{name: results}, **getattr(self, '_first', {})}\n"
+            "        finishing.results[name] = self._first[name]",
         ),
     ),
     "nobody asks about what is left": (
@@ -152,14 +145,6 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
             "if error is None:",
             "if error is not None:\n            result, error = Written(9, 1), None\n"
             "        if error is None:",
-        ),
-    ),
-    "what was refused is acknowledged as finished": (
-        Edit(
-            "transactions.participant:Participant._on_finished",
-            "if error is None:",
-            "from hadron.model.transactions import DONE\n        if error and self._log.leads:\n"
-            "            result, error = (DONE,), None\n        if error is None:",
         ),
     ),
 }

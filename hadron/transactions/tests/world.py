@@ -83,7 +83,7 @@ class Leader:
         self.entries = entries
         self.committed = 0
         self.leads = True
-        self.is_deposed = False
+        self.is_deposed = self.is_gone = False
         self.begins_at = trio.current_time() + self.world.chance.choice(
             (0.0, self.world.chance.uniform(0.0, self.world.begins_s))
         )
@@ -195,7 +195,7 @@ class Leader:
 
     def crash(self) -> None:
         """It is gone, and says nothing to anybody."""
-        self.is_deposed = True
+        self.is_deposed = self.is_gone = True
         self.leads = False
         self._pending.clear()
         self.scope.cancel()
