@@ -48,8 +48,8 @@ from hadron.transactions.effects import (
 from hadron.transactions.held import Phase, Shown, joined
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.machine import Machine
-from hadron.transactions.messages import Fate, Message, Results, Told
-from hadron.transactions.ports import Log, execute
+from hadron.transactions.messages import Fate, Results, Told
+from hadron.transactions.ports import Leaders, Log, execute
 
 _log = logging.getLogger(__name__)
 
@@ -60,8 +60,6 @@ KEPT_MS: Final = 24 * 3_600_000
 """Outcomes are known for so long after all have finished (PROTOCOL E3)."""
 
 _FORGET_PERIOD_S: Final = 60.0
-
-SendMessage = Callable[[str, Message], None]
 
 
 class State(enum.Enum):
@@ -93,19 +91,13 @@ class Driver:
     """The transactions of one leadership. `run` must be running."""
 
     def __init__(
-        self,
-        log: Log,
-        home: str,
-        send: SendMessage,
-        is_known: Callable[[str], bool],
-        random: Random,
-        limits: Limits = LIMITS,
+        self, log: Log, home: str, leaders: Leaders, random: Random, limits: Limits = LIMITS
     ) -> None:
-        self.machine = Machine(home, log.ballot, random, is_known, limits)
+        self.machine = Machine(home, log.ballot, random, leaders.knows, limits)
         self.callers = Callers(self.step)
         self._log = log
         self._home = home
-        self._send = send
+        self._leaders = leaders
         self._effects: deque[Effect] = deque()
         self._working = False
         self._looking: set[str] = set()
@@ -150,7 +142,7 @@ class Driver:
             self._working = False
 
     def _tell(self, effect: Send) -> None:
-        self._send(effect.replica_set, effect.message)
+        self._leaders.send(effect.replica_set, effect.message)
 
     def _reply(self, effect: Reply) -> None:
         self.callers.answer(effect.caller, effect.answer)
@@ -244,7 +236,7 @@ class Driver:
         finally:
             self._looking.discard(effect.replica_set)
         for transaction, known in zip(effect.transactions, found, strict=True):
-            self._send(effect.replica_set, _told(effect.replica_set, transaction, known))
+            self._leaders.send(effect.replica_set, _told(effect.replica_set, transaction, known))
 
     async def _looked_up(
         self, transactions: Sequence[TransactionId]

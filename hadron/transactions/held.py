@@ -13,7 +13,6 @@ from hadron.transactions.limits import (
     CHUNK_STATEMENTS,
     HOME_BODY_BYTES,
     HOME_COMMAND_BYTES,
-    HOME_STATEMENTS,
     MAX_CHUNKS_IN_FLIGHT,
 )
 from hadron.transactions.messages import Body, Prepare, Results, Statement
@@ -145,21 +144,11 @@ class Transaction:
         self.finishing: Finishing | None = None
 
     def take_home(self, statement: Statement) -> bool:
-        """Whether the deciding entry has room for it, too; it is counted in either way."""
+        """Whether the deciding entry has room for it, too."""
         self.home.append(statement)
         self.home_bytes += len(statement.body)
         self.home_command_bytes += len(statement.command)
-        return (
-            self.home_bytes <= HOME_BODY_BYTES
-            and self.home_command_bytes <= HOME_COMMAND_BYTES
-            and len(self.home) <= HOME_STATEMENTS
-        )
-
-    def leave_home(self) -> list[Statement]:
-        """Take out what was to be done in the deciding entry."""
-        left, self.home = self.home, []
-        self.home_bytes = self.home_command_bytes = 0
-        return left
+        return self.home_bytes <= HOME_BODY_BYTES and self.home_command_bytes <= HOME_COMMAND_BYTES
 
     def participants(self) -> tuple[Participant, ...]:
         """Those of what is prepared."""

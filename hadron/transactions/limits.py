@@ -28,9 +28,8 @@ work at the same time, and no more than what others' commits may wait for."""
 
 HOME_BODY_BYTES: Final = MAX_BATCH_BYTES
 HOME_COMMAND_BYTES: Final = 1 << 20
-HOME_STATEMENTS: Final = 2_048
-"""What fits into the deciding entry. With more, the driver's own set becomes a participant like the
-others: 2,048 statements are some 80 ms of the writer's time."""
+"""What a transaction may do at its driver's own set, where it is one entry: what fits into one,
+with its participants and what encodes them. Where another set drives it, it comes in many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,15 +235,9 @@ class Machine:
             return refusals.too_much(held, limits)
         if self.held_bytes > limits.held_bytes:
             return refusals.too_much_held(self.home, self.held_bytes, limits)
-        if statement.target != self.home or self.home in held.branches:
+        if statement.target != self.home:
             return self._branch_off(held, statement, branches)
-        if held.take_home(statement):
-            return None
-        # The deciding entry has no room: this set becomes a participant like the others.
-        for each in held.leave_home():
-            if (refusal := self._branch_off(held, each, branches)) is not None:
-                return refusal
-        return None
+        return None if held.take_home(statement) else refusals.too_much_at_home(held, self.home)
 
     def _branch_off(
         self, held: Transaction, statement: Statement, branches: dict[str, Branch]

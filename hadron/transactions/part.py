@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -29,13 +28,8 @@ class Transactions(Part):
         Args:
             home: the own replica set.
         """
-        self._home = home
-        self._leaders = leaders
-        self._own: deque[Message] = deque()
-        """What this leader says to itself."""
-        self._is_listening = False
-        self.driver = Driver(log, home, self._send, self._is_known, random, limits)
-        self.participant = Participant(log, home, self._send)
+        self.driver = Driver(log, home, leaders, random, limits)
+        self.participant = Participant(log, home, leaders)
 
     async def run(self) -> None:
         """Drive and take part until cancelled."""
@@ -66,20 +60,3 @@ class Transactions(Part):
     def unanswered(self, replica_set: str, error: HadronError) -> None:
         """The leader of a replica set cannot be reached; what was sent there may be lost."""
         self.driver.step(Unanswered(replica_set, error))
-
-    def _is_known(self, replica_set: str) -> bool:
-        return replica_set == self._home or self._leaders.knows(replica_set)
-
-    def _send(self, replica_set: str, message: Message) -> None:
-        if replica_set != self._home:
-            self._leaders.send(replica_set, message)
-            return
-        self._own.append(message)
-        if self._is_listening:
-            return
-        self._is_listening = True
-        try:
-            while self._own:
-                self.receive(self._home, self._own.popleft())
-        finally:
-            self._is_listening = False

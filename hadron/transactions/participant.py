@@ -9,9 +9,8 @@ operator has (`resolve`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import trio
 
@@ -44,7 +43,7 @@ from hadron.transactions.messages import (
     Told,
     ToParticipant,
 )
-from hadron.transactions.ports import Log, execute
+from hadron.transactions.ports import Leaders, Log, execute
 
 _log = logging.getLogger(__name__)
 
@@ -57,8 +56,6 @@ FIRST_ASK_MS: Final = 1_000
 _LAST_ASK_MS: Final = 8 * FIRST_ASK_MS
 """From there on it is asked so often. Locks of transactions whose driver has failed are held for so
 long at most after another one leads."""
-
-SendMessage: TypeAlias = Callable[[str, Message], None]
 
 
 def is_due(age_ms: int, before_ms: int) -> bool:
@@ -76,10 +73,10 @@ def _times(age_ms: int) -> int:
 class Participant:
     """What other sets' drivers do at this one under one leadership. `run` must be running."""
 
-    def __init__(self, log: Log, home: str, send: SendMessage) -> None:
+    def __init__(self, log: Log, home: str, leaders: Leaders) -> None:
         self._log = log
         self._home = home
-        self._send = send
+        self._leaders = leaders
         self._looked_ms = 0
         self._has_some = trio.Event()
         # An earlier leadership may have left some.
@@ -136,7 +133,7 @@ class Participant:
         else:
             # They may be written or not: who leads next knows.
             return
-        self._send(transaction.replica_set, answer)
+        self._leaders.send(transaction.replica_set, answer)
 
     def _finish(self, transaction: TransactionId, prepared_lsn: int, count: int) -> None:
         command = FinishTransaction(transaction, prepared_lsn, count)
@@ -146,10 +143,10 @@ class Participant:
         self, transaction: TransactionId, result: Any, error: HadronError | None
     ) -> None:
         if error is None:
-            self._send(transaction.replica_set, Finished(transaction, tuple(result)))
+            self._leaders.send(transaction.replica_set, Finished(transaction, tuple(result)))
         elif self._log.leads:
             # Of a copy that came late its driver thinks nothing.
-            self._send(transaction.replica_set, FinishFailed(transaction, error))
+            self._leaders.send(transaction.replica_set, FinishFailed(transaction, error))
 
     def _abort(self, transaction: TransactionId) -> None:
         done = partial(self._on_aborted, transaction)
@@ -187,7 +184,7 @@ class Participant:
                 if is_due(now_ms - each.since_ms, self._looked_ms - each.since_ms):
                     wanted.setdefault(each.transaction.replica_set, []).append(each.transaction)
             for name, transactions in wanted.items():
-                self._send(name, Asked(tuple(transactions)))
+                self._leaders.send(name, Asked(tuple(transactions)))
         self._looked_ms = now_ms
         return is_any
 

@@ -13,7 +13,12 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.transactions import TransactionId
 from hadron.transactions.held import Transaction
-from hadron.transactions.limits import MAX_STATEMENT_COMMAND_BYTES, Limits
+from hadron.transactions.limits import (
+    HOME_BODY_BYTES,
+    HOME_COMMAND_BYTES,
+    MAX_STATEMENT_COMMAND_BYTES,
+    Limits,
+)
 from hadron.transactions.messages import Statement
 
 
@@ -48,6 +53,15 @@ def too_much(held: Transaction, limits: Limits) -> HadronError:
         f"transaction {held.id} has {held.count} statements with {held.size} bytes, the limits are "
         f"{limits.statements} and {limits.transaction_bytes}",
         "do it in several transactions",
+    )
+
+
+def too_much_at_home(held: Transaction, home: str) -> HadronError:
+    return RequestError(
+        f"transaction {held.id} has commands of {held.home_command_bytes} bytes and batches of "
+        f"{held.home_bytes} for {home}, which drives it and does them in one entry; the limits are "
+        f"{HOME_COMMAND_BYTES} and {HOME_BODY_BYTES}",
+        "let another replica set drive it, or do it in several transactions",
     )
 
 

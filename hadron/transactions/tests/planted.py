@@ -71,7 +71,7 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
     "a participant aborts what it finds after a restart": (
         Edit(
             "transactions.participant:Participant._ask_once",
-            "self._send(name, Asked(tuple(transactions)))",
+            "self._leaders.send(name, Asked(tuple(transactions)))",
             "[self._abort(each) for each in transactions]",
         ),
     ),
