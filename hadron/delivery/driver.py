@@ -430,6 +430,23 @@ class GroupDriver:
             counted += self.machine.acknowledge_late(first, last)
         return counted
 
+    def check_held(self, ballot: Ballot, ranges: Sequence[groups_pb2.Range]) -> None:
+        """Raises `RequestError` unless members hold all of these, whoever they are."""
+        if ballot == self._ground.controller.ballot:
+            lost = [
+                each
+                for each in ranges
+                if not self.machine.is_held(each.delivery, each.first_offset, each.last_offset)
+            ]
+        else:
+            lost = list(ranges)
+        if lost:
+            raise RequestError(
+                f"nobody holds offsets {lost[0].first_offset} to {lost[0].last_offset} of group "
+                f"{self.origin.group!r} under delivery {lost[0].delivery} of ballot {ballot}",
+                "they are delivered again: roll back, and go on with what comes then",
+            )
+
     def _may_have_been(self, token: Token, last: int) -> bool:
         """Whether there can have been a delivery with this token: given out before now, and of
         records that were there then. *(A restore, or `recover`, has put others at their offsets.)*

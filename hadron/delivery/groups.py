@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import trio
@@ -28,6 +28,7 @@ from hadron.model.errors import (
     RequestError,
     ShuttingDownError,
 )
+from hadron.model.ids import Ballot
 from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
@@ -324,6 +325,25 @@ class Groups(Part):
     def live(self, stream_id: int, name: str) -> GroupDriver | None:
         """The driver of a group that has members, or that is ephemeral."""
         return self._drivers.get((stream_id, name))
+
+    def check_held(
+        self, stream_id: int, name: str, ballot: Ballot, ranges: Sequence[groups_pb2.Range]
+    ) -> int:
+        """The id of a durable group whose members hold all of these deliveries' records. Raises
+        `RequestError` when they do not (any more), and for an ephemeral one."""
+        driver = self._drivers.get((stream_id, name))
+        if driver is None:
+            raise RequestError(
+                f"group {name!r} has no members at {self._replica_set}: nobody holds its records",
+                "join it, and go on with what is delivered then",
+            )
+        if driver.is_ephemeral:
+            raise RequestError(
+                f"group {name!r} is ephemeral: its progress is in memory, and in no transaction",
+                "make a durable one",
+            )
+        driver.check_held(ballot, ranges)
+        return driver.progress.group_id
 
     def ephemeral(self) -> list[GroupDriver]:
         """The ephemeral groups."""

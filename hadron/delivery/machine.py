@@ -369,6 +369,11 @@ class Group:
         delivery = self._deliveries.get(number)
         return delivery if delivery is not None and delivery.member == member else None
 
+    def is_held(self, number: int, first: int, last: int) -> bool:
+        """Whether a delivery is current, and all of first … last is in flight under it."""
+        delivery = self._deliveries.get(number)
+        return delivery is not None and not delivery.held.gaps(first, last)
+
     def _held_by_nobody(self, first: int, last: int) -> list[Range]:
         """Take what waits to be delivered again out of first … last: what is in flight under
         another token is somebody else's, and stays there."""

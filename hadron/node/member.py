@@ -19,6 +19,7 @@ from hadron.model.errors import CorruptionError, FencedError, HadronError, Shutt
 from hadron.model.ids import Ballot
 from hadron.model.limits import TOKEN_BYTES
 from hadron.model.ports import Listener
+from hadron.node import leader_links
 from hadron.node.accepting import Acceptor
 from hadron.node.host import Host
 from hadron.node.leadership import Leadership
@@ -240,7 +241,9 @@ class Member:
             IntegrityService(self._scrubber, self._repairer),
         )
         entrance = Entrance(host.door, replication.require_member)
-        handlers = entrance.handlers([*LED, *(each for one in services for each in one.methods())])
+        handlers = entrance.handlers(
+            [*LED, *leader_links.METHODS, *(each for one in services for each in one.methods())]
+        )
         self._forwarding.serve(handlers)
         self._acceptor = Acceptor(host, handlers, self._closed)
 

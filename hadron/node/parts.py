@@ -12,6 +12,7 @@ from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.errors import MetadataBehindError, PeerError
 from hadron.model.ports import Clock, Random
+from hadron.node.leader_links import LeaderLinks
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.pipelines.driver import Pipelines
 from hadron.serving.digests import DigestDriver
@@ -19,6 +20,7 @@ from hadron.serving.dropping import DropDriver
 from hadron.serving.leading import Leading, Part
 from hadron.serving.retention import RetentionDriver
 from hadron.state.retention import Kept, kept
+from hadron.transactions.part import Transactions
 from hadron.wire.messages import Method, method, streams_pb2
 
 _OFFSETS: Final = method("Offsets")
@@ -54,6 +56,9 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     name, settings = around.config.name, around.config.settings
     yield Groups(controller, visible, catalog, name, around.random)
     yield Pipelines(controller, catalog, visible, around.clock, name)
+    links = LeaderLinks(leading, around.config.cluster, around.sets, around.wires, around.random)
+    yield Transactions(controller, name, links, around.random)
+    yield links
     yield (schema := _schema_changes(leading, around))
     yield SchemaAdopter(
         Allegiance(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),

@@ -132,6 +132,11 @@ class Controller:
             self._writing = True
             self._commands.set()
 
+    async def wait_room(self) -> None:
+        """Until so little waits here that more may come: for what no connection's gate holds
+        back."""
+        await self._gate.wait_open()
+
     def _too_far_ahead(self) -> OverloadedError:
         return OverloadedError(
             f"{self._uncommitted_bytes} bytes wait for a majority of the nodes, "

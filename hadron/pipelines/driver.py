@@ -306,10 +306,16 @@ class PipelineDriver:
     async def complete(
         self, request: pipelines_pb2.CompleteStagesRequest, attachment: memoryview, partition: str
     ) -> Completed:
-        """Publish outputs and complete their stages in one entry.
+        """Publish outputs and complete their stages in one entry. Raises what `completion` does."""
+        command = self.completion(request, attachment, partition)
+        result: Completed = await self._controller.execute(command, attachment)
+        return result
 
-        Raises `RequestError` when the batch does not fit the stage's declaration.
-        """
+    def completion(
+        self, request: pipelines_pb2.CompleteStagesRequest, attachment: memoryview, partition: str
+    ) -> CompleteStages:
+        """What is logged of it. Raises `RequestError` when the batch does not fit the stage's
+        declaration."""
         stage = self._stage(request.stage)
         _check_ids(request)
         out_stream_id = 0
@@ -321,7 +327,7 @@ class PipelineDriver:
                 raise RequestError(
                     f"the output of stage {stage.name!r} goes to partition {wanted!r}, this "
                     f"pipeline lives on {partition!r}",
-                    "outputs to other replica sets need transactions, which come later",
+                    "outputs stay on the pipeline's own replica set",
                 )
             head = judge_batch(attachment)
             if head.n != len(request.instance_ids):
@@ -331,35 +337,33 @@ class PipelineDriver:
             out_stream_id = target.id
         elif len(attachment):
             raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
-        result: Completed = await self._controller.execute(
-            CompleteStages(
-                self.item.id,
-                stage.name,
-                tuple(request.instance_ids),
-                tuple(request.attempts),
-                out_stream_id,
-                len(attachment),
-                tuple(request.created_ms),
-            ),
-            attachment,
+        return CompleteStages(
+            self.item.id,
+            stage.name,
+            tuple(request.instance_ids),
+            tuple(request.attempts),
+            out_stream_id,
+            len(attachment),
+            tuple(request.created_ms),
         )
-        return result
 
     async def fail(self, request: pipelines_pb2.FailStagesRequest) -> Completed:
         """An attempt failed."""
+        result: Completed = await self._controller.execute(self.failure(request))
+        return result
+
+    def failure(self, request: pipelines_pb2.FailStagesRequest) -> FailStages:
+        """What is logged of it. Raises `RequestError`."""
         stage = self._stage(request.stage)
         _check_ids(request)
-        result: Completed = await self._controller.execute(
-            FailStages(
-                self.item.id,
-                stage.name,
-                tuple(request.instance_ids),
-                tuple(request.attempts),
-                request.reason[:2_000],
-                tuple(request.created_ms),
-            )
+        return FailStages(
+            self.item.id,
+            stage.name,
+            tuple(request.instance_ids),
+            tuple(request.attempts),
+            request.reason[:2_000],
+            tuple(request.created_ms),
         )
-        return result
 
     async def retry(
         self, request: pipelines_pb2.RetryInstancesRequest

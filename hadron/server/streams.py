@@ -39,14 +39,9 @@ def _produce(
     attachment: memoryview,
 ) -> None:
     item = _partition(leading, request)
-    if len(attachment) > MAX_BATCH_BYTES:
-        raise RecordTooLargeError(
-            f"a batch of {len(attachment)} bytes is over the limit of {MAX_BATCH_BYTES}",
-            "send fewer or smaller records per batch",
-        )
     if request.acks not in streams_pb2.Acks.values():
         raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
-    head = judge_batch(attachment)
+    command = append_of(item, attachment)
 
     def done(appended: Appended, error: HadronError | None) -> None:
         if error is not None:
@@ -61,9 +56,17 @@ def _produce(
                 end=True,
             )
 
-    leading.controller.submit(
-        AppendBatch.of(item.id, head, len(attachment)), attachment, acks=request.acks, done=done
-    )
+    leading.controller.submit(command, attachment, acks=request.acks, done=done)
+
+
+def append_of(item: SchemaObject, batch: memoryview) -> AppendBatch:
+    """A batch as it is appended to a stream. Raises what makes it none (BOUNDS W4)."""
+    if len(batch) > MAX_BATCH_BYTES:
+        raise RecordTooLargeError(
+            f"a batch of {len(batch)} bytes is over the limit of {MAX_BATCH_BYTES}",
+            "send fewer or smaller records per batch",
+        )
+    return AppendBatch.of(item.id, judge_batch(batch), len(batch))
 
 
 def _fetch(

@@ -12,11 +12,13 @@ import itertools
 from collections.abc import Callable
 from typing import TypeAlias
 
+from hadron.model.errors import HadronError
 from hadron.transactions.effects import CallerJoined, CallerLeft, Event, Requested
 from hadron.transactions.messages import Answer, Request
 
 Step: TypeAlias = Callable[[Event], None]
 SendAnswer: TypeAlias = Callable[[Answer], None]
+EndCall: TypeAlias = Callable[[HadronError], None]
 
 
 class Caller:
@@ -43,20 +45,29 @@ class Callers:
     def __init__(self, step: Step) -> None:
         self.step = step
         self._send: dict[int, SendAnswer] = {}
+        self._end: dict[int, EndCall] = {}
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._send)
 
-    def join(self, send: SendAnswer) -> Caller:
+    def join(self, send: SendAnswer, end: EndCall | None = None) -> Caller:
         """A call was opened; `send` takes answers to it, the first of which is its block of
-        numbers."""
+        numbers. `end` ends it when leading ends."""
         caller = Caller(self, next(self._numbers))
+        if end is not None:
+            self._end[caller.number] = end
         self._send[caller.number] = send
         self.step(CallerJoined(caller.number))
         return caller
 
+    def stop(self, reason: HadronError) -> None:
+        """Leading ends: what a call was not answered, its client asks the next leader."""
+        for end in list(self._end.values()):
+            end(reason)
+
     def leave(self, number: int) -> None:
+        self._end.pop(number, None)
         if self._send.pop(number, None) is not None:
             self.step(CallerLeft(number))
 

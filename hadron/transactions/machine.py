@@ -173,7 +173,7 @@ class Machine:
         elif isinstance(request, Commit):
             self._commit(held, request)
         elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:
-            self._roll_back(held, RequestError("its client has rolled it back"))
+            self._roll_back(held, request.error or refusals.by_client())
 
     def _unfit(self, caller: int, transaction: TransactionId, why: str) -> None:
         error = refusals.unfit(transaction, why, f"{self.home}/{self.ballot}")
@@ -193,7 +193,7 @@ class Machine:
         elif isinstance(request, Commit):
             self._commit(held, request)
         else:
-            self._roll_back(held, RequestError("its client has rolled it back"))
+            self._roll_back(held, request.error or refusals.by_client())
 
     # --- statements -----------------------------------------------------------------------------
 

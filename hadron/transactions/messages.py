@@ -60,9 +60,14 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """Do none of them."""
+    """Do none of them.
+
+    Attributes:
+        error: why, where it is not the client's wish: one of them was refused at the door.
+    """
 
     transaction: TransactionId
+    error: HadronError | None = None
 
 
 Request: TypeAlias = TakeBlock | Add | Commit | Rollback

@@ -39,14 +39,17 @@ class Transactions(Part):
 
     def stop(self, reason: HadronError) -> None:
         self.driver.stop(reason)
+        self.driver.callers.stop(reason)
 
     @property
     def troubles(self) -> list[str]:
         return self.driver.troubles
 
-    def join(self, send: Callable[[Answer], None]) -> Caller:
-        """A client has opened a call; `send` takes the answers to it."""
-        return self.driver.callers.join(send)
+    def join(
+        self, send: Callable[[Answer], None], end: Callable[[HadronError], None] | None = None
+    ) -> Caller:
+        """A client has opened a call; `send` takes the answers to it, `end` ends it."""
+        return self.driver.callers.join(send, end)
 
     # --- other leaders --------------------------------------------------------------------------
 

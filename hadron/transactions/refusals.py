@@ -29,6 +29,10 @@ def unfit(transaction: TransactionId, why: str, here: str) -> HadronError:
     )
 
 
+def by_client() -> HadronError:
+    return RequestError("its client has rolled it back")
+
+
 def too_many_open(home: str, count: int) -> HadronError:
     return OverloadedError(
         f"{home} drives {count} open transactions, which is the limit",

@@ -28,6 +28,7 @@ from hadron.wire._pb import replication_pb2 as replication_pb2
 from hadron.wire._pb import schema_pb2 as schema_pb2
 from hadron.wire._pb import snapshots_pb2 as snapshots_pb2
 from hadron.wire._pb import streams_pb2 as streams_pb2
+from hadron.wire._pb import transactions_pb2 as transactions_pb2
 
 _FILES: Final = tuple(module for name, module in list(globals().items()) if name.endswith("_pb2"))
 """All of them; some have services."""

@@ -37,7 +37,7 @@ def test_what_changes_something_is_no_reading() -> None:
     assert reading == {
         *("Fetch", "Offsets", "ListGroups", "DescribeGroup"),
         *("ListInstances", "PipelineProgress", "GetObjects", "WatchSchema"),
-        *("Topology", "Status"),
+        *("Topology", "Status", "ListTransactions"),
         "Forward",  # the leader asks for what the call in it needs
     }
 

@@ -1,0 +1,62 @@
+"""What stands in a transaction, from the wire to what is logged of it: each statement passes the
+checks of the plain call that does the same alone, at the leader of the replica set that it is of.
+
+Safety rule: the same statement becomes the same command however often it comes, and with nobody in
+between: what is sent again is known by its bytes (PROTOCOL E2).
+"""
+
+from __future__ import annotations
+
+from hadron.delivery.groups import Groups
+from hadron.delivery.sessions import check_ranges
+from hadron.model.errors import RequestError
+from hadron.pipelines.driver import Pipelines
+from hadron.server.streams import append_of
+from hadron.serving.leading import Leading
+from hadron.state.groups import AckRecords
+from hadron.state.machine import Command
+from hadron.wire.messages import ballot_from, transactions_pb2
+
+
+def command_of(
+    leading: Leading, statement: transactions_pb2.Statement, batch: memoryview
+) -> Command:
+    """What is logged of a statement of this replica set. Raises what refuses the plain call, and
+    `RequestError` for what is no statement."""
+    kind = statement.WhichOneof("kind")
+    if kind == "publish":
+        publish = statement.publish
+        item = leading.partition("", "", "", publish.stream_id or _NONE, publish.metadata_index)
+        return append_of(item, batch)
+    if kind == "complete":
+        completing = leading.part(Pipelines).driver(statement.complete.pipeline_id)
+        return completing.completion(statement.complete, batch, leading.replica_set)
+    if len(batch):
+        raise RequestError(f"a batch of {len(batch)} bytes comes with a statement that has none")
+    if kind == "fail":
+        failing = leading.part(Pipelines).driver(statement.fail.pipeline_id)
+        return failing.failure(statement.fail)
+    if kind == "acknowledge":
+        return _acknowledgement(leading, statement.acknowledge)
+    raise RequestError(
+        "a statement says nothing that this version of Hadron knows",
+        "a transaction publishes, acknowledges, completes or fails stages",
+    )
+
+
+_NONE = (1 << 63) - 1
+"""The id of nothing: 0 would mean that a name counts."""
+
+
+def _acknowledgement(
+    leading: Leading, acknowledge: transactions_pb2.Statement.Acknowledge
+) -> AckRecords:
+    item = leading.partition("", "", "", acknowledge.stream_id or _NONE, acknowledge.metadata_index)
+    check_ranges(acknowledge.ranges)
+    if not acknowledge.ranges:
+        raise RequestError("an acknowledgement names no records")
+    group_id = leading.part(Groups).check_held(
+        item.id, acknowledge.group, ballot_from(acknowledge.ballot), acknowledge.ranges
+    )
+    ranges = sorted((each.first_offset, each.last_offset) for each in acknowledge.ranges)
+    return AckRecords(group_id, tuple(ranges))

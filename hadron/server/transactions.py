@@ -1,0 +1,310 @@
+"""Serves `hadron.v1.Transactions` to clients: transactions that a leader drives, what became of
+them, and what operators do. What leaders say to each other is in `node/leader_links`.
+
+Rules: statements of the own replica set are judged here, at the door, like the plain calls; a
+statement that is refused ends its transaction, and no other on the call. What a call holds is
+bounded by its driver's `Limits.held_bytes`, and its answers by who reads them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+from hadron.model.errors import FrameError, HadronError, OverloadedError, RequestError
+from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_MESSAGE_BYTES
+from hadron.model.transactions import MAX_NUMBER, TransactionId
+from hadron.server.statements import command_of
+from hadron.server.transaction_messages import Batches, all_results_to, answer_to, id_from, id_to
+from hadron.serving.entrance import led
+from hadron.serving.leading import Leading
+from hadron.state.machine import encode
+from hadron.state.participations import Participation
+from hadron.transactions.callers import Caller
+from hadron.transactions.driver import State
+from hadron.transactions.held import Shown
+from hadron.transactions.messages import Add, Answer, Commit, Rollback, Statement, TakeBlock
+from hadron.transactions.part import Transactions
+from hadron.wire.calls import Call
+from hadron.wire.messages import check_number, common_pb2, transactions_pb2
+
+_Transact: TypeAlias = Call[transactions_pb2.TransactRequest, transactions_pb2.TransactEvent]
+_Outcome: TypeAlias = Call[transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse]
+_List: TypeAlias = Call[
+    transactions_pb2.ListTransactionsRequest, transactions_pb2.ListTransactionsResponse
+]
+_Resolve: TypeAlias = Call[transactions_pb2.ResolveTransactionRequest, common_pb2.Empty]
+_Listed: TypeAlias = transactions_pb2.ListTransactionsResponse
+_Part: TypeAlias = transactions_pb2.TransactRequest.Part
+_End = transactions_pb2.TransactRequest
+_Act = transactions_pb2.ResolveTransactionRequest
+
+_MAX_PAGE: Final = 1_000
+"""Transactions in one answer: each may wait for 64 replica sets, with a reason."""
+
+_STATES: Final = {
+    State.OPEN: transactions_pb2.OutcomeResponse.OPEN,
+    State.COMMITTED: transactions_pb2.OutcomeResponse.COMMITTED,
+    State.ABORTED: transactions_pb2.OutcomeResponse.ABORTED,
+    State.FORGOTTEN: transactions_pb2.OutcomeResponse.FORGOTTEN,
+}
+
+
+# --- a client's call --------------------------------------------------------------------------
+
+
+def _transact(
+    leading: Leading,
+    call: _Transact,
+    request: transactions_pb2.TransactRequest,
+    attachment: memoryview,
+) -> None:
+    session = _Session(leading, call)
+    call.on_message = session.receive
+    call.on_end = session.on_end
+    session.take(request, attachment)
+
+
+class _Session:
+    """One client's call."""
+
+    def __init__(self, leading: Leading, call: _Transact) -> None:
+        self._leading = leading
+        self._call = call
+        self._home = leading.replica_set
+        self._ballot: Ballot = leading.controller.ballot
+        self._caller: Caller = leading.part(Transactions).join(self._answer, self._fail)
+
+    def _answer(self, answer: Answer) -> None:
+        event = answer_to(answer)
+        if not self._call.writable and not self._call.has_room(event.ByteSize()):
+            error = OverloadedError(
+                f"{self._call.peer} has not read the answers that it has here",
+                "read them, and ask for the outcome of what was to be committed",
+            )
+            self._fail(error)
+            return
+        self._call.send(event)
+
+    def _fail(self, error: HadronError) -> None:
+        self._call.fail(error)
+        self._caller.leave()
+
+    def receive(self, request: transactions_pb2.TransactRequest, attachment: memoryview) -> None:
+        self.take(request, attachment)
+        self._call.consumed(request.ByteSize() + len(attachment))
+
+    def on_end(self, _error: HadronError | None) -> None:
+        self._caller.leave()
+        self._call.end()
+
+    def take(self, request: transactions_pb2.TransactRequest, attachment: memoryview) -> None:
+        """Raises `FrameError` for what no client says: that ends the call."""
+        if request.take_block:
+            self._caller.receive(TakeBlock())
+        batches = Batches(attachment)
+        for part in request.parts:
+            self._take(part, batches)
+        batches.end()
+
+    def _take(self, part: _Part, batches: Batches) -> None:
+        number = check_number("a transaction's number", part.number)
+        first = check_number("a statement's number", part.first)
+        transaction = TransactionId.of(self._home, self._ballot, number)
+        statements: list[Statement] = []
+        error: HadronError | None = None
+        for each in part.statements:
+            # Also behind one that is refused: other transactions' batches follow.
+            batch = batches.take(each.length)
+            if error is None:
+                try:
+                    statements.append(self._read(each, batch))
+                except HadronError as refusal:
+                    error = refusal
+        receive = self._caller.receive
+        if error is not None:
+            receive(Rollback(transaction, error))
+            return
+        if statements:
+            receive(Add(transaction, first, statements))
+        if part.end == _End.COMMIT:
+            receive(Commit(transaction, first + len(statements)))
+        elif part.end == _End.ROLLBACK:
+            receive(Rollback(transaction))
+        elif part.end != _End.OPEN:
+            raise FrameError(f"{part.end} is no end of a transaction that is known here")
+
+    def _read(self, statement: transactions_pb2.Statement, batch: memoryview) -> Statement:
+        target = statement.replica_set
+        if target != self._home:
+            return Statement(target, statement.SerializeToString(), batch)
+        return Statement(target, encode(command_of(self._leading, statement, batch)), batch)
+
+
+# --- what became of one -----------------------------------------------------------------------
+
+
+def _outcome(
+    leading: Leading,
+    call: _Outcome,
+    request: transactions_pb2.OutcomeRequest,
+    _attachment: memoryview,
+) -> None:
+    call.spawn(_answer_outcome, leading, call, id_from(request.transaction), request.final)
+
+
+async def _answer_outcome(
+    leading: Leading, call: _Outcome, transaction: TransactionId, is_final: bool
+) -> None:
+    driver = leading.part(Transactions).driver
+    async with call.room(MAX_MESSAGE_BYTES):
+        outcome = await driver.outcome(transaction, is_final=is_final)
+        call.send(
+            transactions_pb2.OutcomeResponse(
+                state=_STATES[outcome.state],
+                results=all_results_to(outcome.results),
+                unfinished=outcome.unfinished,
+            ),
+            end=True,
+        )
+
+
+# --- all of them ------------------------------------------------------------------------------
+
+
+def _list(
+    leading: Leading,
+    call: _List,
+    request: transactions_pb2.ListTransactionsRequest,
+    _attachment: memoryview,
+) -> None:
+    call.spawn(_answer_list, leading, call, request.limit, _cursor_from(request.after))
+
+
+async def _answer_list(
+    leading: Leading, call: _List, limit: int, after: tuple[bool, tuple[int, int, int]]
+) -> None:
+    limit = min(limit or _MAX_PAGE, _MAX_PAGE)
+    transactions = leading.part(Transactions)
+    await leading.controller.confirm_leadership()
+    async with call.room(MAX_MESSAGE_BYTES):
+        is_driven, key = after
+        page: list[_Listed.Transaction] = []
+        if is_driven:
+            shown = sorted(
+                (each for each in transactions.driver.shown() if each.transaction[1:] > key),
+                key=lambda each: each.transaction,
+            )
+            page = [_driven(each) for each in shown[:limit]]
+            if len(shown) > limit:
+                following = _cursor(True, shown[limit - 1].transaction[1:])
+                call.send(_Listed(transactions=page, next=following), end=True)
+                return
+            key = (0, 0, 0)
+        # One more than are told, so as to know whether that is all.
+        left = limit - len(page)
+        held = await transactions.participant.shown(after_lsn=key[0], limit=left + 1)
+        now_ms = leading.controller.log_now_ms()
+        page += [_participating(each, now_ms) for each in held[:left]]
+        following = b""
+        if len(held) > left:
+            last_lsn = held[left - 1].prepared_lsn if left else key[0]
+            following = _cursor(False, (last_lsn, 0, 0))
+        call.send(_Listed(transactions=page, next=following), end=True)
+
+
+_CURSOR: Final = struct.Struct(">?QQQ")
+
+
+def _cursor(is_driven: bool, key: tuple[int, int, int]) -> bytes:
+    return _CURSOR.pack(is_driven, *key)
+
+
+def _cursor_from(data: bytes) -> tuple[bool, tuple[int, int, int]]:
+    """Where a list goes on: among those that are driven here, or those of others."""
+    if not data:
+        return True, (-1, 0, 0)
+    if len(data) != _CURSOR.size:
+        raise RequestError("a list cannot go on there", "pass on what the answer before has said")
+    is_driven, *key = _CURSOR.unpack(data)
+    if max(key) > MAX_NUMBER:
+        raise RequestError("a list cannot go on there", "pass on what the answer before has said")
+    return is_driven, (key[0], key[1], key[2])
+
+
+def _driven(shown: Shown) -> transactions_pb2.ListTransactionsResponse.Transaction:
+    return _Listed.Transaction(
+        transaction=id_to(shown.transaction),
+        phase=shown.phase,
+        age_ms=max(0, round(shown.age_s * 1_000)),
+        statements=shown.statements,
+        bytes=shown.bytes,
+        waits_for=[
+            _Listed.Waiting(replica_set=name, reason=reason[:_MAX_REASON])
+            for name, reason in shown.waits_for.items()
+        ],
+        is_driver=True,
+    )
+
+
+_MAX_REASON: Final = 200
+"""Characters: a page of a thousand transactions that wait for a few sets each fits into a frame."""
+
+
+def _participating(
+    held: Participation, now_ms: int
+) -> transactions_pb2.ListTransactionsResponse.Transaction:
+    return _Listed.Transaction(
+        transaction=id_to(held.transaction),
+        phase="finished" if held.is_finished else "prepared",
+        age_ms=max(0, now_ms - held.since_ms),
+        statements=held.statements,
+        bytes=held.size,
+    )
+
+
+# --- operators --------------------------------------------------------------------------------
+
+
+def _resolve(
+    leading: Leading,
+    call: _Resolve,
+    request: transactions_pb2.ResolveTransactionRequest,
+    _attachment: memoryview,
+) -> None:
+    if request.act not in _Act.Act.values() or request.act == _Act.UNSPECIFIED:
+        raise RequestError(f"unknown act {request.act}", "name one of ResolveTransactionRequest's")
+    if (request.act == _Act.GIVE_UP) != bool(request.participant):
+        raise RequestError("a participant is named to be given up, and for nothing else")
+    call.spawn(_answer_resolve, leading, call, request, id_from(request.transaction))
+
+
+async def _answer_resolve(
+    leading: Leading,
+    call: _Resolve,
+    request: transactions_pb2.ResolveTransactionRequest,
+    transaction: TransactionId,
+) -> None:
+    transactions = leading.part(Transactions)
+    await leading.controller.confirm_leadership()
+    if request.act in (_Act.FORCE_COMMIT, _Act.FORCE_ABORT):
+        await transactions.participant.resolve(transaction, commit=request.act == _Act.FORCE_COMMIT)
+    else:
+        transactions.driver.resolve(transaction, request.participant)
+    call.send(common_pb2.Empty(), end=True)
+
+
+METHODS: Final = (
+    led("Transact", transactions_pb2.TransactRequest, transactions_pb2.TransactEvent, _transact),
+    led("Outcome", transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse, _outcome),
+    led(
+        "ListTransactions",
+        transactions_pb2.ListTransactionsRequest,
+        transactions_pb2.ListTransactionsResponse,
+        _list,
+    ),
+    led(
+        "ResolveTransaction", transactions_pb2.ResolveTransactionRequest, common_pb2.Empty, _resolve
+    ),
+)
