@@ -179,6 +179,10 @@ class Nodes:
         for name in names or tuple(self._scopes):
             await self._ended[name].wait()
 
+    def stop_now(self, name: str) -> None:
+        """Like `crash`, from where nothing can be waited for."""
+        self._scopes[name].cancel()
+
     async def wait_stopped(self, name: str) -> BaseException:
         """Wait for a node to stop by itself; returns why."""
         with trio.fail_after(_PATIENCE_S):

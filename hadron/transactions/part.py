@@ -28,6 +28,8 @@ class Transactions(Part):
         Args:
             home: the own replica set.
         """
+        self._away: dict[str, str] = {}
+        """Why a replica set's leader cannot be reached."""
         self.driver = Driver(log, home, leaders, random, limits)
         self.participant = Participant(log, home, leaders)
 
@@ -43,7 +45,12 @@ class Transactions(Part):
 
     @property
     def troubles(self) -> list[str]:
-        return self.driver.troubles
+        """Who does not answer, and what waits for it: what it is to do, and what it is to say."""
+        return self.driver.troubles + [
+            f"{count} transactions of {name} wait for its decision: {self._away[name]}"
+            for name, count in self.participant.waiting.items()
+            if name in self._away
+        ]
 
     def join(
         self, send: Callable[[Answer], None], end: Callable[[HadronError], None] | None = None
@@ -55,6 +62,7 @@ class Transactions(Part):
 
     def receive(self, replica_set: str, message: Message) -> None:
         """A message came from the leader of a replica set."""
+        self._away.pop(replica_set, None)
         if isinstance(message, Prepare | Finish | Abort | Forget | Told):
             self.participant.receive(replica_set, message)
         else:
@@ -62,4 +70,5 @@ class Transactions(Part):
 
     def unanswered(self, replica_set: str, error: HadronError) -> None:
         """The leader of a replica set cannot be reached; what was sent there may be lost."""
+        self._away[replica_set] = str(error)
         self.driver.step(Unanswered(replica_set, error))

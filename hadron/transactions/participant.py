@@ -9,6 +9,7 @@ operator has (`resolve`).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import partial
 from typing import Any, Final
 
@@ -78,6 +79,8 @@ class Participant:
         self._home = home
         self._leaders = leaders
         self._looked_ms = 0
+        self.waiting: dict[str, int] = {}
+        """By driver: how many of its transactions have waited here for `FIRST_ASK_MS` and more."""
         self._has_some = trio.Event()
         # An earlier leadership may have left some.
         self._has_some.set()
@@ -177,15 +180,19 @@ class Participant:
         """Ask about all whose time has come; whether anything is here, old or not."""
         now_ms = self._log.log_now_ms()
         after_lsn, is_any = 0, False
+        waiting: Counter[str] = Counter()
         while page := await self._log.query(partial(_page, now_ms, after_lsn)):
             is_any, after_lsn = True, page[-1].prepared_lsn
             wanted: dict[str, list[TransactionId]] = {}
             for each in page:
+                if not each.is_finished and now_ms - each.since_ms >= FIRST_ASK_MS:
+                    waiting[each.transaction.replica_set] += 1
                 if is_due(now_ms - each.since_ms, self._looked_ms - each.since_ms):
                     wanted.setdefault(each.transaction.replica_set, []).append(each.transaction)
             for name, transactions in wanted.items():
                 self._leaders.send(name, Asked(tuple(transactions)))
         self._looked_ms = now_ms
+        self.waiting = waiting
         return is_any
 
     # --- operators ------------------------------------------------------------------------------

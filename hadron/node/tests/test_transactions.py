@@ -1,0 +1,582 @@
+"""Transactions over whole nodes: statements on several replica sets, all of them done or none."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.model.errors import HadronError, NotFoundError, RequestError, UnreachableError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import TransactionId
+from hadron.node.tests.transacting import (
+    Act,
+    Breaker,
+    End,
+    RawClient,
+    State,
+    acknowledge,
+    all_over,
+    committed,
+    driving,
+    eventually,
+    listed,
+    outcome,
+    publish,
+    resolve,
+    rows,
+    subscribed,
+)
+from hadron.state.decisions import Decide, NoteFinished
+from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteIntents
+from hadron.state.machine import Command
+from hadron.testing.nodes import Cluster, running_cluster
+
+META, EU, US = "meta", "eu/p0", "us/p0"
+SETS = {META: 1, EU: 1, US: 1}
+
+
+async def make_streams(cluster: Cluster) -> dict[str, int]:
+    """A stream on each set; returns their ids, which all of them know."""
+    async with cluster.client() as client:
+        await client.apply(
+            [
+                SchemaObject(kind="Stream", name=_name(each), spec=StreamSpec(partitions=(each,)))
+                for each in (EU, US)
+            ]
+        )
+        for each in (EU, US):
+            async with client.producer(_name(each)) as producer:
+                await producer.send(b"before")
+        return {each: (await client.stream(_name(each))).id for each in (EU, US)}
+
+
+def _name(replica_set: str) -> str:
+    return f"on-{replica_set[:2]}"
+
+
+async def values(cluster: Cluster, replica_set: str) -> list[Any]:
+    """All that can be read there, but for the first record."""
+    async with cluster.client("reader") as client:
+        return [record.value async for record in client.read(_name(replica_set))][1:]
+
+
+async def until_over(cluster: Cluster, *sets: str) -> None:
+    """Nothing of any transaction is left but what drivers remember."""
+    names = sets or (EU, US)
+    await cluster.wait_for("no intent, lock or participation", lambda: all_over(cluster, names))
+
+
+# --- what they do ---------------------------------------------------------------------------------
+
+
+async def test_all_of_it_is_done_where_the_receipts_say(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            done = await client.commit(
+                publish(EU, ids[EU], b"a", b"b"),
+                publish(US, ids[US], b"c"),
+                publish(EU, ids[EU], b"d"),
+            )
+            assert done == {EU: [1, 3], US: [1]}
+            assert await values(cluster, EU) == [b"a", b"b", b"d"]
+            assert await values(cluster, US) == [b"c"]
+            # A set that neither drives nor takes part hears of nothing.
+            assert rows(cluster, META, "participation") == 0
+        await until_over(cluster)
+
+
+async def test_one_set_alone_needs_one_entry(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            await client.number()
+            before = cluster[EU].status("n1").last_lsn
+            assert await client.commit(publish(EU, ids[EU], b"a"), publish(EU, ids[EU], b"b")) == {
+                EU: [1, 2]
+            }
+            assert cluster[EU].status("n1").last_lsn == before + 1
+            assert await client.commit() == {}
+
+
+async def test_a_third_set_may_drive(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, META) as client:
+            done = await client.commit(publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            assert done == {EU: [1], US: [1]}
+            found = await outcome(cluster, client.id(client.block.first_number))
+            assert found.state == State.COMMITTED
+            assert {each.replica_set for each in found.results} == {EU, US}
+        await until_over(cluster)
+
+
+async def test_nothing_of_what_is_rolled_back_is_ever_read(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+            assert await values(cluster, US) == []
+            client.say(number, first=2, end=End.ROLLBACK)
+            with pytest.raises(RequestError, match="its client has rolled it back"):
+                committed(await client.answer(number))
+            assert (await outcome(cluster, client.id(number))).state == State.ABORTED
+            await until_over(cluster)
+            assert await client.commit(publish(US, ids[US], b"c")) == {US: [1]}
+        assert (await values(cluster, EU), await values(cluster, US)) == ([], [b"c"])
+
+
+async def test_a_calls_end_is_the_end_of_what_it_did_not_commit(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+        await until_over(cluster)
+        assert (await outcome(cluster, client.id(number))).state == State.ABORTED
+        assert (await values(cluster, EU), await values(cluster, US)) == ([], [])
+        async with driving(cluster, EU) as another:
+            # A number of a call that has ended counts for nothing.
+            await another.number()
+            another.say(number, publish(EU, ids[EU], b"a"), end=End.COMMIT)
+            assert (await another.answer(number)).HasField("unfit")
+        assert await values(cluster, EU) == []
+
+
+async def test_what_is_refused_at_the_door_ends_its_transaction_only(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            open_one = await client.number()
+            client.say(open_one, publish(EU, ids[EU], b"fine"))
+            broken, batch = publish(US, ids[US], b"broken")
+            batch = batch[:-1] + bytes([batch[-1] ^ 1])
+            for refused in (
+                publish(EU, 99, b"no such stream"),
+                publish(US, 99, b"no such stream there"),
+                # Of the other set.
+                publish(US, ids[EU], b"elsewhere"),
+                publish(EU, ids[US], b"elsewhere"),
+                (broken, batch),
+                publish("mars/p0", ids[EU], b"nowhere"),
+            ):
+                with pytest.raises(HadronError) as caught:
+                    await client.commit(publish(EU, ids[EU], b"bad"), refused)
+                assert caught.value.message
+            client.say(open_one, publish(US, ids[US], b"fine too"), first=1, end=End.COMMIT)
+            assert committed(await client.answer(open_one)) == {EU: [1], US: [1]}
+        await until_over(cluster)
+        assert await values(cluster, EU) == [b"fine"]
+        assert await values(cluster, US) == [b"fine too"]
+
+
+async def test_many_at_a_time_share_a_call_and_a_link(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        before = cluster.network.dials("eu-p0-n1", "us-p0-n1")
+        async with driving(cluster, EU) as client:
+            numbers = [await client.number() for _ in range(200)]
+            for number in numbers:
+                client.say(
+                    number,
+                    publish(EU, ids[EU], b"%d" % number),
+                    publish(US, ids[US], b"%d" % number),
+                    end=End.COMMIT,
+                )
+            done = {number: committed(await client.answer(number)) for number in numbers}
+        await until_over(cluster)
+        here, there = await values(cluster, EU), await values(cluster, US)
+        assert len(here) == len(there) == 200
+        for number, places in done.items():
+            assert here[places[EU][0] - 1] == there[places[US][0] - 1] == b"%d" % number
+        assert cluster.network.dials("eu-p0-n1", "us-p0-n1") <= before + 3
+
+
+async def test_a_transaction_larger_than_a_frame(tmp_path: Path, clock: MockClock) -> None:
+    """Several entries of intents there, and more than the deciding entry takes here."""
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        big = b"x" * 700_000
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            for index in range(6):
+                client.say(number, publish(US, ids[US], big), first=index)
+            client.say(number, publish(EU, ids[EU], b"small"), first=6, end=End.COMMIT)
+            done = committed(await client.answer(number))
+        assert done == {EU: [1], US: [1, 2, 3, 4, 5, 6]}
+        assert await values(cluster, US) == [big] * 6
+        await until_over(cluster)
+
+
+# --- acknowledgements -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", [EU, US])
+async def test_what_was_delivered_is_acknowledged_with_what_is_made_of_it(
+    tmp_path: Path, clock: MockClock, home: str
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, home) as client, subscribed(cluster, EU, ids[EU]) as member:
+            delivery = await member.delivery()
+            done = await client.commit(
+                acknowledge(EU, ids[EU], member.ballot, delivery),
+                publish(US, ids[US], b"made of it"),
+            )
+            assert done == {EU: [-1], US: [1]}
+            assert await member.floor(cluster) == 1
+            # Nobody has it any more.
+            with pytest.raises(RequestError):
+                await client.commit(
+                    acknowledge(EU, ids[EU], member.ballot, delivery),
+                    publish(US, ids[US], b"made of it again"),
+                )
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"made of it"]
+
+
+@pytest.mark.parametrize("home", [EU, US])
+async def test_a_delivery_that_is_over_is_not_acknowledged(
+    tmp_path: Path, clock: MockClock, home: str
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, home) as client:
+            async with subscribed(cluster, EU, ids[EU]) as member:
+                delivery = await member.delivery()
+            async with subscribed(cluster, EU, ids[EU]) as other:
+                again = await other.delivery()
+                assert again.delivery > delivery.delivery
+                with pytest.raises(RequestError, match=r"nobody holds|has no members"):
+                    await client.commit(
+                        acknowledge(EU, ids[EU], member.ballot, delivery),
+                        publish(US, ids[US], b"of the first one"),
+                    )
+                await client.commit(
+                    acknowledge(EU, ids[EU], other.ballot, again),
+                    publish(US, ids[US], b"of the second one"),
+                )
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"of the second one"]
+
+
+# --- leaders that fail ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_logged", [False, True], ids=["before it is logged", "unheard"])
+@pytest.mark.parametrize(
+    ("who", "what"),
+    [
+        (US, WriteIntents),
+        (EU, Decide),
+        (US, FinishTransaction),
+        (EU, NoteFinished),
+        (US, ForgetTransaction),
+    ],
+)
+async def test_a_leader_fails_at_each_step(
+    tmp_path: Path,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    who: str,
+    what: type[Command],
+    *,
+    is_logged: bool,
+) -> None:
+    """Whoever fails, and whether its last entry is there or not: all is done, or nothing."""
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            breaker.crash(cluster[who], "n1", at=what, is_logged=is_logged)
+            client.say(
+                number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"), end=End.COMMIT
+            )
+            await breaker.crashed()
+            answer = None if who == EU else await _answer_after_restart(cluster, client, number)
+        if who == EU:
+            await cluster[EU].start("n1")
+        await cluster.wait_serving(EU, US)
+        found = await _final(cluster, client.id(number))
+        if answer is not None:
+            is_committed = answer.HasField("committed")
+            assert is_committed == (found.state == State.COMMITTED)
+        if what is Decide:
+            assert found.state == (State.COMMITTED if is_logged else State.ABORTED)
+        await until_over(cluster)
+        done = found.state == State.COMMITTED
+        assert done or found.state == State.ABORTED
+        assert await values(cluster, EU) == ([b"a"] if done else [])
+        assert await values(cluster, US) == ([b"b"] if done else [])
+        if done:
+            found = await outcome(cluster, client.id(number))
+            assert {each.replica_set: each.results[0].base_offset for each in found.results} == {
+                EU: 1,
+                US: 1,
+            }
+            assert not found.unfinished
+        async with driving(cluster, US) as client:
+            await client.commit(publish(EU, ids[EU], b"c"), publish(US, ids[US], b"d"))
+        await until_over(cluster)
+
+
+async def _answer_after_restart(cluster: Cluster, client: RawClient, number: int) -> Any:
+    await cluster[US].start("n1")
+    return await client.answer(number)
+
+
+async def _final(cluster: Cluster, transaction: TransactionId) -> Any:
+    """What became of it, for good."""
+    found: Any = None
+
+    async def is_final() -> bool:
+        nonlocal found
+        found = await outcome(cluster, transaction)
+        return bool(found.state != State.OPEN)
+
+    await eventually("decided", is_final)
+    return found
+
+
+async def test_a_driver_goes_on_with_what_it_has_decided(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+            # It has heard of the intent.
+            await client.commit(publish(US, ids[US], b"first"))
+            await cluster[US].crash()
+            client.say(number, first=2, end=End.COMMIT)
+            await cluster.wait_for("a decision", lambda: rows(cluster, EU, "decision") == 2)
+            assert await values(cluster, EU) == [b"a"]
+            await cluster[EU].restart("n1")
+        await cluster[EU].wait_serving()
+        found = await outcome(cluster, client.id(number))
+        assert (found.state, list(found.unfinished)) == (State.COMMITTED, [US])
+        await cluster.wait_for(
+            "a word in the status", lambda: _tells(cluster, EU, f"wait for {US}")
+        )
+        await cluster[US].start()
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"first", b"b"]
+        await cluster.wait_for("no word", lambda: not _tells(cluster, EU, f"wait for {US}"))
+
+
+def _tells(cluster: Cluster, replica_set: str, words: str) -> bool:
+    return any(words in each for each in cluster[replica_set].status("n1").cluster_trouble)
+
+
+async def test_a_participant_waits_for_its_driver_and_says_so(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(US, ids[US], b"a"))
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+            await cluster[EU].crash()
+        await cluster.wait_for(
+            "a word in the status", lambda: _tells(cluster, US, f"of {EU} wait for its decision")
+        )
+        assert rows(cluster, US, "intent") == 1
+        await cluster[EU].start()
+        await until_over(cluster)
+        assert await values(cluster, US) == []
+        await cluster.wait_for("no word", lambda: not _tells(cluster, US, f"of {EU} wait"))
+
+
+async def test_nothing_is_called_aborted_by_a_leader_that_a_majority_has_left(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """PROTOCOL E1."""
+    async with running_cluster(tmp_path, {META: 1, EU: 3, US: 1}) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(US, ids[US], b"a"), first=0)
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+        transaction = client.id(number)
+        for other in ("n2", "n3"):
+            cluster.network.cut("eu-p0-n1", f"eu-p0-{other}")
+        with pytest.raises(HadronError):
+            await outcome(cluster, transaction)
+        cluster.network.heal_all()
+        await cluster[EU].wait_serving()
+        assert (await _final(cluster, transaction)).state == State.ABORTED
+        await until_over(cluster)
+
+
+# --- the way between leaders ----------------------------------------------------------------------
+
+
+async def test_a_way_that_is_cut_rolls_back_what_cannot_be_prepared(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """What arrives after that is a copy that nobody wants, and goes."""
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            await client.commit(publish(US, ids[US], b"before the cut"))
+            cluster.cut(cluster.hosts(EU), cluster.hosts(US))
+            with pytest.raises(UnreachableError):
+                await client.commit(publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            cluster.network.heal_all()
+            await client.commit(publish(EU, ids[EU], b"c"), publish(US, ids[US], b"d"))
+        await until_over(cluster)
+        assert await values(cluster, EU) == [b"c"]
+        assert await values(cluster, US) == [b"before the cut", b"d"]
+
+
+async def test_what_is_decided_is_done_once_the_way_is_back(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            breaker.call(Decide, lambda: cluster.cut(cluster.hosts(EU), cluster.hosts(US)))
+            client.say(
+                number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"), end=End.COMMIT
+            )
+            await cluster.wait_for("a decision", lambda: rows(cluster, EU, "decision") == 1)
+            await trio.sleep(20)
+            assert number not in client.answers
+            assert await values(cluster, US) == []
+            cluster.network.heal_all()
+            assert committed(await client.answer(number)) == {EU: [1], US: [1]}
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"b"]
+
+
+async def test_others_go_on_while_one_set_is_away(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        await cluster[US].crash()
+        async with driving(cluster, META) as client:
+            lost = await client.number()
+            client.say(lost, publish(US, ids[US], b"a"), publish(EU, ids[EU], b"a"), end=End.COMMIT)
+            assert await client.commit(publish(EU, ids[EU], b"b")) == {EU: [1]}
+            with pytest.raises(UnreachableError):
+                committed(await client.answer(lost))
+        assert await values(cluster, EU) == [b"b"]
+
+
+# --- asking, and operators ------------------------------------------------------------------------
+
+
+async def test_outcomes(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"))
+            transaction = client.id(number)
+            looked = await outcome(cluster, transaction, final=False)
+            assert looked.state == State.OPEN
+            # Whoever asks for the last word has given it up.
+            assert (await outcome(cluster, transaction)).state == State.ABORTED
+            assert (await client.answer(number)).HasField("rolled_back")
+            unused = client.id(number + 7)
+            assert (await outcome(cluster, unused, final=False)).state == State.OPEN
+            assert (await outcome(cluster, unused)).state == State.ABORTED
+            client.say(unused.number, publish(EU, ids[EU], b"late"), end=End.COMMIT)
+            assert (await client.answer(unused.number)).HasField("unfit")
+        with pytest.raises(NotFoundError, match="ask us/p0"):
+            await _ask_elsewhere(cluster, transaction._replace(replica_set=US))
+        assert await values(cluster, EU) == []
+
+
+async def _ask_elsewhere(cluster: Cluster, transaction: TransactionId) -> None:
+    async with cluster[EU].connection("n1") as connection:
+        await outcome(cluster, transaction, connection=connection)
+
+
+async def test_lists_come_in_pages(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client, driving(cluster, US) as other:
+            driven = [await client.number() for _ in range(5)]
+            for number in driven:
+                client.say(number, publish(EU, ids[EU], b"a"), publish(META, ids[EU], b""))
+            for number in driven:
+                # Nothing is on META, so that it has refused.
+                await client.answer(number)
+            driven = [await client.number() for _ in range(5)]
+            for number in driven:
+                client.say(number, publish(EU, ids[EU], b"a"))
+            held = [await other.number() for _ in range(4)]
+            for number in held:
+                other.say(number, publish(EU, ids[EU], b"b"), publish(EU, ids[EU], b"c"))
+            await cluster.wait_for("intents", lambda: rows(cluster, EU, "intent") == 4)
+            for limit in (0, 1, 2, 5, 9):
+                found = await listed(cluster, EU, limit=limit)
+                assert [each.transaction.number for each in found] == [*driven, *held], limit
+                assert [each.is_driver for each in found] == [True] * 5 + [False] * 4
+                assert {each.phase for each in found} == {"open", "prepared"}
+                assert [each.statements for each in found] == [1] * 5 + [2] * 4
+        await until_over(cluster)
+
+
+async def test_an_operator_ends_what_a_lost_driver_has_begun(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            aborted, forced = await client.number(), await client.number()
+            client.say(aborted, publish(US, ids[US], b"a"))
+            client.say(forced, publish(US, ids[US], b"b"))
+            await cluster.wait_for("intents", lambda: rows(cluster, US, "intent") == 2)
+            await cluster[EU].crash()
+        await resolve(cluster, US, client.id(aborted), Act.FORCE_ABORT)
+        await resolve(cluster, US, client.id(forced), Act.FORCE_COMMIT)
+        with pytest.raises(NotFoundError):
+            await resolve(cluster, US, client.id(aborted), Act.FORCE_ABORT)
+        assert rows(cluster, US, "intent") == 0
+        assert await values(cluster, US) == [b"b"]
+
+
+async def test_an_operator_rolls_back_or_gives_up_a_lost_set(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"))
+            await resolve(cluster, EU, client.id(number), Act.ROLL_BACK)
+            with pytest.raises(RequestError, match="an operator has rolled it back"):
+                committed(await client.answer(number))
+            number = await client.number()
+            breaker.crash(cluster[US], "n1", at=FinishTransaction, is_logged=False)
+            client.say(
+                number, publish(EU, ids[EU], b"b"), publish(US, ids[US], b"c"), end=End.COMMIT
+            )
+            await breaker.crashed()
+            with pytest.raises(RequestError):
+                await resolve(cluster, EU, client.id(number), Act.ROLL_BACK)
+            await resolve(cluster, EU, client.id(number), Act.GIVE_UP, US)
+            answer = await client.answer(number)
+            given_up = {each.replica_set: each for each in answer.committed.results}[US]
+            assert [each.deleted for each in given_up.results] == [True]
+        assert await values(cluster, EU) == [b"b"]

@@ -1,0 +1,326 @@
+"""A client of transactions for tests of whole nodes: it speaks what is on the wire, and no more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import pytest
+import trio
+
+from hadron.model.batch_building import encode_values
+from hadron.model.errors import HadronError
+from hadron.model.transactions import TransactionId
+from hadron.partition.controller import Controller
+from hadron.partition.submission import Done
+from hadron.server.transaction_messages import id_to
+from hadron.state.machine import Command
+from hadron.storage.database import open_reader
+from hadron.testing.nodes import Cluster, Nodes
+from hadron.wire.connection import Connection
+from hadron.wire.messages import (
+    common_pb2,
+    error_from_message,
+    groups_pb2,
+    method,
+    transactions_pb2,
+)
+
+TRANSACT, OUTCOME = method("Transact"), method("Outcome")
+SUBSCRIBE, DESCRIBE = method("Subscribe"), method("DescribeGroup")
+LIST, RESOLVE = method("ListTransactions"), method("ResolveTransaction")
+
+End = transactions_pb2.TransactRequest
+State = transactions_pb2.OutcomeResponse
+Act = transactions_pb2.ResolveTransactionRequest
+Statement = transactions_pb2.Statement
+Answer = transactions_pb2.TransactEvent.Answer
+
+Stated = tuple[transactions_pb2.Statement, bytes]
+"""A statement with its batch."""
+
+
+def publish(replica_set: str, stream_id: int, *values: bytes) -> Stated:
+    batch = encode_values(values, 1)
+    return (
+        Statement(
+            replica_set=replica_set,
+            length=len(batch),
+            publish=Statement.Publish(stream_id=stream_id),
+        ),
+        batch,
+    )
+
+
+def acknowledge(
+    replica_set: str, stream_id: int, ballot: common_pb2.Ballot, *ranges: groups_pb2.Range
+) -> Stated:
+    statement = Statement.Acknowledge(stream_id=stream_id, group="g", ranges=ranges, ballot=ballot)
+    return Statement(replica_set=replica_set, acknowledge=statement), b""
+
+
+class RawClient:
+    """One call to a driver; each transaction has a number of its block."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.block = transactions_pb2.TransactEvent.Block()
+        self.answers: dict[int, Answer] = {}
+        """By number; of each kind one says how it ended."""
+        self.ended: HadronError | None = None
+        self.is_over = False
+        self._changed = trio.Event()
+        self._next = 0
+        self.call = connection.call(
+            TRANSACT,
+            transactions_pb2.TransactRequest(),
+            on_message=self._hear,
+            on_end=self._end,
+            end=False,
+        )
+
+    def _hear(self, event: transactions_pb2.TransactEvent, _attachment: memoryview) -> None:
+        for answer in event.answers:
+            if answer.HasField("block"):
+                self.block = answer.block
+                self._next = answer.block.first_number
+            else:
+                of = getattr(answer, answer.WhichOneof("kind") or "")
+                self.answers[of.number] = answer
+        self._wake()
+
+    def _end(self, error: HadronError | None) -> None:
+        self.is_over, self.ended = True, error
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def number(self) -> int:
+        """A number for a transaction."""
+        while not self.block.size and not self.is_over:
+            await self._changed.wait()
+        number, self._next = self._next, self._next + 1
+        return number
+
+    def id(self, number: int) -> TransactionId:
+        ballot = self.block.ballot
+        return TransactionId(self.block.replica_set, ballot.epoch, ballot.incarnation, number)
+
+    def say(self, number: int, *stated: Stated, first: int = 0, end: Any = End.OPEN) -> None:
+        part = End.Part(
+            number=number, first=first, statements=[each for each, _ in stated], end=end
+        )
+        self.call.send(
+            transactions_pb2.TransactRequest(parts=[part]), [batch for _, batch in stated if batch]
+        )
+
+    async def answer(self, number: int) -> Answer:
+        """How it ended; raises what ended the call before."""
+        while number not in self.answers:
+            if self.is_over:
+                raise self.ended or AssertionError("the call has ended")
+            await self._changed.wait()
+        return self.answers[number]
+
+    async def commit(self, *stated: Stated) -> dict[str, list[int]]:
+        """A whole transaction; returns base offsets by replica set. Raises what rolled it back."""
+        number = await self.number()
+        self.say(number, *stated, end=End.COMMIT)
+        return committed(await self.answer(number))
+
+
+def committed(answer: Answer) -> dict[str, list[int]]:
+    """Base offsets of a committed transaction, -1 for none. Raises what ended it else."""
+    kind = answer.WhichOneof("kind")
+    if kind == "committed":
+        return {
+            each.replica_set: [
+                result.base_offset if result.HasField("base_offset") else -1
+                for result in each.results
+            ]
+            for each in answer.committed.results
+        }
+    raise error_from_message(getattr(answer, kind or "").error)
+
+
+@asynccontextmanager
+async def driving(cluster: Cluster, home: str, node: str = "n1") -> AsyncIterator[RawClient]:
+    async with cluster[home].connection(node) as connection:
+        yield RawClient(connection)
+
+
+async def outcome(
+    cluster: Cluster,
+    transaction: TransactionId,
+    *,
+    final: bool = True,
+    connection: Connection | None = None,
+) -> transactions_pb2.OutcomeResponse:
+    """As its driver tells it, or who is at the other end of `connection`."""
+    if connection is None:
+        async with cluster[transaction.replica_set].connection("n1") as own:
+            return await outcome(cluster, transaction, final=final, connection=own)
+    request = transactions_pb2.OutcomeRequest(transaction=id_to(transaction), final=final)
+    answer, _ = await connection.request(OUTCOME, request, timeout_s=30)
+    assert isinstance(answer, transactions_pb2.OutcomeResponse)
+    return answer
+
+
+async def listed(
+    cluster: Cluster, replica_set: str, *, limit: int = 0
+) -> list[transactions_pb2.ListTransactionsResponse.Transaction]:
+    """All pages."""
+    found: list[Any] = []
+    after = b""
+    async with cluster[replica_set].connection("n1") as connection:
+        while True:
+            request = transactions_pb2.ListTransactionsRequest(limit=limit, after=after)
+            page, _ = await connection.request(LIST, request, timeout_s=60)
+            found += page.transactions
+            after = page.next
+            if not after:
+                return found
+
+
+async def resolve(
+    cluster: Cluster, replica_set: str, transaction: TransactionId, act: Any, participant: str = ""
+) -> None:
+    request = Act(transaction=id_to(transaction), act=act, participant=participant)
+    async with cluster[replica_set].connection("n1") as connection:
+        await connection.request(RESOLVE, request, timeout_s=60)
+
+
+def rows(cluster: Cluster, replica_set: str, table: str, *, node: str = "n1") -> int:
+    """Of a table on a node's disk."""
+    with closing(open_reader(cluster[replica_set].data(node) / "hadron.db")) as database:
+        (count,) = database.execute(f"SELECT count(*) FROM hadron_{table}").fetchone() or (0,)
+    return int(count)
+
+
+class RawMember:
+    """A member of group "g" that takes one record at a time."""
+
+    def __init__(self, replica_set: str, stream_id: int, connection: Connection) -> None:
+        self.ballot = common_pb2.Ballot()
+        self._replica_set = replica_set
+        self._stream_id = stream_id
+        self._deliveries: deque[groups_pb2.Range] = deque()
+        self._came = trio.Event()
+        opening = groups_pb2.SubscribeRequest.Open(
+            stream_id=stream_id, group="g", start="earliest", max_in_flight=1
+        )
+        self.call = connection.call(
+            SUBSCRIBE, groups_pb2.SubscribeRequest(open=opening), on_message=self._hear, end=False
+        )
+
+    def _hear(self, event: groups_pb2.SubscribeEvent, _attachment: memoryview) -> None:
+        if event.HasField("opened"):
+            self.ballot = event.opened.ballot
+        elif event.HasField("delivery"):
+            of = event.delivery
+            self._deliveries.append(
+                groups_pb2.Range(
+                    delivery=of.delivery, first_offset=of.first_offset, last_offset=of.last_offset
+                )
+            )
+            self._came.set()
+
+    async def delivery(self) -> groups_pb2.Range:
+        while not self._deliveries:
+            self._came = trio.Event()
+            await self._came.wait()
+        return self._deliveries.popleft()
+
+    async def floor(self, cluster: Cluster) -> int:
+        request = groups_pb2.DescribeGroupRequest(stream_id=self._stream_id, group="g")
+        async with cluster[self._replica_set].connection("n1") as connection:
+            answer, _ = await connection.request(DESCRIBE, request)
+        return int(answer.group.floor)
+
+
+@asynccontextmanager
+async def subscribed(
+    cluster: Cluster, replica_set: str, stream_id: int
+) -> AsyncIterator[RawMember]:
+    async with cluster[replica_set].connection("n1") as connection:
+        yield RawMember(replica_set, stream_id, connection)
+
+
+class Breaker:
+    """Lets something happen when a leader logs a command, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._at: dict[type[Command], Callable[[Any, Done], Done | None]] = {}
+        self._crashed = trio.Event()
+        submit = Controller.submit
+
+        def submit_or_break(
+            controller: Controller,
+            command: Command,
+            body: bytes | memoryview = b"",
+            *,
+            acks: int = 0,
+            done: Done,
+        ) -> None:
+            act = self._at.pop(type(command), None)
+            heard = done if act is None else act(command, done)
+            if heard is not None:
+                submit(controller, command, body, acks=acks, done=heard)
+
+        monkeypatch.setattr(Controller, "submit", submit_or_break)
+
+    def call(self, at: type[Command], act: Callable[[], None]) -> None:
+        """Call `act` when such a command is committed, before anybody hears of that."""
+
+        def wrapped(_command: Any, done: Done) -> Done:
+            def heard(result: Any, error: HadronError | None) -> None:
+                act()
+                done(result, error)
+
+            return heard
+
+        self._at[at] = wrapped
+
+    def crash(self, nodes: Nodes, name: str, *, at: type[Command], is_logged: bool) -> None:
+        """Crash a node when it logs such a command: before that, or once it is committed and nobody
+        has heard of it."""
+
+        def crash() -> None:
+            nodes.stop_now(name)
+            trio.lowlevel.spawn_system_task(self._wait_crashed, nodes, name)
+
+        def wrapped(_command: Any, _done: Done) -> Done | None:
+            if not is_logged:
+                crash()
+                return None
+            return lambda _result, _error: crash()
+
+        self._at[at] = wrapped
+
+    async def _wait_crashed(self, nodes: Nodes, name: str) -> None:
+        await nodes.crash(name)
+        self._crashed.set()
+
+    async def crashed(self) -> None:
+        with trio.fail_after(120):
+            await self._crashed.wait()
+
+
+async def eventually(what: str, look: Callable[[], Awaitable[bool]]) -> None:
+    with trio.move_on_after(120):
+        while not await look():  # noqa: ASYNC110 - what is looked at sets no event
+            await trio.sleep(0.02)
+        return
+    raise AssertionError(f"not {what}")
+
+
+def all_over(cluster: Cluster, sets: Sequence[str]) -> bool:
+    """Nothing of any transaction is left but what drivers remember."""
+    return all(
+        rows(cluster, name, table) == 0
+        for name in sets
+        for table in ("intent", "participation", "lock")
+    )
