@@ -37,7 +37,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
-from hadron.model.ranges import Range, size
+from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
@@ -433,23 +433,6 @@ class GroupDriver:
             counted += self.machine.acknowledge_late(first, last)
         return counted
 
-    def check_held(self, ballot: Ballot, ranges: Sequence[groups_pb2.Range]) -> None:
-        """Raises `RequestError` unless members hold all of these, whoever they are."""
-        if ballot == self._ground.controller.ballot:
-            lost = [
-                each
-                for each in ranges
-                if not self.machine.is_held(each.delivery, each.first_offset, each.last_offset)
-            ]
-        else:
-            lost = list(ranges)
-        if lost:
-            raise RequestError(
-                f"nobody holds offsets {lost[0].first_offset} to {lost[0].last_offset} of group "
-                f"{self.origin.group!r} under delivery {lost[0].delivery} of ballot {ballot}",
-                "they are delivered again: roll back, and go on with what comes then",
-            )
-
     def _may_have_been(self, token: Token, last: int) -> bool:
         """Whether there can have been a delivery with this token: given out before now, and of
         records that were there then. *(A restore, or `recover`, has put others at their offsets.)*
@@ -510,6 +493,27 @@ class GroupDriver:
             session.tell_conflict(item.delivery, (first, last), transaction)
 
     # --- transactions ---------------------------------------------------------------------------
+
+    def check_held(
+        self, transaction: TransactionId, ballot: Ballot, ranges: Sequence[groups_pb2.Range]
+    ) -> None:
+        """Raises `RequestError` unless members hold all of these under the deliveries that they are
+        said to be of, whoever they are; but for what the transaction has taken before."""
+        is_current = ballot == self._ground.controller.ballot
+        for each in ranges:
+            left = RangeSet.of(each.first_offset, each.last_offset)
+            for first, last, holder in self.machine.taken.holders(
+                each.first_offset, each.last_offset
+            ):
+                if holder == transaction:
+                    left.remove(first, last)
+            for first, last in left.ranges():
+                if not (is_current and self.machine.held.has(each.delivery, first, last)):
+                    raise RequestError(
+                        f"nobody holds offsets {first} to {last} of group {self.origin.group!r} "
+                        f"under delivery {each.delivery} of ballot {ballot}",
+                        "they are delivered again: roll back, and go on with what comes then",
+                    )
 
     def take(self, transaction: TransactionId, ranges: Sequence[Range]) -> None:
         """The transaction acknowledges these, and is not over."""

@@ -355,25 +355,6 @@ class Groups(Part):
         """The driver of a group that has members, or that is ephemeral."""
         return self._drivers.get((stream_id, name))
 
-    def check_held(
-        self, stream_id: int, name: str, ballot: Ballot, ranges: Sequence[groups_pb2.Range]
-    ) -> int:
-        """The id of a durable group whose members hold all of these deliveries' records. Raises
-        `RequestError` when they do not (any more), and for an ephemeral one."""
-        driver = self._drivers.get((stream_id, name))
-        if driver is None:
-            raise RequestError(
-                f"group {name!r} has no members at {self._replica_set}: nobody holds its records",
-                "join it, and go on with what is delivered then",
-            )
-        if driver.is_ephemeral:
-            raise RequestError(
-                f"group {name!r} is ephemeral: its progress is in memory, and in no transaction",
-                "make a durable one",
-            )
-        driver.check_held(ballot, ranges)
-        return driver.progress.group_id
-
     def ephemeral(self) -> list[GroupDriver]:
         """The ephemeral groups."""
         return [driver for driver in self._drivers.values() if driver.is_ephemeral]
@@ -393,6 +374,31 @@ class Groups(Part):
             driver.close(reason)
 
     # --- transactions (`serving.lock_table`) ----------------------------------------------------
+
+    def check_held(
+        self,
+        transaction: TransactionId,
+        stream_id: int,
+        name: str,
+        ballot: Ballot,
+        ranges: Sequence[groups_pb2.Range],
+    ) -> int:
+        """The id of a durable group whose members hold all of these deliveries' records, or the
+        transaction has taken them. Raises `RequestError` when they do not (any more), and for an
+        ephemeral one."""
+        driver = self._drivers.get((stream_id, name))
+        if driver is None:
+            raise RequestError(
+                f"group {name!r} has no members at {self._replica_set}: nobody holds its records",
+                "join it, and go on with what is delivered then",
+            )
+        if driver.is_ephemeral:
+            raise RequestError(
+                f"group {name!r} is ephemeral: its progress is in memory, and in no transaction",
+                "make a durable one",
+            )
+        driver.check_held(transaction, ballot, ranges)
+        return driver.progress.group_id
 
     def _taken(self, transaction: TransactionId, lock: Lock) -> None:
         driver = self._by_id.get(lock.owner_id)

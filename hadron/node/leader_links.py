@@ -30,12 +30,11 @@ from hadron.model.errors import (
     UnreachableError,
 )
 from hadron.model.ports import Random
-from hadron.server.statements import command_of
+from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, message_from, message_to
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading, Part
-from hadron.state.machine import encode
-from hadron.transactions.messages import Body, Message, PrepareRefused
+from hadron.transactions.messages import Body, Message, Prepared, PrepareRefused
 from hadron.transactions.part import Transactions
 from hadron.wire.calls import Call, Exchange
 from hadron.wire.connection import Connection
@@ -122,6 +121,9 @@ class LeaderLinks(Part):
         return self._sets is not None and replica_set in self._sets.names()
 
     def send(self, replica_set: str, message: Message) -> None:
+        if isinstance(message, Prepared | PrepareRefused):
+            claim = message.transaction, message.first
+            self._leading.part(Transactions).claims.settle(claim)
         self._link(replica_set).say(message)
 
     def _link(self, replica_set: str) -> _Link:
@@ -177,16 +179,12 @@ class LeaderLinks(Part):
         transactions = self._leading.part(Transactions)
         batches = Batches(attachment)
         for each in messages:
-            message = message_from(each, batches, self._read)
+            message = message_from(each, batches, partial(read, self._leading))
             if isinstance(message, PrepareRefused) and each.HasField("prepare"):
                 self.send(name, message)
             else:
                 transactions.receive(name, message)
         batches.end()
-
-    def _read(self, statement: transactions_pb2.Statement, batch: memoryview) -> bytes:
-        """A statement of this replica set, judged as the plain call would be."""
-        return encode(command_of(self._leading, statement, batch))
 
     def new_backoff(self) -> Backoff:
         return Backoff(self._random)

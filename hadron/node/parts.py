@@ -57,7 +57,9 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     yield Groups(controller, visible, catalog, name, around.random, leading.locks)
     yield Pipelines(controller, catalog, visible, around.clock, name, leading.locks)
     links = LeaderLinks(leading, around.config.cluster, around.sets, around.wires, around.random)
-    yield Transactions(controller, name, links, around.random)
+    transactions = Transactions(controller, name, links, around.random, locks=leading.locks)
+    transactions.claims.observe(controller.observers)
+    yield transactions
     yield links
     yield (schema := _schema_changes(leading, around))
     yield SchemaAdopter(

@@ -10,19 +10,40 @@ from __future__ import annotations
 from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import check_ranges
 from hadron.model.errors import RequestError
+from hadron.model.ranges import melted
+from hadron.model.transactions import TransactionId
 from hadron.pipelines.driver import Pipelines
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading
 from hadron.state.groups import AckRecords
-from hadron.state.machine import Command
+from hadron.state.machine import Command, encode
+from hadron.transactions.claims import Claim
+from hadron.transactions.part import Transactions
 from hadron.wire.messages import ballot_from, transactions_pb2
 
 
-def command_of(
-    leading: Leading, statement: transactions_pb2.Statement, batch: memoryview
+def read(
+    leading: Leading, claim: Claim, statement: transactions_pb2.Statement, batch: memoryview
+) -> bytes:
+    """What is logged of a statement of this replica set. From here on nobody else ends what it ends
+    (`Transactions.claims`).
+
+    Raises what refuses the plain call, `ConflictError` for what another transaction ends, and
+    `RequestError` for what is no statement.
+    """
+    command = _command(leading, claim[0], statement, batch)
+    locks = leading.controller.machine.statement(command).locks(command)
+    if locks:
+        leading.part(Transactions).claims.claim(claim, locks)
+    return encode(command)
+
+
+def _command(
+    leading: Leading,
+    transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    batch: memoryview,
 ) -> Command:
-    """What is logged of a statement of this replica set. Raises what refuses the plain call, and
-    `RequestError` for what is no statement."""
     kind = statement.WhichOneof("kind")
     if kind == "publish":
         publish = statement.publish
@@ -37,7 +58,7 @@ def command_of(
         failing = leading.part(Pipelines).driver(statement.fail.pipeline_id)
         return failing.failure(statement.fail)
     if kind == "acknowledge":
-        return _acknowledgement(leading, statement.acknowledge)
+        return _acknowledgement(leading, transaction, statement.acknowledge)
     raise RequestError(
         "a statement says nothing that this version of Hadron knows",
         "a transaction publishes, acknowledges, completes or fails stages",
@@ -49,14 +70,16 @@ _NONE = (1 << 63) - 1
 
 
 def _acknowledgement(
-    leading: Leading, acknowledge: transactions_pb2.Statement.Acknowledge
+    leading: Leading,
+    transaction: TransactionId,
+    acknowledge: transactions_pb2.Statement.Acknowledge,
 ) -> AckRecords:
     item = leading.partition("", "", "", acknowledge.stream_id or _NONE, acknowledge.metadata_index)
     check_ranges(acknowledge.ranges)
     if not acknowledge.ranges:
         raise RequestError("an acknowledgement names no records")
     group_id = leading.part(Groups).check_held(
-        item.id, acknowledge.group, ballot_from(acknowledge.ballot), acknowledge.ranges
+        transaction, item.id, acknowledge.group, ballot_from(acknowledge.ballot), acknowledge.ranges
     )
-    ranges = sorted((each.first_offset, each.last_offset) for each in acknowledge.ranges)
+    ranges = melted([(each.first_offset, each.last_offset) for each in acknowledge.ranges])
     return AckRecords(group_id, tuple(ranges))

@@ -7,10 +7,12 @@ Batches are parts of the attachment, in the order of what they belong to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from hadron.model.errors import FrameError, HadronError, RequestError
 from hadron.model.transactions import StatementResult, TransactionId, check_id
+from hadron.transactions.claims import Claim
 from hadron.transactions.messages import (
     Abort,
     Asked,
@@ -222,7 +224,7 @@ def message_to(message: Message) -> Iterator[tuple[Wired, Body]]:
     yield wired, body
 
 
-Read: TypeAlias = Callable[[transactions_pb2.Statement, memoryview], bytes]
+Read: TypeAlias = Callable[[Claim, transactions_pb2.Statement, memoryview], bytes]
 """Told a statement of this replica set and its batch; returns the encoded command, or raises."""
 
 
@@ -248,7 +250,8 @@ def _prepare_from(
     # All of them, however one is refused: other messages' batches follow.
     parts = [batches.take(each.length) for each in prepare.statements]
     try:
-        commands = tuple(map(read, prepare.statements, parts))
+        claim = transaction, check_number("a statement's number", prepare.first)
+        commands = tuple(map(partial(read, claim), prepare.statements, parts))
     except HadronError as error:
         return PrepareRefused(transaction, prepare.first, error)
     body = parts[0] if len(parts) == 1 else b"".join(parts)

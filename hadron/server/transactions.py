@@ -15,13 +15,13 @@ from hadron.model.errors import FrameError, HadronError, OverloadedError, Reques
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.transactions import MAX_NUMBER, TransactionId
-from hadron.server.statements import command_of
+from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, all_results_to, answer_to, id_from, id_to
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.machine import encode
 from hadron.state.participations import Participation
 from hadron.transactions.callers import Caller
+from hadron.transactions.claims import HOME
 from hadron.transactions.driver import State
 from hadron.transactions.held import Shown
 from hadron.transactions.messages import Add, Answer, Commit, Rollback, Statement, TakeBlock
@@ -74,7 +74,8 @@ class _Session:
         self._call = call
         self._home = leading.replica_set
         self._ballot: Ballot = leading.controller.ballot
-        self._caller: Caller = leading.part(Transactions).join(self._answer, self._fail)
+        self._transactions = leading.part(Transactions)
+        self._caller: Caller = self._transactions.join(self._answer, self._fail)
 
     def _answer(self, answer: Answer) -> None:
         event = answer_to(answer)
@@ -119,27 +120,31 @@ class _Session:
             batch = batches.take(each.length)
             if error is None:
                 try:
-                    statements.append(self._read(each, batch))
+                    statements.append(self._read(transaction, each, batch))
                 except HadronError as refusal:
                     error = refusal
-        receive = self._caller.receive
         if error is not None:
-            receive(Rollback(transaction, error))
-            return
-        if statements:
-            receive(Add(transaction, first, statements))
-        if part.end == _End.COMMIT:
-            receive(Commit(transaction, first + len(statements)))
+            self._caller.receive(Rollback(transaction, error))
+        elif part.end == _End.COMMIT:
+            self._caller.receive(Commit(transaction, first, statements))
         elif part.end == _End.ROLLBACK:
-            receive(Rollback(transaction))
-        elif part.end != _End.OPEN:
+            self._caller.receive(Rollback(transaction))
+        elif part.end == _End.OPEN:
+            self._caller.receive(Add(transaction, first, statements))
+        else:
             raise FrameError(f"{part.end} is no end of a transaction that is known here")
+        if self._transactions.driver.machine.held(transaction) is None:
+            # It is over, or never was: what its statements have claimed is no part of it.
+            self._transactions.claims.settle((transaction, HOME))
 
-    def _read(self, statement: transactions_pb2.Statement, batch: memoryview) -> Statement:
+    def _read(
+        self, transaction: TransactionId, statement: transactions_pb2.Statement, batch: memoryview
+    ) -> Statement:
         target = statement.replica_set
         if target != self._home:
             return Statement(target, statement.SerializeToString(), batch)
-        return Statement(target, encode(command_of(self._leading, statement, batch)), batch)
+        command = read(self._leading, (transaction, HOME), statement, batch)
+        return Statement(target, command, batch)
 
 
 # --- what became of one -----------------------------------------------------------------------

@@ -48,7 +48,7 @@ from hadron.transactions.effects import (
 from hadron.transactions.held import Phase, Shown, joined
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.machine import Machine
-from hadron.transactions.messages import Fate, Results, Told
+from hadron.transactions.messages import Committed, Fate, Results, RolledBack, Told
 from hadron.transactions.ports import Leaders, Log, execute
 
 _log = logging.getLogger(__name__)
@@ -95,6 +95,8 @@ class Driver:
     ) -> None:
         self.machine = Machine(home, log.ballot, random, leaders.knows, limits)
         self.callers = Callers(self.step)
+        self.on_over: Callable[[TransactionId], None] = lambda _transaction: None
+        """Told when a transaction of this leadership is rolled back, or done everywhere."""
         self._log = log
         self._home = home
         self._leaders = leaders
@@ -145,7 +147,10 @@ class Driver:
         self._leaders.send(effect.replica_set, effect.message)
 
     def _reply(self, effect: Reply) -> None:
-        self.callers.answer(effect.caller, effect.answer)
+        answer = effect.answer
+        if isinstance(answer, Committed | RolledBack):
+            self.on_over(answer.transaction)
+        self.callers.answer(effect.caller, answer)
 
     def _log_decision(self, effect: LogDecision) -> None:
         command = Decide(effect.transaction, effect.participants, effect.statements)

@@ -8,8 +8,11 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.ports import Random
+from hadron.model.transactions import TransactionId
 from hadron.serving.leading import Part
+from hadron.serving.lock_table import LockTable
 from hadron.transactions.callers import Caller
+from hadron.transactions.claims import HOME, Claims
 from hadron.transactions.driver import Driver
 from hadron.transactions.effects import Received, Unanswered
 from hadron.transactions.limits import LIMITS, Limits
@@ -22,15 +25,24 @@ class Transactions(Part):
     """All transactions of a leadership. `run` must be running."""
 
     def __init__(
-        self, log: Log, home: str, leaders: Leaders, random: Random, limits: Limits = LIMITS
+        self,
+        log: Log,
+        home: str,
+        leaders: Leaders,
+        random: Random,
+        limits: Limits = LIMITS,
+        locks: LockTable | None = None,
     ) -> None:
         """
         Args:
             home: the own replica set.
+            locks: of all that serves what statements end; None where nothing does.
         """
+        self.claims = Claims(locks or LockTable((), log.log_now_ms))
         self._away: dict[str, str] = {}
         """Why a replica set's leader cannot be reached."""
         self.driver = Driver(log, home, leaders, random, limits)
+        self.driver.on_over = self._over
         self.participant = Participant(log, home, leaders)
 
     async def run(self) -> None:
@@ -57,6 +69,10 @@ class Transactions(Part):
     ) -> Caller:
         """A client has opened a call; `send` takes the answers to it, `end` ends it."""
         return self.driver.callers.join(send, end)
+
+    def _over(self, transaction: TransactionId) -> None:
+        """A transaction that was driven here is rolled back, or done."""
+        self.claims.settle((transaction, HOME))
 
     # --- other leaders --------------------------------------------------------------------------
 

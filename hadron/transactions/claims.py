@@ -1,0 +1,73 @@
+"""Locks of statements that are in no table: of those that are on their way into the log as intents,
+and of those that wait for their decision here (`serving.lock_table`).
+
+Safety rule: what is claimed is let go once its statement was refused, or its transaction rolled
+back; what the log has given to the transaction by then, the log takes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from hadron.model.ranges import RangeSet
+from hadron.model.transactions import Lock, TransactionId
+from hadron.partition.observers import Observers, Order
+from hadron.serving.lock_table import LockTable
+from hadron.state.transaction_events import IntentsWritten
+
+HOME: Final = -1
+
+Claim: TypeAlias = tuple[TransactionId, int]
+"""Of the intents from a number on, or of all statements of the driver's own set (`HOME`)."""
+
+
+class Claims:
+    """Of one leadership."""
+
+    def __init__(self, locks: LockTable) -> None:
+        self._locks = locks
+        self._claimed: dict[Claim, list[Lock]] = {}
+        self._firsts: dict[TransactionId, set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._claimed)
+
+    def observe(self, observers: Observers) -> None:
+        observers.add(Order.DRIVERS, [IntentsWritten], self._on_written)
+
+    def claim(self, claim: Claim, locks: Iterable[Lock]) -> None:
+        """Raises `ConflictError` when another transaction has some of them."""
+        fresh = self._locks.take(claim[0], locks)
+        if fresh:
+            self._claimed.setdefault(claim, []).extend(fresh)
+            self._firsts.setdefault(claim[0], set()).add(claim[1])
+
+    def settle(self, claim: Claim) -> None:
+        """The statements were refused, or are in the log, or known there since long."""
+        locks = self._claimed.pop(claim, None)
+        if locks is not None:
+            self._forget(claim)
+            self._locks.free(claim[0], locks)
+
+    def _on_written(self, events: Sequence[IntentsWritten]) -> None:
+        """Told before who has sent them is answered: from here on these are the log's."""
+        for event in events:
+            for first in list(self._firsts.get(event.transaction, ())):
+                claim = event.transaction, first
+                if all(_has(event.locks, each) for each in self._claimed[claim]):
+                    del self._claimed[claim]
+                    self._forget(claim)
+
+    def _forget(self, claim: Claim) -> None:
+        transaction, first = claim
+        firsts = self._firsts[transaction]
+        firsts.discard(first)
+        if not firsts:
+            del self._firsts[transaction]
+
+
+def _has(locks: Sequence[Lock], wanted: Lock) -> bool:
+    """Whether all of a lock is among these."""
+    ranges = RangeSet(item for lock in locks if lock[:3] == wanted[:3] for item in lock.ranges)
+    return not any(ranges.gaps(first, last) for first, last in wanted.ranges)
