@@ -43,6 +43,7 @@ from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
 from hadron.state.groups import Progress, Token
+from hadron.state.locks import conflict, deliveries
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
 _log = logging.getLogger(__name__)
@@ -498,15 +499,18 @@ class GroupDriver:
         self, transaction: TransactionId, ballot: Ballot, ranges: Sequence[groups_pb2.Range]
     ) -> None:
         """Raises `RequestError` unless members hold all of these under the deliveries that they are
-        said to be of, whoever they are; but for what the transaction has taken before."""
+        said to be of, whoever they are; but for what the transaction has taken before. What another
+        one has is a `ConflictError`."""
         is_current = ballot == self._ground.controller.ballot
         for each in ranges:
             left = RangeSet.of(each.first_offset, each.last_offset)
             for first, last, holder in self.machine.taken.holders(
                 each.first_offset, each.last_offset
             ):
-                if holder == transaction:
-                    left.remove(first, last)
+                if holder != transaction:
+                    lock = deliveries(self.progress.group_id, ((first, last),))
+                    raise conflict(holder, lock, (first, last))
+                left.remove(first, last)
             for first, last in left.ranges():
                 if not (is_current and self.machine.held.has(each.delivery, first, last)):
                     raise RequestError(

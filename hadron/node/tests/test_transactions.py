@@ -10,7 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import HadronError, NotFoundError, RequestError, UnreachableError
+from hadron.model.errors import (
+    ConflictError,
+    HadronError,
+    NotFoundError,
+    RequestError,
+    UnreachableError,
+)
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import TransactionId
 from hadron.node.tests.transacting import (
@@ -18,12 +25,15 @@ from hadron.node.tests.transacting import (
     Breaker,
     End,
     RawClient,
+    RawRunner,
     State,
     acknowledge,
     all_over,
     committed,
+    complete,
     driving,
     eventually,
+    led_by,
     listed,
     outcome,
     publish,
@@ -35,6 +45,7 @@ from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteIntents
 from hadron.state.machine import Command
 from hadron.testing.nodes import Cluster, running_cluster
+from hadron.wire.connection import Connection
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -274,6 +285,80 @@ async def test_a_delivery_that_is_over_is_not_acknowledged(
         assert await values(cluster, US) == [b"of the second one"]
 
 
+@pytest.mark.parametrize("home", [EU, US])
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_what_a_transaction_acknowledges_is_given_to_nobody_meanwhile(
+    tmp_path: Path, clock: MockClock, home: str, *, is_committed: bool
+) -> None:
+    """Not even when its member goes, and before there is anything in the log. If it is rolled back
+    it is delivered again."""
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with cluster.client("p") as producing, producing.producer(_name(EU)) as producer:
+            await producer.send(b"another")
+        async with driving(cluster, home) as client:
+            async with subscribed(cluster, EU, ids[EU]) as member:
+                delivery = await member.delivery()
+                number = await client.number()
+                client.say(number, acknowledge(EU, ids[EU], member.ballot, delivery))
+                if home == US:
+                    await cluster.wait_for("a lock", lambda: rows(cluster, EU, "lock") == 1)
+                else:
+                    await outcome(cluster, client.id(number), final=False)
+                # Its member cannot end it either.
+                member.acknowledge(delivery)
+                assert await member.refused() == [delivery]
+            async with subscribed(cluster, EU, ids[EU]) as other:
+                following = await other.delivery()
+                assert following.first_offset == 1
+                with pytest.raises(HadronError, match=str(client.id(number))):
+                    await client.commit(acknowledge(EU, ids[EU], other.ballot, delivery))
+                end = End.COMMIT if is_committed else End.ROLLBACK
+                client.say(number, first=1, end=end)
+                await client.answer(number)
+                other.acknowledge(following)
+                assert await other.refused() == []
+                if is_committed:
+                    assert await other.floor(cluster) == 2
+                else:
+                    again = await other.delivery()
+                    assert again.first_offset == 0
+                    assert again.delivery > following.delivery
+        await until_over(cluster)
+
+
+@pytest.mark.parametrize("home", [EU, US])
+async def test_a_stage_ends_with_what_is_made_of_it(
+    tmp_path: Path, clock: MockClock, home: str
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        pipeline = PipelineSpec(
+            replica_set=EU,
+            input=_name(EU),
+            start="earliest",
+            stages=(StageSpec(name="do", engine="handler"),),
+        )
+        async with cluster.client() as client:
+            await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
+        async with cluster[EU].connection("n1") as connection, driving(cluster, home) as driver:
+            runner = RawRunner(connection, "p")
+            invocations = await runner.invocations()
+            ends = complete(EU, invocations)
+            number = await driver.number()
+            driver.say(number, ends, publish(US, ids[US], b"made of it"))
+            if home == US:
+                await cluster.wait_for("a lock", lambda: rows(cluster, EU, "lock") == 1)
+            with pytest.raises(ConflictError, match=str(driver.id(number))):
+                await driver.commit(complete(EU, invocations))
+            driver.say(number, first=2, end=End.COMMIT)
+            assert committed(await driver.answer(number)) == {EU: [-1], US: [1]}
+            with pytest.raises(RequestError):
+                await driver.commit(ends, publish(US, ids[US], b"made of it again"))
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"made of it"]
+
+
 # --- leaders that fail ----------------------------------------------------------------------------
 
 
@@ -340,13 +425,15 @@ async def _answer_after_restart(cluster: Cluster, client: RawClient, number: int
     return await client.answer(number)
 
 
-async def _final(cluster: Cluster, transaction: TransactionId) -> Any:
+async def _final(
+    cluster: Cluster, transaction: TransactionId, connection: Connection | None = None
+) -> Any:
     """What became of it, for good."""
     found: Any = None
 
     async def is_final() -> bool:
         nonlocal found
-        found = await outcome(cluster, transaction)
+        found = await outcome(cluster, transaction, connection=connection)
         return bool(found.state != State.OPEN)
 
     await eventually("decided", is_final)
@@ -422,6 +509,53 @@ async def test_nothing_is_called_aborted_by_a_leader_that_a_majority_has_left(
         await cluster[EU].wait_serving()
         assert (await _final(cluster, transaction)).state == State.ABORTED
         await until_over(cluster)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+async def test_a_driver_that_was_deposed(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, is_decided: bool
+) -> None:
+    """What it had decided is done by the next one; what it decides after that counts nowhere."""
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, {META: 1, EU: 3, US: 1}) as cluster:
+        ids = await make_streams(cluster)
+        nodes = cluster[EU]
+
+        def isolate() -> None:
+            others = [host for host in cluster.hosts() if host != "eu-p0-n1"]
+            cluster.network.isolate("eu-p0-n1", *others)
+
+        async with driving(cluster, EU) as client:
+            number = await client.number()
+            client.say(number, publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+            await client.commit(publish(US, ids[US], b"first"))
+            if is_decided:
+                breaker.call(Decide, isolate)
+            else:
+                isolate()
+            client.say(number, first=2, end=End.COMMIT)
+            if is_decided:
+                await cluster.wait_for("a decision", lambda: rows(cluster, EU, "decision") == 2)
+            config = led_by(nodes.config, "n2", epoch=2)
+            nodes.configs |= dict.fromkeys(("n2", "n3"), config)
+            nodes.config = config
+            await nodes.restart("n2", "n3")
+            await nodes.wait_serving()
+            async with nodes.connection("n2") as connection:
+                found = await _final(cluster, client.id(number), connection)
+                assert found.state == (State.COMMITTED if is_decided else State.ABORTED)
+            await cluster.wait_for("nothing left", lambda: all_over(cluster, (US,)))
+            there = [b"first", b"b"] if is_decided else [b"first"]
+            assert await values(cluster, US) == there
+            cluster.network.heal_all()
+            await cluster.wait_for("the client to hear", lambda: client.has_heard(number))
+            if number in client.answers:
+                assert client.answers[number].HasField("commit_unknown")
+        nodes.configs["n1"] = config
+        await nodes.restart("n1")
+        await nodes.wait_in_step("n1", "n2", "n3")
+        assert await values(cluster, US) == there
+        assert await values(cluster, EU) == ([b"a"] if is_decided else [])
 
 
 # --- the way between leaders ----------------------------------------------------------------------

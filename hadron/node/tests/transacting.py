@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.transactions import TransactionId
+from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
 from hadron.server.transaction_messages import id_to
@@ -25,6 +27,7 @@ from hadron.wire.messages import (
     error_from_message,
     groups_pb2,
     method,
+    pipelines_pb2,
     transactions_pb2,
 )
 
@@ -59,6 +62,17 @@ def acknowledge(
 ) -> Stated:
     statement = Statement.Acknowledge(stream_id=stream_id, group="g", ranges=ranges, ballot=ballot)
     return Statement(replica_set=replica_set, acknowledge=statement), b""
+
+
+def complete(replica_set: str, invocations: pipelines_pb2.Invocations) -> Stated:
+    request = pipelines_pb2.CompleteStagesRequest(
+        pipeline_id=invocations.pipeline_id,
+        stage=invocations.stage,
+        instance_ids=[each.instance_id for each in invocations.invocations],
+        attempts=[each.attempt for each in invocations.invocations],
+        created_ms=[each.created_ms for each in invocations.invocations],
+    )
+    return Statement(replica_set=replica_set, complete=request), b""
 
 
 class RawClient:
@@ -116,6 +130,10 @@ class RawClient:
         self.call.send(
             transactions_pb2.TransactRequest(parts=[part]), [batch for _, batch in stated if batch]
         )
+
+    def has_heard(self, number: int) -> bool:
+        """How it ended, or that the call has."""
+        return number in self.answers or self.is_over
 
     async def answer(self, number: int) -> Answer:
         """How it ended; raises what ended the call before."""
@@ -208,13 +226,29 @@ class RawMember:
         self._replica_set = replica_set
         self._stream_id = stream_id
         self._deliveries: deque[groups_pb2.Range] = deque()
+        self._acked: groups_pb2.SubscribeEvent.Acked | None = None
+        self._error: Exception | None = None
         self._came = trio.Event()
         opening = groups_pb2.SubscribeRequest.Open(
             stream_id=stream_id, group="g", start="earliest", max_in_flight=1
         )
         self.call = connection.call(
-            SUBSCRIBE, groups_pb2.SubscribeRequest(open=opening), on_message=self._hear, end=False
+            SUBSCRIBE,
+            groups_pb2.SubscribeRequest(open=opening),
+            on_message=self._hear,
+            on_end=self._end,
+            end=False,
         )
+
+    def _end(self, error: HadronError | None) -> None:
+        self._error = error or AssertionError("the call has ended")
+        self._came.set()
+
+    async def _more(self) -> None:
+        self._came = trio.Event()
+        if self._error is not None:
+            raise self._error
+        await self._came.wait()
 
     def _hear(self, event: groups_pb2.SubscribeEvent, _attachment: memoryview) -> None:
         if event.HasField("opened"):
@@ -226,12 +260,24 @@ class RawMember:
                     delivery=of.delivery, first_offset=of.first_offset, last_offset=of.last_offset
                 )
             )
-            self._came.set()
+        elif event.HasField("acked"):
+            self._acked = event.acked
+        self._came.set()
+
+    def acknowledge(self, *ranges: groups_pb2.Range) -> None:
+        ack = groups_pb2.SubscribeRequest.Ack(ranges=ranges, token=1)
+        self.call.send(groups_pb2.SubscribeRequest(ack=ack))
+
+    async def refused(self) -> list[groups_pb2.Range]:
+        """Of what it has acknowledged."""
+        while self._acked is None:
+            await self._more()
+        acked, self._acked = self._acked, None
+        return list(acked.refused)
 
     async def delivery(self) -> groups_pb2.Range:
         while not self._deliveries:
-            self._came = trio.Event()
-            await self._came.wait()
+            await self._more()
         return self._deliveries.popleft()
 
     async def floor(self, cluster: Cluster) -> int:
@@ -247,6 +293,47 @@ async def subscribed(
 ) -> AsyncIterator[RawMember]:
     async with cluster[replica_set].connection("n1") as connection:
         yield RawMember(replica_set, stream_id, connection)
+
+
+class RawRunner:
+    """A stage runner that takes one micro-batch."""
+
+    def __init__(self, connection: Connection, pipeline: str) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+        self._invocations: list[pipelines_pb2.Invocations] = []
+        self._came = trio.Event()
+        self._open()
+
+    def _open(self) -> None:
+        self._connection.call(
+            method("RunStages"),
+            pipelines_pb2.RunStagesRequest(pipeline=self._pipeline, engine="handler", credit=1),
+            on_message=self._hear,
+            on_end=self._end,
+            end=False,
+        )
+
+    def _end(self, error: HadronError | None) -> None:
+        """The leader does not know the pipeline yet."""
+        if isinstance(error, NotFoundError):
+            self._open()
+
+    def _hear(self, message: pipelines_pb2.Invocations, _attachment: memoryview) -> None:
+        self._invocations.append(message)
+        self._came.set()
+
+    async def invocations(self) -> pipelines_pb2.Invocations:
+        await self._came.wait()
+        return self._invocations[0]
+
+
+def led_by(config: ReplicaSetConfig, leader: str, *, epoch: int) -> ReplicaSetConfig:
+    """The next configuration, with another leader."""
+    nodes = tuple(
+        replace(each, role="leader" if each.name == leader else "replica") for each in config.nodes
+    )
+    return replace(config, nodes=nodes, epoch=epoch)
 
 
 class Breaker:
