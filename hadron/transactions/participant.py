@@ -120,7 +120,6 @@ class Participant:
             self._abort(transaction)
 
     def _prepare(self, message: Prepare) -> None:
-        self._has_some.set()
         command = WriteIntents(message.transaction, message.first, message.statements)
         done = partial(self._on_prepared, message.transaction, message.first)
         self._log.submit(command, message.body, done=done)
@@ -130,6 +129,8 @@ class Participant:
     ) -> None:
         if error is None:
             assert isinstance(result, Written)
+            # Not before: who looks while it is on its way into the log sees nothing.
+            self._has_some.set()
             answer: Message = Prepared(transaction, first, result.prepared_lsn)
         elif self._log.leads:
             answer = PrepareRefused(transaction, first, error)
