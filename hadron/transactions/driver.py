@@ -292,7 +292,7 @@ class Driver:
 
     def shown(self) -> Iterator[Shown]:
         """What is open, and what is decided and waits for somebody; the oldest first."""
-        return self.machine.shown()
+        return self.machine.shown(trio.current_time())
 
     def resolve(self, transaction: TransactionId, participant: str = "") -> None:
         """An operator's act. Roll back what is open; or, which is unsafe, wait no more for a

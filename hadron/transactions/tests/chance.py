@@ -285,7 +285,7 @@ def judge(world: World, plans: Sequence[Plan]) -> Iterator[str]:
         leader = replica_set.leader
         assert leader is not None
         machine = leader.part.driver.machine
-        yield from (f"{replica_set.name} still has {each}" for each in machine.shown())
+        yield from (f"{replica_set.name} still has {each}" for each in machine.shown(0.0))
         if machine.held_bytes:
             yield f"{replica_set.name} holds {machine.held_bytes} bytes"
     places: dict[bytes, list[tuple[str, int]]] = {}
