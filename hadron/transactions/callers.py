@@ -45,9 +45,6 @@ class Callers:
         self._send: dict[int, SendAnswer] = {}
         self._numbers = itertools.count(1)
 
-    def __len__(self) -> int:
-        return len(self._send)
-
     def join(self, send: SendAnswer) -> Caller:
         """A call was opened; `send` takes answers to it, the first of which is its block of
         numbers."""

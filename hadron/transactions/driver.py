@@ -109,9 +109,13 @@ class Driver:
         """Drive until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(persevere, "finishing what was decided", self._resume)
-            nursery.start_soon(persevere, "forgetting old transactions", self._forget)
-            await self._keep_time()
+            try:
+                nursery.start_soon(persevere, "finishing what was decided", self._resume)
+                nursery.start_soon(persevere, "forgetting old transactions", self._forget)
+                await self._keep_time()
+            finally:
+                # Answers that come late start nothing.
+                self._nursery = None
 
     def stop(self, reason: HadronError) -> None:
         """Leading ends."""
