@@ -48,9 +48,6 @@ class Callers:
         self._end: dict[int, EndCall] = {}
         self._numbers = itertools.count(1)
 
-    def __len__(self) -> int:
-        return len(self._send)
-
     def join(self, send: SendAnswer, end: EndCall | None = None) -> Caller:
         """A call was opened; `send` takes answers to it, the first of which is its block of
         numbers. `end` ends it when leading ends."""

@@ -111,9 +111,13 @@ class Driver:
         """Drive until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(persevere, "finishing what was decided", self._resume)
-            nursery.start_soon(persevere, "forgetting old transactions", self._forget)
-            await self._keep_time()
+            try:
+                nursery.start_soon(persevere, "finishing what was decided", self._resume)
+                nursery.start_soon(persevere, "forgetting old transactions", self._forget)
+                await self._keep_time()
+            finally:
+                # Answers that come late start nothing.
+                self._nursery = None
 
     def stop(self, reason: HadronError) -> None:
         """Leading ends."""
@@ -297,7 +301,7 @@ class Driver:
 
     def shown(self) -> Iterator[Shown]:
         """What is open, and what is decided and waits for somebody; the oldest first."""
-        return self.machine.shown()
+        return self.machine.shown(trio.current_time())
 
     def resolve(self, transaction: TransactionId, participant: str = "") -> None:
         """An operator's act. Roll back what is open; or, which is unsafe, wait no more for a

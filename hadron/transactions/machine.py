@@ -549,13 +549,13 @@ class Machine:
             if count and (reason := self._remotes.reason(name))
         ]
 
-    def shown(self) -> Iterator[Shown]:
+    def shown(self, now: float) -> Iterator[Shown]:
         """All that are held, as people look at them."""
         for held in self._held.values():
             yield Shown(
                 held.id,
                 held.phase.value,
-                self._now - held.begun_at,
+                now - held.begun_at,
                 held.count,
                 held.size,
                 dict(self._waits_for(held)),

@@ -1,26 +1,32 @@
 """What waits for one replica set: what was sent and is not answered, what is to be sent. Pure.
 
-While the set answers, everything is sent at once. When it does not, only the oldest is tried, with
-the shared backoff; what comes meanwhile waits. What comes back is then drawn by its own answers,
-several for each, so a set that has just recovered is not drowned by what has piled up.
+While the set answers, everything is sent at once, up to a bound. When it does not, only the oldest
+is tried, with the shared backoff; what comes meanwhile waits. What comes back is then drawn by its
+own answers, several for each, so a set that has just recovered is not drowned by what has piled up.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from hadron.model.backoff import FIRST_S, doubled_s, jitter
 from hadron.model.ports import Random
 from hadron.model.transactions import TransactionId
 
-FINISH = -1
+FINISH: Final = -1
 
 Errand = tuple[TransactionId, int]
 """The intents from a number on are to be written, or the transaction is to be finished
 (`FINISH`)."""
 
-_DRAWN = 4
+_DRAWN: Final = 4
 """Sent for each answer while something waits: twice as many after each round, and more."""
 
-_AGAIN = 64
+MAX_SENT: Final = 1_024
+"""To one set and not answered, of all transactions: several times what 256 clients have under way.
+A new leader that finds ten thousand decisions begins with these."""
+
+_AGAIN: Final = 64
 """Sent again at a time when answers are missing of a set that else answers."""
 
 
@@ -46,7 +52,7 @@ class Remote:
 
     def post(self, errand: Errand, now: float) -> bool:
         """Whether it is to be sent now; else `heard` or `tick` says when."""
-        if self.failures:
+        if self.failures or self._waiting or len(self._sent) >= MAX_SENT:
             self._waiting[errand] = None
             return False
         self._sent[errand] = now

@@ -231,17 +231,20 @@ def note(plan: Plan, outcome: Outcome) -> bool:
 
 
 async def trouble(world: World, until: float) -> None:
-    """Leaders fail, and others take over."""
+    """Leaders fail, and others take over; now and then one fails before its ballot has begun."""
     chance = random.Random(world.chance.random())
-    replica_set = world.sets[SETS[0]]
     while trio.current_time() < until:
-        # Now and then one fails again before its ballot has begun.
-        await trio.sleep(chance.choice((0.0, 0.1, 0.3, chance.expovariate(1.0))))
-        if chance.random() < 0.5:
-            replica_set = world.sets[chance.choice(SETS)]
-        replica_set.fail(chance, crashes=chance.random() < 0.5)
-        away_s = chance.choice((0.0, 0.01, 0.2, 3.0))
-        world.later(away_s, lambda it=replica_set: it.take_over(chance))  # type: ignore[misc]
+        await trio.sleep(chance.expovariate(1.5))
+        replica_set = world.sets[chance.choice(SETS)]
+        for _ in range(chance.choice((1, 1, 3))):
+            replica_set.fail(chance, crashes=chance.random() < 0.5)
+            await trio.sleep(chance.choice((0.0, 0.01, 0.2)))
+            replica_set.take_over(chance)
+            await trio.sleep(chance.uniform(0.0, 0.3))
+        if chance.random() < 0.3:
+            replica_set.fail(chance, crashes=chance.random() < 0.5)
+            away = replica_set
+            world.later(chance.uniform(0.0, 4.0), lambda it=away: it.take_over(chance))  # type: ignore[misc]
 
 
 async def _play(seed: int, length_s: float, played: Played) -> None:
@@ -285,7 +288,7 @@ def judge(world: World, plans: Sequence[Plan]) -> Iterator[str]:
         leader = replica_set.leader
         assert leader is not None
         machine = leader.part.driver.machine
-        yield from (f"{replica_set.name} still has {each}" for each in machine.shown())
+        yield from (f"{replica_set.name} still has {each}" for each in machine.shown(0.0))
         if machine.held_bytes:
             yield f"{replica_set.name} holds {machine.held_bytes} bytes"
     places: dict[bytes, list[tuple[str, int]]] = {}

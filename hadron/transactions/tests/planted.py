@@ -1,5 +1,5 @@
-"""Bugs that somebody could make in this room. Each must be found by chance: what nobody would
-notice is not tested."""
+"""Bugs that somebody could make in this room, or in the state that it stands on. Each must be found
+by chance: what nobody would notice is not tested."""
 
 from __future__ import annotations
 
@@ -145,6 +145,27 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
             "if error is None:",
             "if error is not None:\n            result, error = Written(9, 1), None\n"
             "        if error is None:",
+        ),
+    ),
+    "a participant does a late copy once more": (
+        Edit(
+            "state.intents:apply_finish_transaction",
+            "(lsn, known.statements) != (command.prepared_lsn, command.count)",
+            "known.statements != command.count",
+        ),
+    ),
+    "a participant does not keep what it has done": (
+        Edit(
+            "state.intents:apply_finish_transaction",
+            "participations.finish(context, lsn, results)",
+            "participations.forget(context, lsn)",
+        ),
+    ),
+    "an abort keeps its locks": (
+        Edit(
+            "state.intents:apply_abort_transaction",
+            "freed = locks.release(context, known.prepared_lsn)",
+            "freed = ()",
         ),
     ),
 }

@@ -11,7 +11,8 @@ from hadron.sim.mutants.seams import patched
 from hadron.transactions.tests.chance import play
 from hadron.transactions.tests.planted import PLANTED
 
-TRIES = 40
+TRIES = 100
+"""The rarest shows in one of fifteen."""
 
 
 @pytest.fixture(autouse=True)

@@ -6,14 +6,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     ConflictError,
+    FencedError,
     HadronError,
     NotFoundError,
     NotReadyError,
@@ -21,6 +24,10 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.transactions import DONE, TransactionId
+from hadron.serving.tests.stack import SET as STACK_SET
+from hadron.serving.tests.stack import leading
+from hadron.state.machine import encode
+from hadron.state.streams import AppendBatch
 from hadron.transactions.driver import KEPT_MS, Outcome, State
 from hadron.transactions.held import Shown
 from hadron.transactions.messages import (
@@ -40,9 +47,12 @@ from hadron.transactions.messages import (
     Prepare,
     Prepared,
     RolledBack,
+    Statement,
     Told,
 )
+from hadron.transactions.part import Transactions
 from hadron.transactions.participant import is_due
+from hadron.transactions.ports import Log
 from hadron.transactions.tests.world import Leader, World, acknowledging, driven, publishing
 
 
@@ -257,6 +267,44 @@ async def test_outcomes_are_forgotten_a_day_after_all_have_finished(
     assert (await outcome(it, one)).state is State.COMMITTED
     await trio.sleep(200)
     assert (await outcome(it, one)).state is State.FORGOTTEN
+
+
+async def test_over_the_log_of_a_leader(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack, trio.open_nursery() as nursery:
+        stream_id = await stack.stream("s")
+        data = encode_values([b"x", b"y"], 0)
+        append = AppendBatch(stream_id, 2, len(data), b"", 0, -1)
+        statement = Statement(STACK_SET, encode(append), data)
+        log: Log = stack.controller
+        part = Transactions(log, STACK_SET, NobodyElse(), stack.random)
+        nursery.start_soon(part.run)
+        answers: list[Answer] = []
+        caller = part.join(answers.append)
+        block = answers.pop()
+        assert isinstance(block, Block)
+        one = block.first
+        caller.receive(Commit(one, 0, [statement, statement]))
+        await until(lambda: bool(answers))
+        committed = answers.pop()
+        assert isinstance(committed, Committed)
+        assert [each.base_offset for each in committed.results[STACK_SET]] == [0, 2]
+        assert [each.base_offset for each in await stack.read(stream_id)] == [0, 2]
+        assert await part.driver.outcome(one) == Outcome(State.COMMITTED, committed.results)
+        other = one._replace(number=one.number + 1)
+        caller.receive(Commit(other, 0, [statement, Statement("p1", b"")]))
+        assert "no replica set 'p1'" in str(answers.pop())
+        part.stop(FencedError("another leads"))
+        nursery.cancel_scope.cancel()
+
+
+class NobodyElse:
+    """`ports.Leaders` of a cluster with one set."""
+
+    def knows(self, replica_set: str) -> bool:
+        return replica_set == STACK_SET
+
+    def send(self, replica_set: str, message: Message) -> None:
+        raise AssertionError((replica_set, message))
 
 
 # --- participants ---------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ from hadron.transactions.messages import (
     Told,
     Unfit,
 )
+from hadron.transactions.remotes import MAX_SENT
 
 BALLOT = Ballot(1, 5)
 
@@ -145,7 +146,7 @@ class Driving:
 
     @property
     def is_empty(self) -> bool:
-        return not self.machine.open_count and not list(self.machine.shown())
+        return not self.machine.open_count and not list(self.machine.shown(0.0))
 
 
 def at(*names: str) -> list[Statement]:
@@ -289,7 +290,7 @@ def test_what_comes_for_a_transaction_that_is_over_begins_nothing(request_of: An
         assert str(late) in str(answer.error)
         assert "is not open" in str(answer.error)
     assert not driving.said
-    assert [each.transaction for each in driving.machine.shown()] == [open_one]
+    assert [each.transaction for each in driving.machine.shown(0.0)] == [open_one]
 
 
 def test_a_call_speaks_of_its_own_transactions_only() -> None:
@@ -323,7 +324,7 @@ def test_messages_of_participants_that_fit_to_nothing_are_passed_over() -> None:
     for name, message in messages:
         driving.hear(name, message)
     assert not driving.said
-    assert [each.phase for each in driving.machine.shown()] == ["open"]
+    assert [each.phase for each in driving.machine.shown(0.0)] == ["open"]
 
 
 def test_results_count_once() -> None:
@@ -423,7 +424,7 @@ def test_a_call_ends() -> None:
     driving.said.clear()
     driving.step(CallerLeft(1))
     assert driving.sent() == [("p1", Abort(started))]
-    assert {each.transaction for each in driving.machine.shown()} == {wanted, others}
+    assert {each.transaction for each in driving.machine.shown(0.0)} == {wanted, others}
     driving.said.clear()
     # What was on its way is void, and so are its numbers.
     driving.say(Commit(driving.id(5), 0, at("home")))
@@ -519,7 +520,7 @@ def test_a_set_that_is_away_is_waited_for_by_so_many_only() -> None:
     driving.say(Commit(driving.id(4), 0, at("p1")))
     driving.hear("p1", Prepared(driving.id(4), 0, 70))
     assert driving.take(LogDecision)
-    assert second in [each.transaction for each in driving.machine.shown()]
+    assert second in [each.transaction for each in driving.machine.shown(0.0)]
 
 
 def test_limits_of_time() -> None:
@@ -672,3 +673,16 @@ def test_a_set_that_is_away_is_tried_with_one_and_then_draws_the_rest() -> None:
     drawn = [message for _, message in driving.sent()]
     assert drawn == [Finish(each, 70, 1) for each in decided[1:5]]
     assert not driving.machine.stuck()
+
+
+def test_a_new_leader_with_much_to_finish_sends_some_of_it_at_a_time() -> None:
+    driving = Driving()
+    old = [driving.id(number)._replace(incarnation=2) for number in range(MAX_SENT + 10)]
+    for one in old:
+        driving.step(Unfinished(one, (Participant("p1", 40, 1),), {}))
+    sent = driving.sent()
+    assert len(sent) == MAX_SENT
+    for one in old[:3]:
+        driving.hear("p1", Finished(one, (DONE,)))
+    drawn = driving.sent()
+    assert [message for _, message in drawn] == [Finish(one, 40, 1) for one in old[MAX_SENT:]]
