@@ -69,7 +69,11 @@ class Remote:
         return self._draw(_DRAWN, now) if self._waiting else []
 
     def failed(self, reason: str, now: float) -> None:
-        """It cannot be reached: what was sent may be lost."""
+        """It cannot be reached: what was sent may be lost. Of many that fail with one connection
+        the first one counts."""
+        if self.failures and not self._sent:
+            self.reason = reason
+            return
         self._waiting = dict.fromkeys((*self._sent, *self._waiting))
         self._sent.clear()
         self._fail(reason, now)

@@ -656,8 +656,10 @@ def test_a_set_that_is_away_is_tried_with_one_and_then_draws_the_rest() -> None:
     driving = Driving()
     decided = [driving.decide("p1", number=number) for number in range(10)]
     driving.said.clear()
-    driving.step(Unanswered("p1", PeerError("away")))
+    for _ in decided:
+        driving.step(Unanswered("p1", PeerError("away")))
     assert driving.machine.stuck() == [("p1", 10, "away")]
+    assert driving.machine.next_due() == 0.02, "they were lost with one connection"
     for _ in range(20):
         due = driving.machine.next_due()
         assert due is not None
