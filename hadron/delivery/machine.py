@@ -1,10 +1,11 @@
 """One consumer group at one partition: which member gets which offsets. Pure.
 
 Every offset at or above the floor is in exactly one of these: acknowledged, in flight with one
-member, waiting to be delivered again, in line behind its key, on its way to the dead letters, or
-not yet reached by the cursor. Safety rule: an offset leaves "in flight" only by an acknowledgement
-from who holds it, by a nack, by its deadline, or by the member's end; so nothing is forgotten and
-nobody's late acknowledgement counts for somebody else's delivery (PROTOCOL D2).
+member, waiting to be delivered again, taken by a transaction, in line behind its key, on its way
+to the dead letters, or not yet reached by the cursor. Safety rule: an offset leaves "in flight"
+only by an acknowledgement from who holds it, by a nack, by its deadline, by the member's end, or to
+be taken; so nothing is forgotten and nobody's late acknowledgement counts for somebody else's
+delivery (PROTOCOL D2). What is taken leaves by its transaction's end alone (GROUPS G15).
 
 What is acknowledged below the cursor is not kept: it is all that is in none of the other places.
 What lies ahead of it is the `frontier`'s. So the machine's memory is what members hold and what
@@ -14,17 +15,20 @@ waits, and where that is in too many pieces nothing new is delivered until there
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hadron.delivery.effects import PLAIN, Assignment, Effects, Exhausted, Expired, Rules
 from hadron.delivery.frontier import Frontier
+from hadron.delivery.held import Held
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Takers
 from hadron.delivery.patience import ASKED_CAP_S, again_after_s
+from hadron.delivery.taking import Taking
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range, RangeSet, size
+from hadron.model.transactions import TransactionId
 from hadron.state.attempts import Attempts
 
 MAX_UNSETTLED: Final = 65_536
@@ -38,6 +42,8 @@ many pieces."""
 
 _PARKED_PER_STEP: Final = 4_096
 """Records put into line in one go: a millisecond or two."""
+
+_MEMBER_GONE: Final = "its member has gone"
 
 _USED_UP: Final = "its attempts were used up under an earlier leader"
 
@@ -66,15 +72,13 @@ class Group:
         self.dropped_below = 0
         """Nothing below this can be delivered: retention has dropped it."""
         self.rules = rules
-        self.in_flight = 0
         self.members: dict[int, Member] = {}
+        self.held = Held(self.members, rules.deadline_s, numbers)
         self.waiting = Waiting()
+        self.taken = Taking(self.held, self.waiting)
         self.keys = KeyLines() if rules.is_by_key else None
         self.takers = Takers()
         self.frontier = Frontier(floor, acknowledged, attempts, window_end)
-        self._deliveries: dict[int, Delivery] = {}
-        self._deadlines: OrderedDict[int, Delivery] = OrderedDict()
-        self._pieces_held = 0
         self.dying = 0
         """Pieces on their way to the dead letters; kept by the driver, who writes them."""
         self.unlogged = 0
@@ -84,7 +88,6 @@ class Group:
         self._late = RangeSet()
         """Order by key: the same of records that the cursor had not reached, whose keys nobody has
         looked at. Nothing new follows before."""
-        self._numbers = numbers if numbers is not None else itertools.count(1)
         self._member_numbers = itertools.count(1)
 
     # --- members --------------------------------------------------------------------------------
@@ -109,17 +112,15 @@ class Group:
         self.takers.offer(member)
         return member
 
-    def leave(self, number: int, now: float, reason: str = "its member has gone") -> Effects:
-        """What the member holds goes to another one, at once."""
+    def leave(self, number: int, now: float, reason: str = _MEMBER_GONE) -> Effects:
+        """What the member holds goes to another one, at once; what is taken, once it comes back."""
         effects = Effects()
         member = self.members.pop(number, None)
         if member is None:
             return effects
         self.takers.forget(member)
+        self.held.leave(member)
         for delivery in member.deliveries.values():
-            self._forget(delivery)
-            self._pieces_held -= delivery.held.fragments
-            self.in_flight -= len(delivery.held)
             self._end(delivery, delivery.held.ranges(), now, reason, effects)
         return effects
 
@@ -139,11 +140,17 @@ class Group:
     # --- deliveries -----------------------------------------------------------------------------
 
     @property
+    def in_flight(self) -> int:
+        """Records that members hold, but for those that are taken."""
+        return self.held.records
+
+    @property
     def unsettled(self) -> int:
-        """Pieces of what is in flight, waits, stands in line, goes to the dead letters or waits for
-        the log."""
+        """Pieces of what is in flight, waits, is taken, stands in line, goes to the dead letters or
+        waits for the log."""
         behind = self.keys.behind if self.keys is not None else 0
-        return self._pieces_held + self.waiting.fragments + behind + self.dying + self.unlogged
+        on_its_way = self.dying + self.unlogged
+        return self.held.pieces + self.waiting.fragments + self.taken.pieces + behind + on_its_way
 
     @property
     def is_full(self) -> bool:
@@ -168,12 +175,7 @@ class Group:
     def _source(self, visible_end: int, now: float) -> tuple[int, int] | None:
         """The next offset, whoever takes it, and the member that it is rather not given to."""
         if self.rules.is_strict:
-            if self.in_flight or self._settling:
-                return None
-            again = self.waiting.lowest()
-            if again is not None:
-                return (again.first, again.avoid) if again.not_before <= now else None
-            return (self.frontier.cursor, 0) if self._has_new(visible_end) else None
+            return self._next_in_order(visible_end, now)
         again = self.waiting.due(now) if self.waiting else None
         if again is not None:
             # Who gets one record at a time, and could not deal with this one, is tried with another
@@ -183,6 +185,18 @@ class Group:
                 return again.first, again.avoid
         return (self.frontier.cursor, 0) if self._has_new(visible_end) else None
 
+    def _next_in_order(self, visible_end: int, now: float) -> tuple[int, int] | None:
+        """Strict order: nothing passes what is not over; a taken record holds up what follows."""
+        if self.in_flight or self._settling:
+            return None
+        again, barrier = self.waiting.lowest(), self.taken.lowest()
+        wanted = again.first if again is not None else self.frontier.cursor
+        if barrier is not None and barrier <= wanted:
+            return None
+        if again is not None:
+            return (wanted, again.avoid) if again.not_before <= now else None
+        return (wanted, 0) if self._has_new(visible_end) else None
+
     def _has_new(self, visible_end: int) -> bool:
         """Whether something follows at the cursor that may be delivered."""
         frontier = self.frontier
@@ -190,7 +204,7 @@ class Group:
             frontier.cursor < visible_end
             and not frontier.needs_window
             and not self.is_full
-            and self.in_flight < MAX_GROUP_IN_FLIGHT
+            and self.in_flight + self.taken.records < MAX_GROUP_IN_FLIGHT
             and not self._late
         )
 
@@ -203,25 +217,27 @@ class Group:
         """Why nothing new is delivered although there is something; "" when it is."""
         if self.frontier.cursor >= visible_end:
             return ""
-        if self.in_flight >= MAX_GROUP_IN_FLIGHT:
-            return f"{self.in_flight} records are in flight, which is the limit"
+        if (count := self.in_flight + self.taken.records) >= MAX_GROUP_IN_FLIGHT:
+            return f"{count} records are in flight, which is the limit"
         if self.is_full:
             unlogged = f", {self.unlogged} of which wait for a majority of the nodes"
             return (
                 f"{self.unsettled} pieces are not acknowledged{unlogged if self.unlogged else ''}, "
                 "which is the limit: acknowledge the oldest records"
             )
-        if self.rules.is_strict and self.waiting:
-            return "strict order: a record that was given back comes first"
-        return ""
+        if not self.rules.is_strict:
+            return ""
+        for first, _, transaction in self.taken.holders(0, self.frontier.cursor):
+            return f"strict order: transaction {transaction} is acknowledging offset {first}"
+        return "strict order: a record that was given back comes first" if self.waiting else ""
 
     def next_due(self, now: float) -> float | None:
         """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
         a batch that has waited long enough, a member that has rested. What is due and waits for
         somebody to take it is nothing that time brings about; only deadlines may have passed."""
-        if not (self.waiting or self._deadlines or self.takers.is_timed):
+        deadline = self.held.next_deadline()
+        if not (self.waiting or deadline is not None or self.takers.is_timed):
             return None
-        deadline = next(iter(self._deadlines.values())).expires if self._deadlines else None
         dues = (self.waiting.next_due(now), deadline, self.takers.next_due(now))
         return min((due for due in dues if due is not None), default=None)
 
@@ -254,7 +270,7 @@ class Group:
         if first != self.frontier.cursor:
             first, last, attempt = self.waiting.pop(first, now, below=batch_end, count=most)
         else:
-            run = self._advance(min(batch_end, visible_end, first + most), keys)
+            run = self._advance(min(batch_end, visible_end, first + most), keys, now)
             if run is None:
                 return None
             first, last, attempt = run
@@ -263,14 +279,21 @@ class Group:
                 return self._exhaust(first, last, attempt - 1, _USED_UP)
         return self._hold(member, first, last, attempt, visible_end, now)
 
-    def _advance(self, end: int, keys: BatchKeys | None) -> Attempts | None:
+    def _advance(self, end: int, keys: BatchKeys | None, now: float) -> Attempts | None:
         """Move the cursor to `end` at most; returns what is to be delivered of what it passed."""
         first = self.frontier.cursor
         end, attempt = self.frontier.run(end)
+        is_taken, end = self.taken.run(first, end)
         if self.keys is not None and keys is not None:
             first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
         self.frontier.move(end)
-        return (first, end - 1, attempt) if first < end else None
+        if first == end:
+            return None
+        if is_taken:
+            # Under an earlier leader. It comes back to those that wait, and keeps its key busy.
+            self.taken.keep(Again(first, end - 1, attempt, now, 0))
+            return None
+        return first, end - 1, attempt
 
     def _pass_busy_keys(
         self, lines: KeyLines, offset: int, end: int, attempt: int, keys: BatchKeys
@@ -292,19 +315,12 @@ class Group:
     ) -> Assignment:
         count = last - first + 1
         assert 0 < count <= member.credit, (count, member.credit)
-        number = next(self._numbers)
-        delivery = Delivery(number, member.number, attempt, RangeSet.of(first, last), now)
-        self._deliveries[number] = delivery
-        member.deliveries[number] = delivery
+        delivery = self.held.begin(member, first, last, attempt, now)
         member.credit -= count
         member.delivered += count
-        self.in_flight += count
-        self._pieces_held += 1
-        if self.rules.deadline_s is not None:
-            self._arm(delivery, now)
         is_last = bool(member.batch_size) and self._source(visible_end, now) is None
         ends = self.takers.served(member, count, is_last=is_last)
-        return Assignment(member.number, number, first, last, attempt, ends)
+        return Assignment(member.number, delivery.number, first, last, attempt, ends)
 
     def rest(self) -> Sequence[int]:
         """Nothing can be delivered now: members whose batch was begun, and ends as it is."""
@@ -322,7 +338,7 @@ class Group:
         holds them: then it is as good as anybody's.
         """
         counted: list[Range] = []
-        delivery = self._held_under(member, number)
+        delivery = self.held.under(member, number)
         if delivery is not None:
             counted = self._release(delivery, first, last, now)
             released = size(counted)
@@ -353,21 +369,17 @@ class Group:
         knew of it: the group is ephemeral, or the log has lost its end. The next one gives out A,
         and B stands in line behind it when its member says that it is done with it.)*
         """
-        counted = self._held_by_nobody(first, last)
-        fresh = self.frontier.acknowledge(first, last)
-        if self.keys is not None:
-            counted += self.keys.acknowledge(first, last)
-            for a, b in fresh:
-                self._late.add(a, b)
-        counted += fresh
+        counted: list[Range] = []
+        for a, b in self.taken.untaken(first, last):
+            counted += self._held_by_nobody(a, b)
+            fresh = self.frontier.acknowledge(a, b)
+            if self.keys is not None:
+                counted += self.keys.acknowledge(a, b)
+                for above in fresh:
+                    self._late.add(*above)
+            counted += fresh
         self._note_settling(counted)
         return counted
-
-    def _held_under(self, member: int, number: int) -> Delivery | None:
-        """The delivery that a member's token stands for, as long as it is current: nobody else's,
-        and not one that has ended (PROTOCOL D2)."""
-        delivery = self._deliveries.get(number)
-        return delivery if delivery is not None and delivery.member == member else None
 
     def _held_by_nobody(self, first: int, last: int) -> list[Range]:
         """Take what waits to be delivered again out of first … last: what is in flight under
@@ -396,10 +408,7 @@ class Group:
         assert self.keys is not None
         for parked in self.keys.finish(ranges, above=self.dropped_below):
             offset, attempt = parked.offset, parked.attempt
-            if 0 < self.rules.max_attempts < attempt:
-                effects.exhausted.append(self._exhaust(offset, offset, attempt - 1, _USED_UP))
-            else:
-                self.waiting.put(Again(offset, offset, attempt, now, 0))
+            self._put_again_or_exhaust(Again(offset, offset, attempt, now, 0), effects)
 
     # --- deliveries that end --------------------------------------------------------------------
 
@@ -419,7 +428,7 @@ class Group:
         """A nack: deliver again, after `delay_s` or what `patience` makes of it. Only who holds the
         offsets can refuse them. `share` is random, 0.5 to 1."""
         effects = Effects()
-        delivery = self._held_under(member, number)
+        delivery = self.held.under(member, number)
         if delivery is None:
             return effects
         ranges = self._release(delivery, first, last, now)
@@ -436,10 +445,7 @@ class Group:
     def expire(self, now: float) -> Effects:
         """End the deliveries whose deadline has passed."""
         effects = Effects()
-        while self._deadlines:
-            delivery = next(iter(self._deadlines.values()))
-            if delivery.expires > now:
-                break
+        while (delivery := self.held.overdue(now)) is not None:
             ranges = delivery.held.ranges()
             for first, last in ranges:
                 self._release(delivery, first, last, now)
@@ -453,41 +459,19 @@ class Group:
 
     def extend(self, member: int, number: int, now: float) -> bool:
         """The member is still at work; returns whether it holds the delivery."""
-        delivery = self._held_under(member, number)
-        if delivery is not None and self.rules.deadline_s is not None:
-            self._arm(delivery, now)
+        delivery = self.held.under(member, number)
+        if delivery is not None:
+            self.held.arm(delivery, now)
         return delivery is not None
-
-    def _arm(self, delivery: Delivery, now: float) -> None:
-        # All deadlines are equally long, so they stand in the order in which they were armed.
-        assert self.rules.deadline_s is not None
-        delivery.armed, delivery.expires = now, now + self.rules.deadline_s
-        self._deadlines[delivery.number] = delivery
-        self._deadlines.move_to_end(delivery.number)
-
-    def _forget(self, delivery: Delivery) -> None:
-        del self._deliveries[delivery.number]
-        self._deadlines.pop(delivery.number, None)
 
     def _release(self, delivery: Delivery, first: int, last: int, now: float) -> list[Range]:
         """The member gives some of a delivery back, one way or another."""
-        held = delivery.held
-        before = held.fragments
-        released = held.remove(first, last)
+        released = self.held.release(delivery, first, last, now)
         if not released:
             return released
-        self._pieces_held += held.fragments - before
-        count = size(released)
-        self.in_flight -= count
-        assert self.in_flight >= 0, self.in_flight
         holder = self.members[delivery.member]
-        holder.credit += count
+        holder.credit += size(released)
         holder.is_stalled = False
-        if not held:
-            self._forget(delivery)
-            del holder.deliveries[delivery.number]
-        elif self.rules.deadline_s is not None:
-            self._arm(delivery, now)
         self.takers.offer(holder)
         return released
 
@@ -527,12 +511,62 @@ class Group:
         return effects
 
     def _put_again(self, again: Again, effects: Effects) -> None:
-        first, kept = again.first, max(again.first, self.dropped_below)
-        if kept > first and self.keys is not None:
-            self._free_keys([(first, min(again.last, kept - 1))], again.not_before, effects)
-        if kept <= again.last:
-            again.first = kept
-            self.waiting.put(again)
+        """It is delivered again, if it is still there, and nobody has taken it."""
+        kept = self.dropped_below
+        for each in self.taken.keep(again):
+            first, last = each.first, each.last
+            if first < kept and self.keys is not None:
+                self._free_keys([(first, min(last, kept - 1))], again.not_before, effects)
+            if kept <= last:
+                self.waiting.put(replace(each, first=max(first, kept)))
+
+    def _put_again_or_exhaust(self, again: Again, effects: Effects) -> None:
+        """The same of what an earlier leader may have had no time to write as a dead letter."""
+        if 0 < self.rules.max_attempts < again.attempt:
+            for each in self.taken.keep(again):
+                dead = self._exhaust(each.first, each.last, again.attempt - 1, _USED_UP)
+                effects.exhausted.append(dead)
+        else:
+            self._put_again(again, effects)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def take(self, transaction: TransactionId, ranges: Iterable[Range], now: float) -> None:
+        """The transaction acknowledges these, and is not over: nobody else is given them or ends
+        them. Whoever holds them gets them back with `untake`; they count as its own until then."""
+        self.taken.mark(transaction, ranges, self.frontier.cursor, now)
+
+    def untake(self, transaction: TransactionId, ranges: Sequence[Range], now: float) -> Effects:
+        """It was rolled back. What it had is with its member again, its deadline begins anew; where
+        that has gone the delivery was in vain, and somebody else gets it."""
+        effects = Effects()
+        for first, last, place in self.taken.give_back(transaction, ranges):
+            if isinstance(place, Again):
+                self._put_again_or_exhaust(replace(place, first=first, last=last), effects)
+            elif place is not None and place.member in self.members:
+                self.held.put(place, first, last, now)
+            elif place is not None:
+                self._end(place, [(first, last)], now, _MEMBER_GONE, effects)
+        return effects
+
+    def finish(self, ranges: Sequence[Range], now: float) -> Effects:
+        """A transaction has acknowledged these, and that is committed."""
+        effects = Effects()
+        for first, last, delivery in self.taken.finish(ranges, self.frontier.cursor, now):
+            holder = self.members.get(delivery.member)
+            if holder is not None:
+                holder.credit += last - first + 1
+                holder.acknowledged += last - first + 1
+                self._note_work(holder.number, [(first, last)], now)
+                self.takers.offer(holder)
+        for first, last in ranges:
+            self.frontier.acknowledge(first, last)
+            if self.keys is not None:
+                self.keys.acknowledge(first, last)
+                self._late.remove(first, last)
+        if self.keys is not None:
+            self._free_keys(ranges, now, effects)
+        return effects
 
     # --- what is over ---------------------------------------------------------------------------
 

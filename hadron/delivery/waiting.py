@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from hadron.model.ranges import Range
@@ -120,13 +120,19 @@ class Waiting:
 
     def take(self, first: int, last: int) -> list[Range]:
         """Take out what is here of first … last; returns the ranges."""
+        return [(item.first, item.last) for item in self.take_items(first, last)]
+
+    def take_items(self, first: int, last: int) -> list[Again]:
+        """The same, with what is known of them."""
         start = max(bisect_right(self._firsts, first) - 1, 0)
         if start < len(self._firsts) and self._items[self._firsts[start]].last < first:
             start += 1
         stop = bisect_right(self._firsts, last)
         items = [self._items.pop(known) for known in self._firsts[start:stop]]
         del self._firsts[start:stop]
-        taken = [(max(first, item.first), min(last, item.last)) for item in items]
+        taken = [
+            replace(item, first=max(first, item.first), last=min(last, item.last)) for item in items
+        ]
         for item in items:
             self.records -= item.last - item.first + 1
         for item in items[:1] + items[1:][-1:]:

@@ -16,7 +16,8 @@ from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
 from hadron.delivery.waiting import Again
-from hadron.model.ranges import Range, RangeSet
+from hadron.model.ranges import Range, RangeSet, runs
+from hadron.model.transactions import TransactionId
 
 BATCH = 8
 
@@ -569,6 +570,7 @@ class Ordered(RuleBasedStateMachine):
         self.attempts: dict[int, int] = {}
         self.numbers = itertools.count(1)
         self.dropped = 0
+        self.open: dict[TransactionId, set[int]] = {}
         self.lead()
 
     def lead(self) -> None:
@@ -577,12 +579,20 @@ class Ordered(RuleBasedStateMachine):
         self.reads: list[bool] = []
         self.places: dict[int, int] = {}
         self.held: dict[int, int] = {}
+        self.lent: dict[int, tuple[int, int]] = {}
+        """Offsets that are taken: by which delivery, and which member, they are held."""
         self.uncommitted = []
         self.group = Group(
             self.floor, [], [], window_end=self.floor, rules=self.kind, numbers=self.numbers
         )
+        for transaction, offsets in self.open.items():
+            self.group.take(transaction, runs(sorted(offsets)), self.now)
         self.read_window()
         self.carry_out(self.group.skip_below(self.dropped, self.now))
+
+    @property
+    def taken(self) -> set[int]:
+        return {offset for offsets in self.open.values() for offset in offsets}
 
     @property
     def floor(self) -> int:
@@ -651,6 +661,50 @@ class Ordered(RuleBasedStateMachine):
             self.held = {n: number for n, number in self.held.items() if number != delivery}
         self.carry_out(self.group.leave(member.number, self.now))
 
+    @precondition(lambda self: self.end and len(self.open) < 3)
+    @rule(data=st.data(), length=st.integers(1, 4))
+    def prepare(self, data: st.DataObject, length: int) -> None:
+        """A transaction takes records, wherever they are: those that others hold as well."""
+        first = data.draw(st.integers(0, self.end - 1))
+        unlogged = {n for a, b in self.uncommitted for n in range(a, b + 1)}
+        wanted = set(range(first, min(first + length, self.end)))
+        wanted -= self.committed | unlogged | self.taken
+        if not wanted:
+            return
+        transaction = TransactionId("local/p1", 1, 1, next(self.numbers))
+        holders = {n: m.number for m in self.members for n in m.deliveries}
+        for offset in wanted & self.held.keys():
+            number = self.held.pop(offset)
+            self.lent[offset] = number, holders[number]
+        self.open[transaction] = wanted
+        self.group.take(transaction, runs(sorted(wanted)), self.now)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        transaction = data.draw(st.sampled_from(sorted(self.open)))
+        offsets = self.open.pop(transaction)
+        self.committed |= offsets
+        self.lent = {n: lent for n, lent in self.lent.items() if n not in offsets}
+        self.carry_out(self.group.finish(runs(sorted(offsets)), self.now))
+        assert self.group.untake(transaction, runs(sorted(offsets)), self.now) == Effects()
+        self.group.raise_floor(self.floor)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        """Who held them and is still here has them again."""
+        self.abort(data.draw(st.sampled_from(sorted(self.open))))
+
+    def abort(self, transaction: TransactionId) -> None:
+        offsets = self.open.pop(transaction)
+        here = {member.number for member in self.members}
+        for offset in offsets & self.lent.keys():
+            number, member = self.lent.pop(offset)
+            if member in here:
+                self.held[offset] = number
+        self.carry_out(self.group.untake(transaction, runs(sorted(offsets)), self.now))
+
     @rule()
     def change_leaders(self) -> None:
         self.lead()
@@ -668,6 +722,7 @@ class Ordered(RuleBasedStateMachine):
             for offset in range(found.first, found.last + 1):
                 assert offset not in self.held, "with one member at a time"
                 assert offset not in self.committed
+                assert offset not in self.taken, "it may be acknowledged any moment"
                 assert found.attempt > self.attempts.get(offset, 0) or self.kind.max_attempts
                 self.held[offset] = found.delivery
             self.check_order(found)
@@ -689,7 +744,7 @@ class Ordered(RuleBasedStateMachine):
             self.attempts.update(dict.fromkeys(range(first, last + 1), times))
         for each in effects.exhausted:
             offsets = range(each.first, each.last + 1)
-            assert not set(offsets) & self.held.keys()
+            assert not set(offsets) & (self.held.keys() | self.taken)
             assert not {n for n in offsets if n >= self.dropped} & self.committed
             self.committed.update(offsets)
             self.carry_out(self.group.settled([(each.first, each.last)], self.now))
@@ -708,6 +763,7 @@ class Ordered(RuleBasedStateMachine):
         for first, last in counted:
             for each in range(first, last + 1):
                 assert self.held.pop(each, number) == number, "nobody else's"
+                assert each not in self.taken
         assert before.keys() - self.held.keys() >= {offset}
         self.uncommitted += counted
 
@@ -716,7 +772,8 @@ class Ordered(RuleBasedStateMachine):
     def acknowledge_late(self, data: st.DataObject) -> None:
         first = data.draw(st.integers(0, self.end - 1))
         for a, b in self.group.acknowledge_late(first, data.draw(st.integers(first, self.end - 1))):
-            assert not self.held.keys() & set(range(a, b + 1)), "somebody holds it"
+            others = self.held.keys() | self.taken
+            assert not others & set(range(a, b + 1)), "somebody holds it"
             self.uncommitted.append((a, b))
 
     @precondition(lambda self: self.held)
@@ -743,12 +800,16 @@ class Ordered(RuleBasedStateMachine):
             assert self.group.in_flight == len(self.held)
             for member in self.members:
                 holds = sum(len(each.held) for each in member.deliveries.values())
-                assert member.credit == member.max_in_flight - holds
+                lent = [holder for _, holder in self.lent.values()].count(member.number)
+                assert member.credit == member.max_in_flight - holds - lent
+            assert self.group.taken.records == len(self.taken)
 
     def teardown(self) -> None:
         """With a member that acknowledges everything, everything is dealt with."""
         if not hasattr(self, "group"):
             return
+        for transaction in list(self.open):
+            self.abort(transaction)
         self.held.clear()
         for member in list(self.members):
             self.carry_out(self.group.leave(member.number, self.now))

@@ -81,7 +81,7 @@ class Places:
 
 def _places(machine: Group) -> Counter[int]:
     found: Counter[int] = Counter()
-    for delivery in machine._deliveries.values():
+    for delivery in machine.held:
         for first, last in delivery.held.ranges():
             found.update(range(first, last + 1))
     for first, last in machine.waiting.ranges():

@@ -141,7 +141,7 @@ class Serving:
     def _check_deadlines(self, driver: GroupDriver, mark: Mark, now: float) -> None:
         dues = self._dues.get(driver, {})
         for number, due in list(dues.items()):
-            if number not in driver.machine._deliveries:
+            if number not in driver.machine.held:
                 del dues[number]
             elif now > due + _LATE_S:
                 self._complaints.add(

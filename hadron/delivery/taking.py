@@ -1,0 +1,163 @@
+"""Records of a group that transactions acknowledge, from their prepare on until their end. Pure.
+
+Safety rule: what is taken is given to nobody and ends in no other way. It is over once the log says
+that it is acknowledged, or that its transaction was rolled back (PROTOCOL E2); a deadline, or the
+end of its member, changes nothing. Whose it is says the log: `mark` gives what another transaction
+only wanted to the one that was prepared.
+
+A taken record has a place where it comes back to: its delivery, or among those that wait to be
+delivered again. Where it has none it is only marked: it is not reached by the cursor yet, stands in
+line behind its key, or is on its way to the dead letters. When it comes out of there it comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from hadron.delivery.held import Held
+from hadron.delivery.members import Delivery
+from hadron.delivery.waiting import Again, Waiting
+from hadron.model.range_maps import RangeMap
+from hadron.model.ranges import Range, RangeSet
+from hadron.model.transactions import TransactionId
+
+Place = Delivery | Again | None
+"""Where a record comes back to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    Attributes:
+        transaction: None of what is acknowledged at this moment.
+    """
+
+    transaction: TransactionId | None
+    place: Place = None
+
+
+class Taking:
+    """All of a group."""
+
+    def __init__(self, held: Held, waiting: Waiting) -> None:
+        self.records = 0
+        self._held = held
+        self._waiting = waiting
+        self._taken: RangeMap[Taken] = RangeMap()
+
+    def __bool__(self) -> bool:
+        return bool(self._taken)
+
+    @property
+    def pieces(self) -> int:
+        return len(self._taken)
+
+    def ranges(self) -> list[tuple[int, int, Taken]]:
+        """All of them, ascending."""
+        return list(self._taken)
+
+    def lowest(self) -> int | None:
+        return self._taken.lowest()
+
+    def holders(self, first: int, last: int) -> list[tuple[int, int, TransactionId]]:
+        """What transactions have of first … last."""
+        found = self._taken.within(first, last) if self._taken else ()
+        return [(a, b, each.transaction) for a, b, each in found if each.transaction is not None]
+
+    def untaken(self, first: int, last: int) -> list[Range]:
+        """What none has."""
+        return self._taken.gaps(first, last) if self._taken else [(first, last)]
+
+    def is_from(self, member: int, number: int, first: int, last: int) -> bool:
+        """Whether all of first … last is taken out of this delivery."""
+        found = [each.place for _, _, each in self._taken.within(first, last)]
+        return not self._taken.gaps(first, last) and all(
+            isinstance(place, Delivery) and (place.member, place.number) == (member, number)
+            for place in found
+        )
+
+    def run(self, first: int, end: int) -> tuple[bool, int]:
+        """Whether `first` is taken, and up to where, below `end`, it goes on like that."""
+        following = self._taken.next(first) if self._taken else None
+        if following is None:
+            return False, end
+        a, b = following
+        return (True, min(end, b + 1)) if a <= first else (False, min(end, a))
+
+    # --- coming ---------------------------------------------------------------------------------
+
+    def mark(
+        self, transaction: TransactionId | None, ranges: Iterable[Range], below: int, now: float
+    ) -> None:
+        """They are the transaction's, wherever they are. Nobody holds what is not `below`."""
+        for first, last in ranges:
+            others = [
+                (a, b)
+                for a, b, known in self._taken.within(first, last)
+                if known.transaction != transaction
+            ]
+            for wanted in others:
+                for a, b, known in self._taken.take(*wanted):
+                    self._taken.add(a, b, replace(known, transaction=transaction))
+            for gap in self._taken.gaps(first, last):
+                self._take(Taken(transaction), gap, below, now)
+
+    def _take(self, taken: Taken, wanted: Range, below: int, now: float) -> None:
+        first, last = wanted
+        self.records += last - first + 1
+        left = RangeSet.of(first, last)
+        for item in self._waiting.take_items(first, last):
+            left.remove(item.first, item.last)
+            self._taken.add(item.first, item.last, replace(taken, place=item))
+        if left and first < below:
+            for delivery in [each for each in self._held if _overlaps(each, first, last)]:
+                for a, b in self._held.release(delivery, first, last, now):
+                    left.remove(a, b)
+                    self._taken.add(a, b, replace(taken, place=delivery))
+        for a, b in left.ranges():
+            self._taken.add(a, b, taken)
+
+    def keep(self, item: Again) -> list[Again]:
+        """This is to be delivered again; what is taken of it stays here. Returns the others."""
+        if not self._taken:
+            return [item]
+        for a, b, known in self._taken.take(item.first, item.last):
+            self._taken.add(a, b, replace(known, place=replace(item, first=a, last=b)))
+        gaps = self._taken.gaps(item.first, item.last)
+        return [replace(item, first=a, last=b) for a, b in gaps]
+
+    # --- going ----------------------------------------------------------------------------------
+
+    def give_back(
+        self, transaction: TransactionId, ranges: Sequence[Range]
+    ) -> list[tuple[int, int, Place]]:
+        """The transaction does not have them any more; what it had, and where that belongs."""
+        found: list[tuple[int, int, Place]] = []
+        for wanted in ranges:
+            for first, last, known in self._taken.within(*wanted):
+                if known.transaction == transaction:
+                    self._taken.take(first, last)
+                    self.records -= last - first + 1
+                    found.append((first, last, known.place))
+        return found
+
+    def finish(
+        self, ranges: Sequence[Range], below: int, now: float
+    ) -> list[tuple[int, int, Delivery]]:
+        """They are acknowledged, whoever had them; returns those that were in deliveries."""
+        found: list[tuple[int, int, Delivery]] = []
+        for wanted in ranges:
+            if self._taken.gaps(*wanted):
+                # It was decided and done before anybody heard that it was prepared.
+                self.mark(None, [wanted], below, now)
+            for first, last, known in self._taken.take(*wanted):
+                self.records -= last - first + 1
+                if isinstance(known.place, Delivery):
+                    found.append((first, last, known.place))
+        return found
+
+
+def _overlaps(delivery: Delivery, first: int, last: int) -> bool:
+    found = delivery.held.next_member(first)
+    return found is not None and found <= last

@@ -1,0 +1,219 @@
+"""The group's machine with records that transactions acknowledge; by chance in `test_rules`."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.delivery.effects import Effects, Exhausted, Rules
+from hadron.delivery.machine import Group
+from hadron.delivery.tests.test_rules import deliver, drain, join, key_of
+from hadron.model.transactions import TransactionId
+
+A, B = TransactionId("local/p1", 1, 7, 1), TransactionId("local/p1", 1, 7, 2)
+
+
+class TestWhatIsTaken:
+    def test_it_is_given_to_nobody_and_its_deadline_stands_still(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 4)
+        drain(group, 8, 0.0)
+        group.take(A, [(1, 2)], 1.0)
+        assert (group.in_flight, group.taken.records, member.credit) == (2, 2, 0)
+        effects = group.expire(11.0)
+        assert [each.ranges for each in effects.expired] == [((0, 0), (3, 3))]
+        assert group.expire(1_000.0) == Effects()
+        join(group, 100)
+        assert [span[1:] for span in drain(group, 8, 1_000.0)] == [(0, 0), (3, 3), (4, 4), (5, 7)]
+
+    def test_its_holder_cannot_end_it_in_another_way(self) -> None:
+        group = Group(0, ())
+        member = join(group, 8)
+        drain(group, 8)
+        group.take(A, [(2, 3)], 0.0)
+        assert group.acknowledge(member.number, 1, 1, 4) == [(1, 1), (4, 4)]
+        assert group.acknowledge_late(0, 7) == []
+        assert group.refuse(member.number, 1, 2, 3, 0.0) == Effects()
+        assert group.taken.holders(0, 7) == [(2, 3, A)]
+        assert group.taken.is_from(member.number, 1, 2, 3)
+        assert not group.taken.is_from(member.number, 1, 1, 3)
+
+    def test_once_it_is_acknowledged_its_holder_takes_more(self) -> None:
+        group = Group(0, ())
+        member = join(group, 2)
+        drain(group, 8)
+        group.take(A, [(0, 1)], 0.0)
+        assert drain(group, 8) == []
+        assert group.finish([(0, 1)], 1.0) == Effects()
+        assert (member.credit, member.acknowledged, group.unsettled) == (2, 2, 0)
+        assert drain(group, 8) == [(1, 2, 3)]
+
+    def test_what_was_decided_before_anybody_heard_that_it_was_prepared(self) -> None:
+        group = Group(0, [(6, 6)])
+        member = join(group, 4)
+        drain(group, 8)
+        group.refuse(member.number, 1, 1, 1, 0.0, delay_s=5.0)
+        assert group.finish([(0, 1), (4, 7)], 0.0) == Effects()
+        assert (group.in_flight, group.waiting.records, member.acknowledged) == (2, 0, 1)
+        assert drain(group, 8, 10.0) == []
+
+    def test_what_is_prepared_has_the_record_whoever_only_wanted_it(self) -> None:
+        group = Group(0, ())
+        member = join(group, 4)
+        drain(group, 4)
+        group.take(A, [(0, 2)], 0.0)
+        group.take(B, [(1, 1)], 0.0)
+        assert group.taken.holders(0, 3) == [(0, 0, A), (1, 1, B), (2, 2, A)]
+        assert group.untake(A, [(0, 2)], 0.0) == Effects()
+        assert member.holds() == [(0, 0), (2, 3)]
+        group.untake(B, [(1, 1)], 0.0)
+        assert member.holds() == [(0, 3)]
+
+
+class TestARollback:
+    def test_who_holds_it_has_it_again_with_a_whole_deadline(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 4)
+        drain(group, 4, 0.0)
+        group.take(A, [(0, 3)], 1.0)
+        assert group.next_due(1.0) is None
+        assert group.untake(A, [(0, 3)], 50.0) == Effects()
+        assert group.next_due(50.0) == 60.0
+        assert group.acknowledge(member.number, 1, 0, 3, 51.0) == [(0, 3)], "under its own token"
+        assert member.credit == 4
+
+    def test_what_is_left_of_a_delivery_may_have_ended_meanwhile(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 4)
+        drain(group, 4, 0.0)
+        group.take(A, [(0, 0)], 1.0)
+        assert group.expire(11.0).ended == [(1, 3, 1)]
+        group.untake(A, [(0, 0)], 20.0)
+        assert [each.ranges for each in group.expire(30.0).expired] == [((0, 0),)]
+        assert member.credit == 4
+
+    def test_where_its_holder_has_gone_the_delivery_was_in_vain(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=2))
+        gone = join(group, 4)
+        drain(group, 4)
+        group.take(A, [(0, 1)], 0.0)
+        assert group.leave(gone.number, 1.0).ended == [(2, 3, 1)], "the others are given back"
+        join(group, 4)
+        assert drain(group, 4, 1.0) == [(2, 2, 3)]
+        effects = group.untake(A, [(0, 1)], 2.0)
+        assert effects == Effects(ended=[(0, 1, 1)])
+        again = deliver(group, 4, 2.0)
+        assert again is not None
+        assert (again.first, again.last, again.attempt) == (0, 1, 2)
+        group.take(B, [(0, 0)], 3.0)
+        group.leave(2, 3.0)
+        dead = group.untake(B, [(0, 0)], 4.0).exhausted
+        assert dead == [Exhausted(0, 0, 2, "its member has gone")]
+
+    def test_what_waited_waits_on_as_it_did(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=5))
+        member = join(group, 4)
+        drain(group, 4)
+        group.refuse(member.number, 1, 1, 2, 0.0, delay_s=30.0)
+        group.take(A, [(2, 2)], 1.0)
+        assert group.waiting.records == 1
+        group.untake(A, [(2, 2)], 2.0)
+        assert group.next_due(2.0) == 30.0
+        assert drain(group, 4, 29.0) == []
+        again = deliver(group, 4, 30.0)
+        assert again is not None
+        assert (again.first, again.last, again.attempt) == (1, 2, 2)
+
+
+class TestOrder:
+    def test_a_taken_record_holds_up_all_that_follow(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True))
+        member = join(group)
+        drain(group, 4)
+        group.take(A, [(0, 0)], 0.0)
+        assert drain(group, 4) == []
+        assert "transaction local/p1/1.7/1" in group.held_back(4)
+        group.leave(member.number, 0.0)
+        join(group)
+        assert drain(group, 4) == []
+        group.finish([(0, 0)], 0.0)
+        assert drain(group, 4) == [(2, 1, 1)]
+
+    def test_after_a_failover_too(self) -> None:
+        group = Group(0, (), rules=Rules(is_strict=True))
+        group.take(A, [(1, 1)], 0.0)
+        member = join(group)
+        assert drain(group, 4) == [(1, 0, 0)], "what comes before it is not held up"
+        group.settled(group.acknowledge(member.number, 1, 0, 0), 0.0)
+        assert drain(group, 4) == []
+        group.untake(A, [(1, 1)], 0.0)
+        assert drain(group, 4) == [(1, 1, 1)]
+
+    @pytest.mark.parametrize("is_known", [False, True])
+    def test_a_taken_record_holds_up_its_key(self, is_known: bool) -> None:
+        """Offsets 1, 4 and 7 have a key; 1 was given out by this leader, or by the one before."""
+        assert key_of(1) == key_of(4) == key_of(7) != 0
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        if not is_known:
+            group.take(A, [(1, 1)], 0.0)
+        join(group)
+        drain(group, 2)
+        if is_known:
+            group.take(A, [(1, 1)], 0.0)
+        given = [n for _, first, last in drain(group, 8) for n in range(first, last + 1)]
+        assert not {1, 4, 7} & set(given)
+        group.finish([(1, 1)], 0.0)
+        assert drain(group, 8) == [(1, 4, 4)]
+
+    def test_one_that_stands_in_line_is_passed_over_once_it_is_acknowledged(self) -> None:
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        member = join(group)
+        drain(group, 8)
+        group.take(A, [(4, 4)], 0.0)
+        group.settled(group.acknowledge(member.number, 1, 0, 1), 0.0)
+        assert drain(group, 8) == [], "its turn has come, and it is taken"
+        group.finish([(4, 4)], 0.0)
+        assert drain(group, 8) == [(1, 7, 7)]
+
+    def test_one_that_stands_in_line_is_given_out_in_its_turn_after_a_rollback(self) -> None:
+        group = Group(0, (), rules=Rules(is_by_key=True))
+        member = join(group)
+        drain(group, 8)
+        group.take(A, [(4, 4)], 0.0)
+        group.settled(group.acknowledge(member.number, 1, 0, 1), 0.0)
+        group.untake(A, [(4, 4)], 0.0)
+        assert drain(group, 8) == [(1, 4, 4)]
+
+
+class TestWhatIsOver:
+    def test_retention_drops_it_and_it_keeps_its_key_until_its_end(self) -> None:
+        for ends in (Group.finish, lambda group, ranges, now: group.untake(A, ranges, now)):
+            group = Group(0, (), rules=Rules(is_by_key=True))
+            member = join(group)
+            drain(group, 8)
+            group.take(A, [(1, 1)], 0.0)
+            group.leave(member.number, 0.0)
+            group.skip_below(3, 0.0)
+            join(group)
+            assert (2, 4, 4) not in drain(group, 8)
+            ends(group, [(1, 1)], 1.0)
+            assert drain(group, 8, 1.0) == [(2, 4, 4)]
+
+    def test_a_dead_letter_that_could_not_be_written_is_taken_when_it_comes_back(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=1))
+        member = join(group)
+        drain(group, 2)
+        (dead,) = group.refuse(member.number, 1, 0, 1, 0.0).exhausted
+        group.take(A, [(0, 0)], 0.0)
+        group.put_back(dead, 5.0)
+        assert drain(group, 2, 5.0) == [(1, 1, 1)]
+        group.untake(A, [(0, 0)], 6.0)
+        assert group.taken.records == 0
+
+    def test_pieces_count(self) -> None:
+        group = Group(0, ())
+        join(group, 8)
+        drain(group, 8)
+        group.take(A, [(0, 0), (4, 4)], 0.0)
+        assert group.unsettled == 4, "two that are taken, and what is in flight between them"
+        group.finish([(0, 0), (4, 4)], 0.0)
+        assert group.unsettled == 2
