@@ -38,6 +38,7 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
 from hadron.model.ranges import Range, size
+from hadron.model.transactions import TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
@@ -201,8 +202,9 @@ class GroupDriver:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is here and nothing is on its way: the driver can be forgotten."""
-        return not self.sessions and self.ledger.is_idle and self._letters.is_idle
+        """Nobody is here, and nothing is on its way or taken: the driver can be forgotten."""
+        is_over = self.ledger.is_idle and self._letters.is_idle and not self.machine.taken
+        return is_over and not self.sessions
 
     def _tell_when_idle(self) -> None:
         if self.is_idle and not self._closed:
@@ -407,6 +409,7 @@ class GroupDriver:
             counted = self._count(session, item, late, now)
             if size(counted) <= item.last_offset - item.first_offset:
                 session.refuse(item)
+                self._tell_conflicts(session, item)
             self.ledger.acknowledge(counted)
         if message.token:
             self.ledger.confirm(Receipt(session.call, message.token, session.take_refused()))
@@ -459,6 +462,7 @@ class GroupDriver:
                 share=share,
             )
             effects.then(refused)
+            self._tell_conflicts(session, item)
         self._carry_out(effects)
         self.pump()
 
@@ -469,14 +473,46 @@ class GroupDriver:
             for delivery in list(session.member.deliveries):
                 self.machine.extend(number, delivery, now)
         for item in message.ranges:
-            if not self.machine.extend(number, item.delivery, now):
-                session.revoke(item.delivery, ((item.first_offset, item.last_offset),), "not held")
+            first, last = item.first_offset, item.last_offset
+            if not (
+                self.machine.extend(number, item.delivery, now)
+                or self.machine.taken.is_from(number, item.delivery, first, last)
+            ):
+                session.revoke(item.delivery, ((first, last),), "not held")
         self._arm_timer(now)
 
     def resize(self, session: MemberSession, max_in_flight: int) -> None:
         Joining(self.origin.group, max_in_flight=max_in_flight or 1).check()
         self.machine.resize(session.member.number, max_in_flight)
         self.pump()
+
+    def _tell_conflicts(self, session: MemberSession, item: groups_pb2.Range) -> None:
+        """The member cannot end what a transaction has."""
+        taken = self.machine.taken
+        for first, last, transaction in taken.holders(item.first_offset, item.last_offset):
+            session.tell_conflict(item.delivery, (first, last), transaction)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def take(self, transaction: TransactionId, ranges: Sequence[Range]) -> None:
+        """The transaction acknowledges these, and is not over."""
+        self.machine.take(transaction, ranges, trio.current_time())
+
+    def untake(self, transaction: TransactionId, ranges: Sequence[Range]) -> None:
+        """It was rolled back, or has acknowledged them."""
+        if not self._closed:
+            self._carry_out(self.machine.untake(transaction, ranges, trio.current_time()))
+            self.pump()
+            self._tell_when_idle()
+
+    def finish(self, ranges: Sequence[Range], floor: int) -> None:
+        """A transaction has acknowledged these; the group's floor is there now."""
+        if not self._closed:
+            self.ledger.raise_floor(floor)
+            self.machine.raise_floor(floor)
+            self._carry_out(self.machine.finish(ranges, trio.current_time()))
+            self.pump()
+            self._tell_when_idle()
 
     # --- progress -------------------------------------------------------------------------------
 

@@ -30,14 +30,17 @@ from hadron.model.errors import (
 )
 from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import DELIVERIES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import group_changes, groups
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups import CreateGroup, GroupOptions, Progress
+from hadron.state.transaction_events import RecordsAcknowledged
 from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
@@ -62,13 +65,20 @@ class Groups(Part):
         catalog: Catalog,
         replica_set: str,
         random: Random,
+        locks: LockTable,
     ) -> None:
         self._random = random
+        self._locks = locks
         self._controller = controller
         self._visible = visible
         self._catalog = catalog
         self._replica_set = replica_set
         self._drivers: dict[_Key, GroupDriver] = {}
+        self._by_id: dict[int, GroupDriver] = {}
+        """The durable ones of them."""
+        self._reading: list[set[int]] = []
+        """Of those who are just reading a group's progress: groups whose progress was made by
+        transactions meanwhile."""
         self._joining: Counter[_Key] = Counter()
         self._changing: set[_Key] = set()
         self._changes = 0
@@ -76,6 +86,8 @@ class Groups(Part):
         self._ephemeral = 0
         self._ground: Ground | None = None
         visible.on_gone(self._end_stream)
+        locks.listen(DELIVERIES, self._taken, self._freed)
+        locks.on_acknowledged(self._acknowledged)
 
     async def run(self) -> None:
         """Must be running for groups to be served."""
@@ -130,10 +142,7 @@ class Groups(Part):
             self._forget_if_idle(key)
 
     async def _find_or_make(self, key: _Key, joining: Joining, changes: int) -> GroupDriver:
-        if joining.options.ephemeral:
-            progress = await self._begin_ephemeral(key, joining)
-        else:
-            progress = await self._create(key, joining)
+        progress = await self._read_progress(key, joining)
         if self._changes != changes:
             # It may have been this group that was changed, and `progress` old.
             raise NotReadyError(
@@ -145,6 +154,21 @@ class Groups(Part):
         if driver is None:
             driver = self._new_driver(key, progress)
         return driver
+
+    async def _read_progress(self, key: _Key, joining: Joining) -> Progress:
+        """As it stands when this returns: transactions acknowledge without a driver."""
+        while True:
+            moved: set[int] = set()
+            self._reading.append(moved)
+            try:
+                if joining.options.ephemeral:
+                    progress = await self._begin_ephemeral(key, joining)
+                else:
+                    progress = await self._create(key, joining)
+            finally:
+                self._reading = [each for each in self._reading if each is not moved]
+            if progress.group_id not in moved:
+                return progress
 
     async def _create(self, key: _Key, joining: Joining) -> Progress:
         stream_id, name = key
@@ -254,6 +278,10 @@ class Groups(Part):
         )
         self._drivers[key] = driver
         self._ephemeral += is_ephemeral
+        if not is_ephemeral:
+            self._by_id[progress.group_id] = driver
+            for first, last, holder in self._locks.held(DELIVERIES, progress.group_id):
+                driver.take(holder.transaction, [(first, last)])
         return driver
 
     def _stream(self, stream_id: int) -> SchemaObject | None:
@@ -319,6 +347,7 @@ class Groups(Part):
     def _forget(self, key: _Key, driver: GroupDriver, reason: HadronError | None = None) -> None:
         driver.close(reason)
         del self._drivers[key]
+        self._by_id.pop(driver.progress.group_id, None)
         self._ephemeral -= driver.is_ephemeral
 
     def live(self, stream_id: int, name: str) -> GroupDriver | None:
@@ -339,8 +368,28 @@ class Groups(Part):
     def stop(self, reason: HadronError) -> None:
         """End all subscriptions."""
         drivers, self._drivers = list(self._drivers.values()), {}
+        self._by_id.clear()
         for driver in drivers:
             driver.close(reason)
+
+    # --- transactions (`serving.lock_table`) ----------------------------------------------------
+
+    def _taken(self, transaction: TransactionId, lock: Lock) -> None:
+        driver = self._by_id.get(lock.owner_id)
+        if driver is not None:
+            driver.take(transaction, lock.ranges)
+
+    def _freed(self, transaction: TransactionId, lock: Lock) -> None:
+        driver = self._by_id.get(lock.owner_id)
+        if driver is not None:
+            driver.untake(transaction, lock.ranges)
+
+    def _acknowledged(self, event: RecordsAcknowledged) -> None:
+        for each in self._reading:
+            each.add(event.group_id)
+        driver = self._by_id.get(event.group_id)
+        if driver is not None:
+            driver.finish(event.ranges, event.floor)
 
     # --- changing -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from hadron.model.batch import StampedBatch
 from hadron.model.errors import RequestError
 from hadron.model.limits import MAX_IN_FLIGHT, SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range
+from hadron.model.transactions import TransactionId
 from hadron.wire.calls import Call
 from hadron.wire.messages import groups_pb2
 
@@ -135,6 +136,17 @@ class MemberSession:
                         for a, b in ranges
                     ],
                     reason=reason,
+                )
+            )
+        )
+
+    def tell_conflict(self, delivery: int, found: Range, transaction: TransactionId) -> None:
+        """Say that it cannot end these now, and who has them; it holds them for that one."""
+        item = groups_pb2.Range(delivery=delivery, first_offset=found[0], last_offset=found[1])
+        self.call.send(
+            groups_pb2.SubscribeEvent(
+                conflict=groups_pb2.SubscribeEvent.Conflict(
+                    ranges=[item], transaction=str(transaction)
                 )
             )
         )

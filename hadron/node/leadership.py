@@ -25,11 +25,13 @@ from hadron.replication.peers import PeerLinks
 from hadron.replication.reaching import Reaching
 from hadron.replication.watermark import Watermark
 from hadron.serving.leading import Door, Leading
+from hadron.serving.lock_table import LockTable
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
 from hadron.serving.visible import VisibleStreams
 from hadron.state import streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
+from hadron.state.locks import all_held
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 
@@ -154,13 +156,15 @@ class Leadership:
         # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
         await run_on_writer(self._store, self._follower.note_committed)
         # Everything in the tables is committed now: LeaderStarted covers all before it.
-        bounds, catalog = await self.controller.query(
-            lambda db: (streams.all_bounds(db), load_catalog(db))
+        bounds, catalog, held = await self.controller.query(
+            lambda db: (streams.all_bounds(db), load_catalog(db), all_held(db))
         )
         visible = VisibleStreams(self._store, self._won.ballot, bounds, self._config.name, catalog)
         catalog.observe(self.controller.observers)
         visible.observe(self.controller.observers)
-        self.leading = Leading(self._config.name, self.controller, catalog, visible)
+        locks = LockTable(held, self.controller.log_now_ms)
+        locks.observe(self.controller.observers)
+        self.leading = Leading(self._config.name, self.controller, catalog, visible, locks)
         self.leading.add(parts_of(self.leading, self._surroundings))
         self._schema_copy.lead(catalog, self.controller)
         nursery.start_soon(self._raise_rules, rules)

@@ -52,8 +52,8 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     """Everything that this leader does, in the order in which it ends."""
     controller, catalog, visible = leading.controller, leading.catalog, leading.visible
     name, settings = around.config.name, around.config.settings
-    yield Groups(controller, visible, catalog, name, around.random)
-    yield Pipelines(controller, catalog, visible, around.clock, name)
+    yield Groups(controller, visible, catalog, name, around.random, leading.locks)
+    yield Pipelines(controller, catalog, visible, around.clock, name, leading.locks)
     yield (schema := _schema_changes(leading, around))
     yield SchemaAdopter(
         Allegiance(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),

@@ -3,13 +3,18 @@
 What is handed out is remembered here and nowhere else: a runner that goes away, or takes longer
 than the stage's timeout, loses its invocations to others. Should both finish, the guard of
 `CompleteStages` lets one of them publish (PROTOCOL E3).
+
+What a transaction ends is *taken* until that is over: nobody else is given it, and no timeout takes
+it from its runner (PIPELINES P7).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+
+from hadron.model.transactions import TransactionId
 
 
 @dataclass(slots=True)
@@ -39,6 +44,14 @@ class _Batch:
     left: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Taken:
+    """`runner` had it; 0 when nobody had, or not under this leader."""
+
+    transaction: TransactionId
+    runner: int
+
+
 class Dispatch:
     """Assignments of one pipeline. Times are seconds on the monotonic clock."""
 
@@ -47,6 +60,7 @@ class Dispatch:
         self._numbers = itertools.count(1)
         self._batches: dict[str, list[_Batch]] = {}
         self._assigned: dict[str, dict[int, _Batch]] = {}
+        self._taken: dict[str, dict[int, _Taken]] = {}
         self._turn = 0
 
     def join(
@@ -93,23 +107,66 @@ class Dispatch:
             held[instance_id] = batch
         runner.credit -= 1
 
-    def assigned(self, stage: str) -> Collection[int]:
-        """Instances whose `stage` is at a runner."""
-        return self._assigned.get(stage, {}).keys()
+    def assigned(self, stage: str) -> set[int]:
+        """Instances whose `stage` nobody is given: it is at a runner, or a transaction's."""
+        return {*self._assigned.get(stage, ()), *self._taken.get(stage, ())}
+
+    def is_out(self, stage: str, instance_id: int) -> bool:
+        """Whether that instance is one of them."""
+        return instance_id in self._assigned.get(stage, ()) or (
+            instance_id in self._taken.get(stage, ())
+        )
 
     def count(self, stage: str) -> int:
-        return len(self._assigned.get(stage, ()))
+        return len(self._assigned.get(stage, ())) + len(self._taken.get(stage, ()))
 
     def settle(self, stage: str, ids: Collection[int]) -> None:
         """These are completed or failed, by whomever."""
-        held = self._assigned.get(stage, {})
+        taken = self._taken.get(stage, {})
         for instance_id in ids:
-            batch = held.pop(instance_id, None)
-            if batch is None:
+            self._release(stage, instance_id)
+            taken.pop(instance_id, None)
+
+    def _release(self, stage: str, instance_id: int) -> int:
+        """No runner has it any more; returns the one that had, or 0."""
+        batch = self._assigned.get(stage, {}).pop(instance_id, None)
+        if batch is None:
+            return 0
+        batch.left.discard(instance_id)
+        if not batch.left:
+            self._batches[stage].remove(batch)
+        return batch.runner
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def take(self, stage: str, transaction: TransactionId, ids: Iterable[int]) -> None:
+        """The transaction ends these attempts, and is not over."""
+        taken = self._taken.setdefault(stage, {})
+        for instance_id in ids:
+            if instance_id in taken:
+                taken[instance_id].transaction = transaction
+            else:
+                runner = self._release(stage, instance_id)
+                taken[instance_id] = _Taken(transaction, runner)
+
+    def untake(
+        self, stage: str, transaction: TransactionId, ids: Iterable[int], deadline: float
+    ) -> None:
+        """It was rolled back: its runner has them again, up to `deadline`, if it is still there."""
+        taken = self._taken.get(stage, {})
+        again: dict[int, _Batch] = {}
+        for instance_id in ids:
+            known = taken.get(instance_id)
+            if known is None or known.transaction != transaction:
                 continue
-            batch.left.discard(instance_id)
-            if not batch.left:
-                self._batches[stage].remove(batch)
+            del taken[instance_id]
+            if known.runner in self.runners:
+                batch = again.setdefault(known.runner, _Batch(known.runner, deadline))
+                batch.left.add(instance_id)
+                self._assigned.setdefault(stage, {})[instance_id] = batch
+        self._batches.setdefault(stage, []).extend(again.values())
+
+    # --- time -----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Free what is out for longer than its stage may take."""

@@ -8,7 +8,7 @@ goes into its next batch, so batches grow with the load and nobody waits on a ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -20,11 +20,13 @@ from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES, MAX_MICRO_
 from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
 from hadron.model.ports import Clock, Database
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
+from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import pipeline_views
@@ -37,6 +39,7 @@ from hadron.state.pipelines import (
     FailStages,
     Triggered,
     TriggerInstances,
+    stages_of,
 )
 from hadron.wire.calls import Call
 from hadron.wire.messages import pipelines_pb2
@@ -74,9 +77,13 @@ class PipelineDriver:
         catalog: Catalog,
         visible: VisibleStreams,
         clock: Clock,
+        locks: LockTable,
     ) -> None:
         self.item = item
         self.dispatch = Dispatch()
+        self._locks = locks
+        for transaction, lock in locks.of_owner(STAGES, item.id):
+            self.dispatch.take(lock.name, transaction, _ids(lock))
         self.untyped = 0
         """Records without a type that were passed over, since this leader began: no trigger matches
         them, and people wonder."""
@@ -253,7 +260,7 @@ class PipelineDriver:
                     stage.dependencies,
                     now_ms=now_ms,
                     limit=limit,
-                    except_ids=set(self.dispatch.assigned(stage.name)),
+                    except_ids=self.dispatch.assigned(stage.name),
                 )
                 due = pipeline_views.next_ready_ms(db, self.item.id, stage.name, now_ms)
                 return ready, due
@@ -331,35 +338,52 @@ class PipelineDriver:
             out_stream_id = target.id
         elif len(attachment):
             raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
-        result: Completed = await self._controller.execute(
-            CompleteStages(
-                self.item.id,
-                stage.name,
-                tuple(request.instance_ids),
-                tuple(request.attempts),
-                out_stream_id,
-                len(attachment),
-                tuple(request.created_ms),
-            ),
-            attachment,
+        command = CompleteStages(
+            self.item.id,
+            stage.name,
+            tuple(request.instance_ids),
+            tuple(request.attempts),
+            out_stream_id,
+            len(attachment),
+            tuple(request.created_ms),
         )
+        self._check_free(command)
+        result: Completed = await self._controller.execute(command, attachment)
         return result
 
     async def fail(self, request: pipelines_pb2.FailStagesRequest) -> Completed:
         """An attempt failed."""
         stage = self._stage(request.stage)
         _check_ids(request)
-        result: Completed = await self._controller.execute(
-            FailStages(
-                self.item.id,
-                stage.name,
-                tuple(request.instance_ids),
-                tuple(request.attempts),
-                request.reason[:2_000],
-                tuple(request.created_ms),
-            )
+        command = FailStages(
+            self.item.id,
+            stage.name,
+            tuple(request.instance_ids),
+            tuple(request.attempts),
+            request.reason[:2_000],
+            tuple(request.created_ms),
         )
+        self._check_free(command)
+        result: Completed = await self._controller.execute(command)
         return result
+
+    def _check_free(self, command: CompleteStages | FailStages) -> None:
+        """Raises `ConflictError` for what a transaction ends, also one that is in no table yet."""
+        if self._locks.held(STAGES, self.item.id, command.stage):
+            self._locks.check_free(stages_of(command))
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def take(self, transaction: TransactionId, lock: Lock) -> None:
+        """The transaction ends these attempts, and is not over."""
+        self.dispatch.take(lock.name, transaction, _ids(lock))
+
+    def untake(self, transaction: TransactionId, lock: Lock) -> None:
+        """It was rolled back, or has ended them."""
+        timeouts = [stage.timeout_ms for stage in self.spec.stages if stage.name == lock.name]
+        deadline = trio.current_time() + (timeouts[0] if timeouts else 0) / 1_000
+        self.dispatch.untake(lock.name, transaction, _ids(lock), deadline)
+        self._stages_moved.set()
 
     async def retry(
         self, request: pipelines_pb2.RetryInstancesRequest
@@ -395,6 +419,11 @@ class PipelineDriver:
         )
 
 
+def _ids(lock: Lock) -> Iterator[int]:
+    for first, last in lock.ranges:
+        yield from range(first, last + 1)
+
+
 def _check_ids(
     request: pipelines_pb2.CompleteStagesRequest | pipelines_pb2.FailStagesRequest,
 ) -> None:
@@ -425,7 +454,9 @@ class Pipelines(Part):
         visible: VisibleStreams,
         clock: Clock,
         replica_set: str,
+        locks: LockTable,
     ) -> None:
+        self._locks = locks
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
@@ -435,6 +466,7 @@ class Pipelines(Part):
         self._scopes: dict[int, trio.CancelScope] = {}
         self._changed = trio.Event()
         catalog.listen(self._on_catalog)
+        locks.listen(STAGES, self._taken, self._freed)
         controller.observers.add(Order.DRIVERS, [InstancesChanged, StagesEnded], self._on_visible)
 
     async def run(self) -> None:
@@ -448,7 +480,12 @@ class Pipelines(Part):
                         known = self._drivers.get(item.id)
                         if known is None:
                             driver = PipelineDriver(
-                                item, self._controller, self._catalog, self._visible, self._clock
+                                item,
+                                self._controller,
+                                self._catalog,
+                                self._visible,
+                                self._clock,
+                                self._locks,
                             )
                             self._drivers[item.id] = driver
                             nursery.start_soon(self._run, driver)
@@ -487,6 +524,16 @@ class Pipelines(Part):
                 moved[driver] = None
         for driver in moved:
             driver.wake()
+
+    def _taken(self, transaction: TransactionId, lock: Lock) -> None:
+        driver = self._drivers.get(lock.owner_id)
+        if driver is not None:
+            driver.take(transaction, lock)
+
+    def _freed(self, transaction: TransactionId, lock: Lock) -> None:
+        driver = self._drivers.get(lock.owner_id)
+        if driver is not None:
+            driver.untake(transaction, lock)
 
     def driver(self, pipeline_id: int) -> PipelineDriver:
         """Raises `NotFoundError`."""

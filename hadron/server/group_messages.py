@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -11,6 +11,7 @@ from hadron.delivery.driver import GroupDriver
 from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import NotFoundError
+from hadron.model.transactions import DELIVERIES
 from hadron.serving.leading import Leading
 from hadron.state.group_views import GroupSummary
 from hadron.state.groups import GroupOptions
@@ -55,7 +56,19 @@ def _durable(leading: Leading, summary: GroupSummary) -> groups_pb2.ListGroupsRe
         oldest_age_ms=max(0, leading.controller.log_now_ms() - oldest_ms) if oldest_ms else 0,
         dead_letter_stream=letters,
         trouble=trouble,
+        **_in_transactions(leading, summary.group_id),
     )
+
+
+def _in_transactions(leading: Leading, group_id: int) -> dict[str, Any]:
+    count, oldest = leading.locks.summary(DELIVERIES, group_id)
+    if oldest is None:
+        return {}
+    return {
+        "in_transactions": count,
+        "oldest_transaction": str(oldest.transaction),
+        "oldest_transaction_ms": max(0, leading.controller.log_now_ms() - oldest.since_ms),
+    }
 
 
 def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:

@@ -260,7 +260,7 @@ def _describe_instance(
             stages.append(_Instances.Stage(name=declared.name, status="waiting"))
             continue
         status = _STAGE_STATUS[stage.status]
-        if status == "ready" and item.instance_id in driver.dispatch.assigned(stage.name):
+        if status == "ready" and driver.dispatch.is_out(stage.name, item.instance_id):
             status = "running"
         stages.append(
             _Instances.Stage(

@@ -10,6 +10,7 @@ from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
+from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
 
 
@@ -36,12 +37,18 @@ class Leading:
     """One leadership, from the ballot that was won to the one that ends it."""
 
     def __init__(
-        self, replica_set: str, controller: Controller, catalog: Catalog, visible: VisibleStreams
+        self,
+        replica_set: str,
+        controller: Controller,
+        catalog: Catalog,
+        visible: VisibleStreams,
+        locks: LockTable,
     ) -> None:
         self.replica_set = replica_set
         self.controller = controller
         self.catalog = catalog
         self.visible = visible
+        self.locks = locks
         self._parts: dict[type[Part], Part] = {}
 
     def add(self, parts: Iterable[Part]) -> None:

@@ -6,15 +6,16 @@ whose it is, so there is no deadlock (PROTOCOL E2). Locks of one kind never over
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from hadron.model.errors import ConflictError, RequestError
 from hadron.model.ports import Database
 from hadron.model.ranges import Range
 from hadron.model.tables import PREFIX
-from hadron.model.transactions import DELIVERIES, STAGES, Lock
+from hadron.model.transactions import DELIVERIES, STAGES, Lock, TransactionId
 from hadron.state import participations
 from hadron.state.machine import Context, Feature
+from hadron.state.participations import PARTICIPATION
 
 LOCK: Final = PREFIX + "lock"
 
@@ -44,6 +45,11 @@ _HAS: Final = (
     " ORDER BY kind, owner_id, name, first"
 )
 _RELEASE: Final = f"DELETE FROM {LOCK} WHERE prepared_lsn = ?"
+_ALL: Final = (
+    "SELECT l.kind, l.owner_id, l.name, l.first, l.last, p.replica_set, p.epoch, p.incarnation,"
+    f" p.number, p.since_ms FROM {LOCK} l JOIN {PARTICIPATION} p USING (prepared_lsn)"
+    " ORDER BY l.kind, l.owner_id, l.name, l.first"
+)
 _OF_OWNER: Final = f"SELECT first, last FROM {LOCK} WHERE {_OF} ORDER BY first"
 
 
@@ -103,8 +109,13 @@ def _within(db: Database, lock: Lock, wanted: Range) -> list[tuple[int, int, int
 
 
 def _conflict(db: Database, lock: Lock, found: Range, prepared_lsn: int) -> ConflictError:
+    return conflict(participations.name_of(db, prepared_lsn), lock, found)
+
+
+def conflict(transaction: TransactionId, lock: Lock, found: Range) -> ConflictError:
+    """What `lock` wants of `found` the transaction has."""
     return ConflictError(
-        f"transaction {participations.name_of(db, prepared_lsn)} holds {_label(lock, found)}",
+        f"transaction {transaction} holds {_label(lock, found)}",
         "it is over within minutes: try again then, or leave it to that one",
     )
 
@@ -125,7 +136,27 @@ FEATURE: Final = Feature(name="locks", tables=_TABLES)
 # --- reading ------------------------------------------------------------------------------------
 
 
+class HeldLock(NamedTuple):
+    """What a transaction that is prepared here has of one group or stage.
+
+    Attributes:
+        since_ms: when it began here.
+    """
+
+    transaction: TransactionId
+    since_ms: int
+    lock: Lock
+
+
+def all_held(db: Database) -> list[HeldLock]:
+    """What transactions that are prepared here hold. A leader begins with it: it is not delivered,
+    nor handed to a runner."""
+    return [
+        HeldLock(TransactionId(*transaction), since_ms, Lock(kind, owner_id, name, ((a, b),)))
+        for kind, owner_id, name, a, b, *transaction, since_ms in db.execute(_ALL)
+    ]
+
+
 def locked(db: Database, kind: str, owner_id: int, name: str = "") -> list[Range]:
-    """What transactions that are prepared here hold of a group's deliveries or a stage's instances;
-    ascending. What a leader begins with: it is not delivered, nor handed to a runner."""
+    """The same of one group or stage; ascending."""
     return [(first, last) for first, last in db.execute(_OF_OWNER, (kind, owner_id, name))]

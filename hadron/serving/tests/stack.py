@@ -28,10 +28,12 @@ from hadron.replication.feeding import Feeding, Tuning
 from hadron.replication.follower import FollowerLog
 from hadron.replication.watermark import Watermark
 from hadron.serving.catalog import Catalog
+from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
 from hadron.state import schema, streams
 from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted
+from hadron.state.locks import all_held
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch, Appended
 from hadron.storage.store import Store
@@ -137,6 +139,7 @@ class Stack:
         )
         self.catalog: Catalog
         self.visible: VisibleStreams
+        self.locks: LockTable
         self.groups: Groups
         self.pipelines: Pipelines
 
@@ -146,15 +149,24 @@ class Stack:
         await controller.execute(
             LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, MACHINE.version)
         )
-        bounds, objects, index = await controller.query(
-            lambda db: (streams.all_bounds(db), schema.all_objects(db), schema.current_index(db))
+        bounds, objects, index, held = await controller.query(
+            lambda db: (
+                streams.all_bounds(db),
+                schema.all_objects(db),
+                schema.current_index(db),
+                all_held(db),
+            )
         )
         self.catalog = Catalog(objects, index)
         self.visible = VisibleStreams(self.store, self.ballot, bounds, SET, self.catalog)
         self.catalog.observe(controller.observers)
         self.visible.observe(controller.observers)
-        self.groups = Groups(controller, self.visible, self.catalog, SET, self.random)
-        self.pipelines = Pipelines(controller, self.catalog, self.visible, self.clock, SET)
+        self.locks = LockTable(held, controller.log_now_ms)
+        self.locks.observe(controller.observers)
+        self.groups = Groups(controller, self.visible, self.catalog, SET, self.random, self.locks)
+        self.pipelines = Pipelines(
+            controller, self.catalog, self.visible, self.clock, SET, self.locks
+        )
 
     def peer(self, name: str, lsn: int | None = None) -> None:
         """`name` has everything, or everything up to `lsn`, on its disk."""

@@ -58,7 +58,7 @@ def test_names_are_read_back_from_the_tables() -> None:
 
 def test_a_leader_that_is_behind_says_so_and_not_that_there_is_nothing() -> None:
     nothing: Any = None
-    leading = Leading("local/p0", nothing, Catalog([stream("a", 1)], 2), nothing)
+    leading = Leading("local/p0", nothing, Catalog([stream("a", 1)], 2), nothing, nothing)
     for object_id, name in ((3, ""), (0, "new")):
         with pytest.raises(MetadataBehindError, match="at index 2, not yet at 3"):
             leading.find("Stream", "", name, object_id, 3)

@@ -133,7 +133,7 @@ class Range(_message.Message):
     def __init__(self, delivery: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class SubscribeEvent(_message.Message):
-    __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end")
+    __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end", "conflict")
     class Opened(_message.Message):
         __slots__ = ("ballot", "floor", "options", "fence")
         BALLOT_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,13 @@ class SubscribeEvent(_message.Message):
     class Heartbeat(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
+    class Conflict(_message.Message):
+        __slots__ = ("ranges", "transaction")
+        RANGES_FIELD_NUMBER: _ClassVar[int]
+        TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+        ranges: _containers.RepeatedCompositeFieldContainer[Range]
+        transaction: str
+        def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., transaction: _Optional[str] = ...) -> None: ...
     class BatchEnd(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
@@ -188,13 +195,15 @@ class SubscribeEvent(_message.Message):
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     BATCH_END_FIELD_NUMBER: _ClassVar[int]
+    CONFLICT_FIELD_NUMBER: _ClassVar[int]
     opened: SubscribeEvent.Opened
     delivery: SubscribeEvent.Delivery
     acked: SubscribeEvent.Acked
     revoked: SubscribeEvent.Revoked
     heartbeat: SubscribeEvent.Heartbeat
     batch_end: SubscribeEvent.BatchEnd
-    def __init__(self, opened: _Optional[_Union[SubscribeEvent.Opened, _Mapping]] = ..., delivery: _Optional[_Union[SubscribeEvent.Delivery, _Mapping]] = ..., acked: _Optional[_Union[SubscribeEvent.Acked, _Mapping]] = ..., revoked: _Optional[_Union[SubscribeEvent.Revoked, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeEvent.Heartbeat, _Mapping]] = ..., batch_end: _Optional[_Union[SubscribeEvent.BatchEnd, _Mapping]] = ...) -> None: ...
+    conflict: SubscribeEvent.Conflict
+    def __init__(self, opened: _Optional[_Union[SubscribeEvent.Opened, _Mapping]] = ..., delivery: _Optional[_Union[SubscribeEvent.Delivery, _Mapping]] = ..., acked: _Optional[_Union[SubscribeEvent.Acked, _Mapping]] = ..., revoked: _Optional[_Union[SubscribeEvent.Revoked, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeEvent.Heartbeat, _Mapping]] = ..., batch_end: _Optional[_Union[SubscribeEvent.BatchEnd, _Mapping]] = ..., conflict: _Optional[_Union[SubscribeEvent.Conflict, _Mapping]] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("namespace", "stream", "limit", "after_stream_id", "after_group")
@@ -213,7 +222,7 @@ class ListGroupsRequest(_message.Message):
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups", "more", "last_stream_id", "last_group")
     class Group(_message.Message):
-        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped", "ephemeral", "dead_lettered", "oldest_append_ms", "oldest_age_ms", "dead_letter_stream", "trouble")
+        __slots__ = ("namespace", "stream", "partition", "group", "floor", "next_offset", "acknowledged_above", "in_flight", "members", "skipped", "ephemeral", "dead_lettered", "oldest_append_ms", "oldest_age_ms", "dead_letter_stream", "trouble", "in_transactions", "oldest_transaction", "oldest_transaction_ms")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         STREAM_FIELD_NUMBER: _ClassVar[int]
         PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +239,9 @@ class ListGroupsResponse(_message.Message):
         OLDEST_AGE_MS_FIELD_NUMBER: _ClassVar[int]
         DEAD_LETTER_STREAM_FIELD_NUMBER: _ClassVar[int]
         TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        IN_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+        OLDEST_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+        OLDEST_TRANSACTION_MS_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         stream: str
         partition: str
@@ -246,7 +258,10 @@ class ListGroupsResponse(_message.Message):
         oldest_age_ms: int
         dead_letter_stream: str
         trouble: str
-        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ..., ephemeral: _Optional[bool] = ..., dead_lettered: _Optional[int] = ..., oldest_append_ms: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., dead_letter_stream: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+        in_transactions: int
+        oldest_transaction: str
+        oldest_transaction_ms: int
+        def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., floor: _Optional[int] = ..., next_offset: _Optional[int] = ..., acknowledged_above: _Optional[int] = ..., in_flight: _Optional[int] = ..., members: _Optional[int] = ..., skipped: _Optional[int] = ..., ephemeral: _Optional[bool] = ..., dead_lettered: _Optional[int] = ..., oldest_append_ms: _Optional[int] = ..., oldest_age_ms: _Optional[int] = ..., dead_letter_stream: _Optional[str] = ..., trouble: _Optional[str] = ..., in_transactions: _Optional[int] = ..., oldest_transaction: _Optional[str] = ..., oldest_transaction_ms: _Optional[int] = ...) -> None: ...
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     LAST_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
