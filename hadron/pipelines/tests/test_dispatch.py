@@ -6,7 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from hadron.model.transactions import TransactionId
 from hadron.pipelines.dispatch import Dispatch, Runner
+
+T = TransactionId("local/p1", 1, 7, 1)
 
 
 def assigned(dispatch: Dispatch, stage: str = "a") -> set[int]:
@@ -75,6 +78,8 @@ class Assignments(RuleBasedStateMachine):
         self.dispatch = Dispatch()
         self.runners: dict[int, Runner] = {}
         self.held: dict[int, tuple[int, float]] = {}
+        self.taken: dict[int, int] = {}
+        """Instances that a transaction ends, and who had each of them."""
         self.now = 0.0
         self.next_id = 0
 
@@ -99,7 +104,8 @@ class Assignments(RuleBasedStateMachine):
             return
         if again:
             self.next_id = 0
-        ids = [n for n in range(self.next_id, self.next_id + 9) if n not in self.held][:count]
+        out = {*self.held, *self.taken}
+        ids = [n for n in range(self.next_id, self.next_id + 9) if n not in out][:count]
         self.next_id += 9
         if ids:
             deadline = self.now + timeout
@@ -111,6 +117,23 @@ class Assignments(RuleBasedStateMachine):
         self.dispatch.settle("a", ids)
         for instance in ids:
             self.held.pop(instance, None)
+            self.taken.pop(instance, None)
+
+    @rule(ids=st.lists(st.integers(0, 30), max_size=5))
+    def take(self, ids: list[int]) -> None:
+        self.dispatch.take("a", T, ids)
+        for instance in ids:
+            self.taken.setdefault(instance, self.held.pop(instance, (0, 0.0))[0])
+
+    @rule(ids=st.lists(st.integers(0, 30), max_size=5), timeout=st.integers(1, 5))
+    def untake(self, ids: list[int], timeout: int) -> None:
+        deadline = self.now + timeout
+        self.dispatch.untake("a", T._replace(number=2), ids, deadline)
+        self.dispatch.untake("a", T, ids, deadline)
+        for instance in ids:
+            runner = self.taken.pop(instance, 0)
+            if runner in self.runners:
+                self.held[instance] = runner, deadline
 
     @rule(seconds=st.integers(1, 3))
     def expire(self, seconds: int) -> None:
@@ -120,7 +143,9 @@ class Assignments(RuleBasedStateMachine):
 
     @invariant()
     def it_is_the_model(self) -> None:
-        assert assigned(self.dispatch) == set(self.held)
+        assert assigned(self.dispatch) == {*self.held, *self.taken}
+        assert self.dispatch.count("a") == len(self.held) + len(self.taken)
+        assert all(self.dispatch.is_out("a", n) for n in self.taken)
         deadlines = [deadline for _, deadline in self.held.values()]
         assert self.dispatch.next_deadline() == min(deadlines, default=None)
 

@@ -1,0 +1,234 @@
+"""Records that transactions acknowledge: what becomes of them, and what their members hear."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from hadron.delivery.tests.support import Consumer, progress
+from hadron.model.errors import ConflictError
+from hadron.model.ranges import Range
+from hadron.model.transactions import DELETED, DELIVERIES, DONE, Lock, TransactionId
+from hadron.serving.tests.stack import SET, Stack, leading
+from hadron.state import groups
+from hadron.state.decisions import Decide
+from hadron.state.groups import AckRecords, Progress
+from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.machine import encode
+from hadron.wire.messages import groups_pb2
+
+A, B = TransactionId("local/p1", 1, 7, 1), TransactionId("local/p1", 1, 7, 2)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with leading(tmp_path) as stack:
+        await stack.stream("flights")
+        yield stack
+
+
+async def group_id(stack: Stack) -> int:
+    ((found,),) = await stack.rows("SELECT group_id FROM hadron_group")
+    assert isinstance(found, int)
+    return found
+
+
+async def prepare(stack: Stack, transaction: TransactionId, *ranges: Range) -> int:
+    command = AckRecords(await group_id(stack), ranges)
+    prepared = await stack.controller.execute(WriteIntents(transaction, 0, (encode(command),)))
+    lsn: int = prepared.prepared_lsn
+    return lsn
+
+
+async def finish(stack: Stack, transaction: TransactionId, lsn: int) -> Any:
+    return await stack.controller.execute(FinishTransaction(transaction, lsn, 1))
+
+
+async def abort(stack: Stack, transaction: TransactionId) -> None:
+    await stack.controller.execute(AbortTransaction(transaction))
+
+
+async def member_of(stack: Stack, records: int = 4, **options: Any) -> Consumer:
+    await stack.append(1, *[b"x"] * records)
+    return await Consumer(stack).join(**options)
+
+
+class TestAParticipant:
+    async def test_what_is_prepared_is_the_transactions_until_it_is_done(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        member = await member_of(stack, ack_deadline_ms=10_000)
+        await member.until(0, 1, 2, 3)
+        lsn = await prepare(stack, A, (1, 2))
+        other = await Consumer(stack).join()
+        mock_clock.jump(30.0)
+        await other.until(0, 3)
+        assert len(member.events("revoked")[0].ranges) == 2
+        assert await finish(stack, A, lsn) == (DONE,)
+        assert [row[1:] for row in await progress(stack)] == [(1, 2)]
+        assert member.session.member.credit == 100
+        other.acknowledge(0, 0)
+        other.acknowledge(3, 3, token=1)
+        assert await other.confirmed(1) == []
+        assert await progress(stack) == [(4, None, None)]
+        assert other.driver.floor == 4
+
+    async def test_its_holder_is_told_whose_it_is(self, stack: Stack) -> None:
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        await prepare(stack, A, (1, 2))
+        member.acknowledge(0, 3, token=1)
+        (refused,) = await member.confirmed(1)
+        assert (refused.first_offset, refused.last_offset) == (0, 3)
+        member.refuse(1, 0.0)
+        told = member.events("conflict")
+        assert [(each.transaction, each.ranges[0].first_offset) for each in told] == [
+            (str(A), 1),
+            (str(A), 1),
+        ]
+        assert [row[1:] for row in await progress(stack)] == [(3, 3)]
+        await abort(stack, A)
+        member.acknowledge(1, 2, token=2, delivery=1)
+        assert await member.confirmed(2) == []
+        assert await progress(stack) == [(4, None, None)]
+
+    async def test_who_is_still_at_work_does_not_lose_it(self, stack: Stack) -> None:
+        member = await member_of(stack, ack_deadline_ms=10_000)
+        await member.until(0, 1, 2, 3)
+        await prepare(stack, A, (0, 3))
+        item = groups_pb2.Range(delivery=1, first_offset=0, last_offset=3)
+        member.say(extend=groups_pb2.SubscribeRequest.Extend(ranges=[item]))
+        assert member.events("revoked") == []
+
+    async def test_after_a_rollback_somebody_else_gets_what_its_member_left(
+        self, stack: Stack
+    ) -> None:
+        member = await member_of(stack, max_attempts=3, dead_letter_stream=await letters(stack))
+        await member.until(0, 1, 2, 3)
+        await prepare(stack, A, (0, 1))
+        member.leave()
+        other = await Consumer(stack).join()
+        await other.until(2, 3)
+        await abort(stack, A)
+        await other.until(2, 3, 0, 1)
+        assert [each.attempt for each in other.deliveries] == [2, 2]
+        tried = await stack.rows("SELECT first, last, attempts FROM hadron_group_attempt")
+        assert tried == [(0, 3, 1)]
+
+    async def test_a_group_without_members_is_remembered_meanwhile(self, stack: Stack) -> None:
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        lsn = await prepare(stack, A, (0, 1))
+        member.leave()
+        await wait_all_tasks_blocked(0.001)
+        assert stack.groups.live(1, "billing") is not None
+        await finish(stack, A, lsn)
+        await wait_all_tasks_blocked(0.001)
+        assert stack.groups.live(1, "billing") is None
+
+    async def test_who_joins_later_is_not_given_it(self, stack: Stack) -> None:
+        member = await member_of(stack, 4)
+        await member.until(0, 1, 2, 3)
+        member.leave()
+        await wait_all_tasks_blocked(0.001)
+        assert stack.groups.live(1, "billing") is None
+        await prepare(stack, A, (1, 2))
+        other = await Consumer(stack).join()
+        await other.until(0, 3)
+        await abort(stack, A)
+        await other.until(0, 3, 1, 2)
+
+    async def test_in_order_what_follows_waits_for_its_end(self, stack: Stack) -> None:
+        member = await member_of(stack, 3, order=groups.ORDER_STRICT)
+        await member.until(0)
+        lsn = await prepare(stack, A, (0, 0))
+        await wait_all_tasks_blocked(0.001)
+        assert member.offsets == [0]
+        assert f"transaction {A} is acknowledging" in member.driver.machine.held_back(3)
+        await finish(stack, A, lsn)
+        await member.until(0, 1)
+
+    async def test_what_is_reset_meanwhile_is_not_done(self, stack: Stack) -> None:
+        member = await member_of(stack, 2)
+        await member.until(0, 1)
+        lsn = await prepare(stack, A, (0, 1))
+        await stack.groups.reset(1, "billing", "earliest", force=True)
+        other = await Consumer(stack).join()
+        await other.until(0, 1)
+        assert await finish(stack, A, lsn) == (DELETED,)
+        other.acknowledge(0, 1, token=1)
+        assert await other.confirmed(1) == []
+
+    async def test_a_deletion_ends_it_too(self, stack: Stack) -> None:
+        member = await member_of(stack, 2)
+        await member.until(0, 1)
+        lsn = await prepare(stack, A, (0, 1))
+        await stack.groups.delete(1, "billing", force=True)
+        assert await finish(stack, A, lsn) == (DELETED,)
+        assert stack.locks.held(DELIVERIES, 1) == []
+
+
+class TestTheDriversOwn:
+    """Statements of the own replica set's transactions are in no table before they are decided."""
+
+    async def test_they_are_taken_while_their_transaction_is_open(self, stack: Stack) -> None:
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        own = TransactionId.of(SET, stack.controller.ballot, 1)
+        command = AckRecords(await group_id(stack), ((0, 1),))
+        lock = Lock(DELIVERIES, command.group_id, "", command.ranges)
+        assert stack.locks.take(own, [lock]) == [lock]
+        with pytest.raises(ConflictError, match=f"transaction {own} holds offsets 0 to 1"):
+            stack.locks.take(A, [lock])
+        member.acknowledge(0, 3, token=1)
+        assert await member.confirmed(1) != []
+        await stack.controller.execute(Decide(own, (), (encode(command),)))
+        assert await progress(stack) == [(4, None, None)]
+        assert (member.driver.floor, member.driver.machine.taken.records) == (4, 0)
+        assert stack.locks.held(DELIVERIES, command.group_id) == []
+
+    async def test_rolled_back_they_are_their_members_again(self, stack: Stack) -> None:
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        own = TransactionId.of(SET, stack.controller.ballot, 1)
+        lock = Lock(DELIVERIES, await group_id(stack), "", ((0, 1),))
+        stack.locks.free(own, stack.locks.take(own, [lock]))
+        member.acknowledge(0, 3, token=1)
+        assert await member.confirmed(1) == []
+
+    async def test_what_was_decided_while_somebody_joins(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read of the group is older than what a transaction has acknowledged since."""
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        member.leave()
+        await wait_all_tasks_blocked(0.001)
+        command = AckRecords(await group_id(stack), ((0, 1),))
+        own = TransactionId.of(SET, stack.controller.ballot, 1)
+        original = stack.groups._create
+        times = 0
+
+        async def create(*given: Any) -> Progress:
+            nonlocal times
+            times += 1
+            found = await original(*given)
+            if times == 1:
+                await stack.controller.execute(Decide(own, (), (encode(command),)))
+            return found
+
+        monkeypatch.setattr(stack.groups, "_create", create)
+        with trio.fail_after(10):
+            other = await Consumer(stack).join()
+            await other.until(2, 3)
+        assert times == 2
+
+
+async def letters(stack: Stack) -> str:
+    await stack.stream("letters")
+    return "letters"
