@@ -571,6 +571,7 @@ class TestTransactions:
     ) -> None:
         driver, runner = await self.begin(stack)
         lsn = await self.prepare(stack, 1)
+        await wait_all_tasks_blocked(0.01)
         mock_clock.jump(61.0)
         await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
         for attempt in (complete(driver, "decide", [1], outputs=0), fail(driver, "decide", [1])):
@@ -585,11 +586,13 @@ class TestTransactions:
     ) -> None:
         driver, runner = await self.begin(stack)
         await self.prepare(stack, 1, 2)
+        await wait_all_tasks_blocked(0.01)
         mock_clock.jump(61.0)
         await wait_all_tasks_blocked(0.001)
         await stack.controller.execute(AbortTransaction(self.T))
         assert (driver.dispatch.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
         await complete(driver, "decide", [1], outputs=0)
+        await wait_all_tasks_blocked(0.01)
         mock_clock.jump(61.0)
         await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
 
