@@ -176,6 +176,9 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
         "oldest_age_ms": group.oldest_age_ms,
         "oldest": _duration(group.oldest_age_ms) if group.oldest_append_ms else "",
         "in_flight": group.in_flight,
+        "in_transactions": group.in_transactions,
+        "oldest_transaction": group.oldest_transaction,
+        "oldest_transaction_ms": group.oldest_transaction_ms,
         "members": group.members,
         "skipped": group.skipped,
         "dead_lettered": group.dead_lettered,
@@ -333,6 +336,13 @@ def _in_words(described: dict[str, Any]) -> str:
     ):
         if described[field]:
             parts.append(f"{described[field]} {text}")
+    group = described["group"]
+    if group["in_transactions"]:
+        age = _duration(group["oldest_transaction_ms"])
+        parts.append(
+            f"{group['in_transactions']} in transactions, the oldest one for {age}: "
+            f"{group['oldest_transaction']}"
+        )
     if described["held_back"]:
         parts.append(f"held back: {described['held_back']}")
     given_back = [

@@ -27,6 +27,7 @@ from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
+    ConflictError,
     DeadlineExceededError,
     HadronError,
     NotFoundError,
@@ -230,8 +231,9 @@ class GroupDriver:
         if self._closed:
             return
         _log.error("group %s is served anew: %s", self.origin.group, reason)
-        if isinstance(reason, NotReadyError):
-            # Members take that for a reset, and forget what they have acknowledged.
+        if isinstance(reason, NotReadyError | ConflictError):
+            # Members take the one for a reset, and forget what they have acknowledged. The other
+            # is not theirs: a transaction was prepared while one acknowledged what it has.
             reason = PeerError(
                 f"group {self.origin.group!r} is served anew: {reason.message}",
                 "members join again",

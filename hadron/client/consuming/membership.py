@@ -19,6 +19,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.consuming.acks import LateAcks
 from hadron.client.consuming.channel import Channel, Parcel
 from hadron.model.errors import (
+    ConflictError,
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
@@ -66,6 +67,8 @@ class Membership:
         """The leader has said that the member may expect parcels."""
         self.failure: HadronError | None = None
         self.trouble: HadronError | None = None
+        self.conflict: ConflictError | None = None
+        """The latest, since all that was acknowledged counted."""
         self.options: groups_pb2.GroupOptions | None = None
         """What the group has, once the leader has said so."""
         self.outage = Outage(self.partition)
@@ -112,6 +115,8 @@ class Membership:
                 first, last = entry.first_offset, entry.last_offset
                 channel.revoke(entry.delivery, first, last)
                 self._on_revoked(channel, entry.delivery, first, last)
+        elif kind == "conflict":
+            self._conflicted(message.conflict)
         elif kind == "opened":
             channel.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
@@ -225,6 +230,15 @@ class Membership:
             changed.set()
         self._on_change()
 
+    def _conflicted(self, conflict: groups_pb2.SubscribeEvent.Conflict) -> None:
+        spans = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in conflict.ranges)
+        self.conflict = error = ConflictError(
+            f"transaction {conflict.transaction} holds offsets {spans} of group "
+            f"{self._opening.open.group} at {self.partition}: it acknowledges them, or nobody does",
+            "acknowledge a record in a transaction or alone, not both",
+        )
+        _log.warning("%s", error.message)
+
     # --- signs of life --------------------------------------------------------------------------
 
     def beat(self, misses: int) -> None:
@@ -286,7 +300,8 @@ class Membership:
     async def flush(self, timeout_s: float) -> None:
         """Until every ack so far is committed, over lost calls too.
 
-        Raises `ConnectionLostError` when some did not count, or when it takes too long. All who
+        Raises `ConflictError` when a transaction had some of the records, `ConnectionLostError`
+        when others did not count, or when it takes too long. All who
         wait at the same time hear of it, and of what nobody waited for the next one.
         """
         known = self._late.told
@@ -304,6 +319,8 @@ class Membership:
                     await self._changed.wait()
         lost = self._late.told = self._late.lost
         if lost > known:
+            if self.conflict is not None:
+                raise self.conflict
             raise ConnectionLostError(
                 f"up to {lost - known} acknowledgements to {self.partition} came too late: others "
                 "have the records, their attempts were used up, the group was reset, or the log "
@@ -317,3 +334,4 @@ class Membership:
                 f"acknowledgements to {self.partition} are not confirmed in time: {trouble}",
                 "their records may be delivered again",
             )
+        self.conflict = None

@@ -172,6 +172,23 @@ class TestAParticipant:
         assert await finish(stack, A, lsn) == (DELETED,)
         assert stack.locks.held(DELIVERIES, 1) == []
 
+    async def test_an_acknowledgement_that_the_log_has_after_the_prepare(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The leader had counted it: the group is served anew, and its members hear of it."""
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        with monkeypatch.context() as patch:
+            # As if it was not committed yet.
+            patch.setattr(member.driver, "take", lambda *_: None)
+            await prepare(stack, A, (1, 1))
+        member.acknowledge(0, 1)
+        await member.call.until(lambda: member.call.failure is not None)
+        assert "is served anew" in str(member.call.failure)
+        other = await Consumer(stack).join()
+        await other.until(0, 2, 3)
+        assert await progress(stack) == [(0, None, None)]
+
 
 class TestTheDriversOwn:
     """Statements of the own replica set's transactions are in no table before they are decided."""

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from hadron.client import Client
+from hadron.model.errors import ConflictError
 from hadron.model.transactions import DONE, TransactionId
 from hadron.node.tests.support import STREAM, make_stream, send
 from hadron.node.tests.test_resync import promoted
@@ -102,3 +103,24 @@ async def test_in_order_nothing_passes_it_over_a_failover(tmp_path: Path, clock:
             assert f"transaction {T} is acknowledging offset 0" in group.held_back
             await execute(nodes, "n1", FinishTransaction(T, prepared.prepared_lsn, 1))
             assert await given(client, "strict", within_s=3.0) == [1, 2]
+
+
+async def test_who_acknowledges_it_alone_is_told_whose_it_is(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 1) as nodes:
+        await make_stream(nodes)
+        async with nodes.client() as client:
+            await send(client, ["0", "1"])
+            async with client.subscribe(STREAM, group="g") as subscription:
+                first, second = await anext(subscription), await anext(subscription)
+                await prepare(nodes, (0, 0))
+                await first.ack()
+                await second.ack()
+                with pytest.raises(ConflictError, match=f"transaction {T} holds offsets 0 to 0"):
+                    await subscription.flush()
+                await execute(nodes, "n1", AbortTransaction(T))
+                await first.ack()
+                await subscription.flush()
+            (group,) = await client.describe_group(STREAM, "g")
+            assert group.group.floor == 2

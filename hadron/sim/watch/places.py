@@ -1,7 +1,8 @@
 """PROTOCOL D2: where each record of a group is, on the leader that serves the group.
 
 Between the floor and the cursor a record is acknowledged, or is to be; or it is in one other place:
-with a member, on its way to one once more, or in line behind one of its key. In none of them it is
+with a member, on its way to one once more, taken by a transaction, or in line behind one of its
+key. In none of them it is
 forgotten; in two it is dealt with twice. A key is busy for the sake of such a record, or for ever.
 
 What is between two places for a moment is there the next time that somebody looks.
@@ -86,6 +87,9 @@ def _places(machine: Group) -> Counter[int]:
             found.update(range(first, last + 1))
     for first, last in machine.waiting.ranges():
         found.update(range(first, last + 1))
+    for first, last, taken in machine.taken.ranges():
+        if taken.place is not None:
+            found.update(range(first, last + 1))
     if machine.keys is not None:
         for line in machine.keys._lines.values():
             found.update(offset for offset in line if offset >= machine.dropped_below)

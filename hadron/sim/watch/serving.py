@@ -101,6 +101,14 @@ class Serving:
                 if number in dues and number in held:
                     dues[number] = self._due(driver, now)
 
+    def moved(self, driver: GroupDriver, before: dict[int, int]) -> None:
+        """Transactions have taken records, or given them back: the deadline begins again of what is
+        left of each delivery. `before` says how many records each had."""
+        now, dues = trio.current_time(), self._dues.get(driver, {})
+        for delivery in driver.machine.held:
+            if delivery.number in dues and before.get(delivery.number) != len(delivery.held):
+                dues[delivery.number] = self._due(driver, now)
+
     def _due(self, driver: GroupDriver, now: float) -> float:
         return now + driver.progress.options.ack_deadline_ms / 1_000
 

@@ -29,6 +29,8 @@ class HearsGroups:
                     "pump": self.works,
                     "leave": self.works,
                     "_expire": self.works,
+                    "take": self.moves,
+                    "untake": self.moves,
                     "close": self.works,
                     "_carry_out": self.exhausts,
                     "_dead_letters_written": self.settles,
@@ -61,6 +63,14 @@ class HearsGroups:
             original(driver, *given)
 
         return work
+
+    def moves(self, original: Any) -> Any:
+        def move(driver: GroupDriver, *given: Any) -> None:
+            before = {each.number: len(each.held) for each in driver.machine.held}
+            original(driver, *given)
+            self._known.serving.moved(driver, before)
+
+        return move
 
     def exhausts(self, original: Any) -> Any:
         def carry_out(driver: GroupDriver, effects: Effects) -> None:
