@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
         ClosedError,
+        CommitUnknownError,
         ConfigurationError,
         ConflictError,
         ConnectionLostError,
@@ -70,6 +71,7 @@ __version__: str
 
 _ERRORS = (
     "ClosedError",
+    "CommitUnknownError",
     "ConfigurationError",
     "ConflictError",
     "ConnectionLostError",
@@ -130,6 +132,7 @@ __all__ = [
     "Client",
     "ClosedError",
     "CloudEvent",
+    "CommitUnknownError",
     "ConfigurationError",
     "ConflictError",
     "ConnectionLostError",

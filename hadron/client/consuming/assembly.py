@@ -9,12 +9,14 @@ from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.settings import MemberSettings
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.schema.catalog import Catalog
+from hadron.client.transactions.calls import TransactionCalls
 from hadron.model.errors import RequestError
 
 
 async def open_subscription(
     session: Session,
     catalog: Catalog,
+    transactions: TransactionCalls,
     stream: str,
     partitions: Sequence[str] | None,
     settings: MemberSettings,
@@ -36,4 +38,4 @@ async def open_subscription(
         follows=partitions is None,
         open_timeout_s=session.request_timeout_s,
     )
-    return Subscription(consumer)
+    return Subscription(consumer, transactions)
