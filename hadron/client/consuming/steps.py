@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from math import inf
 from typing import Any, Final
@@ -35,7 +35,7 @@ from hadron.client.transactions.contents import Claim, Claimable, Claimed, Publi
 from hadron.client.transactions.settings import TransactionSettings
 from hadron.client.transactions.work import State, Work
 from hadron.model.backoff import Backoff
-from hadron.model.errors import CommitUnknownError, HadronError
+from hadron.model.errors import CommitUnknownError, ConnectionLostError, HadronError
 from hadron.model.limits import MAX_BATCH_WAIT_MS, MAX_IN_FLIGHT
 from hadron.model.record import Headers, Record
 
@@ -60,9 +60,16 @@ class Step:
     """
 
     def __init__(
-        self, work: Work, source: Source, parcels: list[Parcel], records: list[Record]
+        self,
+        work: Work,
+        source: Source,
+        turn: Callable[[Step], Awaitable[None]],
+        parcels: list[Parcel],
+        records: list[Record],
     ) -> None:
+        """`turn`: returns once it may be committed."""
         self.records = records
+        self._turn = turn
         self._source = source
         self.attempt = max(parcel.attempt for parcel in parcels)
         self._work = work
@@ -115,8 +122,10 @@ class Step:
         self._work.ack(delivery)
 
     async def commit(self) -> None:
-        """Commit now, before the body goes on, or leaves the loop. Raises why it is not committed;
-        the records are delivered again then."""
+        """Commit now, before the body goes on, or leaves the loop. Raises why it is not committed,
+        which may be that the step before it was not; the records are delivered again then."""
+        self._work.is_settled = True
+        await self._turn(self)
         await self._commit()
 
     async def rollback(self) -> None:
@@ -201,7 +210,8 @@ class Steps:
                 parcels, records = found
                 settings = msgspec.structs.replace(self._settings, driver=parcels[0].partition)
                 work = self._calls.begin(settings)
-                self._step = Step(work, self._consumer.source, parcels, records)
+                source = self._consumer.source
+                self._step = Step(work, source, self._turn, parcels, records)
                 return self._step
             # It has failed while nothing else had arrived.
             _give_back(found[0])
@@ -232,6 +242,18 @@ class Steps:
             _give_back(step._parcels)
         finally:
             done.set()
+
+    async def _turn(self, step: Step) -> None:
+        """Until the step before it is committed. Raises why it is not."""
+        if not await self._settle():
+            error = self._failed
+            assert error is not None
+            step._work.rollback(
+                ConnectionLostError(
+                    f"the step before this one was not committed: {error.message}",
+                    "its records, and these, are delivered again",
+                )
+            )
 
     async def _settle(self) -> bool:
         """Until the step that is being committed has its outcome; whether all up to it have."""

@@ -145,6 +145,9 @@ class FakeDriver(FakeNode):
             self.cut_before -= 1
             self.cut()
             return
+        if not self.are_held(self.open[number]):
+            self.roll_back(number, RequestError("others have got the records meanwhile"))
+            return
         held = self.open.pop(number)
         results = self.outcomes[number] = self.do(held)
         if self.cut_after:
@@ -175,6 +178,21 @@ class FakeDriver(FakeNode):
             transactions_pb2.ReplicaSetResults(replica_set=name, results=of_set)
             for name, of_set in results.items()
         ]
+
+    def are_held(self, held: Held) -> bool:
+        """Whether members have all that is to be acknowledged."""
+        streams = {each.id: name for (kind, name), each in self.objects.items() if kind == "Stream"}
+        for statement, _ in held.statements:
+            said = statement.acknowledge
+            for entry in said.ranges:
+                group = self.groups[streams[said.stream_id], statement.replica_set, said.group]
+                wanted = set(range(entry.first_offset, entry.last_offset + 1))
+                if not any(
+                    wanted <= member.held.get(entry.delivery, (set(), 0))[0]
+                    for member in group.members
+                ):
+                    return False
+        return True
 
     def acknowledge(self, statement: transactions_pb2.Statement, stream: str) -> None:
         said = statement.acknowledge
