@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.lowlevel
 
+from hadron.client.connecting.session import can_retry
 from hadron.client.producing.bulk import check_many, cut, slices
 from hadron.client.producing.new_records import whole_record
 from hadron.client.transactions.contents import (
@@ -312,6 +313,7 @@ class Work:
                 ConnectionLostError(
                     f"transaction {self.id} was rolled back: {reason}",
                     "nothing of it was done: do it again",
+                    retryable=self.error is None or can_retry(self.error),
                 ),
             )
         else:
@@ -390,6 +392,7 @@ class Work:
                 ConnectionLostError(
                     f"transaction {self.id} was rolled back, its driver was lost: {error.message}",
                     "nothing of it was done: do it again",
+                    retryable=can_retry(error),
                 ),
             )
 
