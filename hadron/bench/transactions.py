@@ -51,6 +51,7 @@ _SEND, _ONE, _TWO, _FOUR = "send", "one set", "two sets", "four sets"
 _WIDTHS: Final = {_ONE: 1, _TWO: 2, _FOUR: 4}
 
 _PLAIN, _STEPS = "consume, then publish", "in transactions"
+_GROUPS: Final = {_PLAIN: "plain", _STEPS: "steps"}
 
 _CONSUME_S: Final = 60.0
 """No round takes so long; a bench that does is stopped."""
@@ -273,13 +274,13 @@ async def measure_steps(client: Client, plan: Plan) -> list[Part]:
     works = {_PLAIN: _consume_and_publish, _STEPS: _consume_in_steps}
     for label, work in works.items():
         # What only the first does is nobody's.
-        await work(client, f"warm {label}", min(plan.records, 10 * STEP_RECORDS))
+        await work(client, f"{_GROUPS[label]}-warm", min(plan.records, 10 * STEP_RECORDS))
     known: dict[str, list[float]] = {label: [] for label in works}
     for turn in range(plan.rounds):
         for label, work in works.items() if turn % 2 else reversed(works.items()):
             started = time.perf_counter()
             with anyio.fail_after(_CONSUME_S):
-                await work(client, f"{label} {turn}", plan.records)
+                await work(client, f"{_GROUPS[label]}-{turn}", plan.records)
             known[label].append(plan.records / (time.perf_counter() - started))
     part = Part(
         f"{plan.records:,} records of {plan.record_bytes} B consumed and published again, "
