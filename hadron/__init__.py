@@ -17,12 +17,15 @@ if TYPE_CHECKING:
         Receipt,
         Subscription,
         SyncClient,
+        Transaction,
+        TransactionOutcome,
         connect,
         connect_sync,
     )
     from hadron.client.blocking.faces.deliveries import SyncDelivery
     from hadron.client.blocking.faces.producer import SyncProducer
     from hadron.client.blocking.faces.subscription import SyncSubscription
+    from hadron.client.blocking.faces.transaction import SyncTransaction
     from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
         ClosedError,
@@ -125,6 +128,9 @@ _HOMES = {
     "Delivery": "hadron.client",
     "SyncDelivery": "hadron.client.blocking.faces.deliveries",
     "Receipt": "hadron.client",
+    "Transaction": "hadron.client",
+    "TransactionOutcome": "hadron.client",
+    "SyncTransaction": "hadron.client.blocking.faces.transaction",
     **dict.fromkeys(_ERRORS, "hadron.model.errors"),
 }
 
@@ -175,6 +181,9 @@ __all__ = [
     "SyncDelivery",
     "SyncProducer",
     "SyncSubscription",
+    "SyncTransaction",
+    "Transaction",
+    "TransactionOutcome",
     "TrimmedError",
     "UnknownMethodError",
     "UnreachableError",

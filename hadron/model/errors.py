@@ -156,12 +156,7 @@ class CommitUnknownError(OutcomeUnknownError):
     """
 
     def __init__(
-        self,
-        message: str,
-        hint: str = "",
-        *,
-        retryable: bool | None = None,
-        transaction: str = "",
+        self, message: str, hint: str = "", *, retryable: bool | None = None, transaction: str = ""
     ) -> None:
         super().__init__(message, hint, retryable=retryable)
         self.transaction = transaction

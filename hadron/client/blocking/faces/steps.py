@@ -58,8 +58,8 @@ class SyncStep(StepBase):
         self._call(lambda step: step.ack(delivery))
 
     def commit(self) -> None:
-        """Commit now, before the body goes on, or leaves the loop. Raises why it is not committed;
-        the records are delivered again then.
+        """Commit now, before the body goes on, or leaves the loop. Raises why it is not committed,
+        which may be that the step before it was not; the records are delivered again then.
         """
         self._call(lambda step: step.commit())
 
