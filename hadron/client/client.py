@@ -42,7 +42,6 @@ from hadron.client.schema.declarations import Declarations
 from hadron.client.terms.arguments import names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
-from hadron.client.transactions.calls import TransactionCalls
 from hadron.client.transactions.offered import OffersTransactions
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
@@ -87,7 +86,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
         self._reading = ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
-        self._transactions = TransactionCalls(self._session, self._catalog)
+        self._transactions = self._make_transactions(self._session, self._catalog)
 
     def __repr__(self) -> str:
         return f"<Client of {self._session}>"
@@ -247,9 +246,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
         stream = text_of("stream", stream)
         wanted = names_of("partitions", partitions)
         return Opening(
-            lambda: open_subscription(
-                self._session, self._catalog, self._transactions, stream, wanted, settings
-            ),
+            lambda: open_subscription(self._transactions, stream, wanted, settings),
             "subscription",
             "subscribe",
             f"to {stream!r}, group {group!r}",
@@ -595,9 +592,8 @@ def connect(
 
     Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
     """
-    endpoint = endpoint_of(find_server(url))
     return Client(
-        endpoint,
+        endpoint_of(find_server(url)),
         connect_timeout_s=connect_timeout_s,
         request_timeout_s=request_timeout_s,
         ports=ports,

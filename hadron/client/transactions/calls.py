@@ -64,8 +64,8 @@ class TransactionCalls:
 
     def __init__(self, session: Session, catalog: Catalog) -> None:
         self.now_ms: Callable[[], int] = session.ports.clock.now_ms
-        self._session = session
-        self._catalog = catalog
+        self.session = session
+        self.catalog = catalog
         self._drivers: dict[str, DriverCall] = {}
         self._places: dict[str, Places] = {}
         self._unknown: OrderedDict[TransactionId, Work] = OrderedDict()
@@ -79,13 +79,13 @@ class TransactionCalls:
 
     def begin(self, settings: TransactionSettings) -> Work:
         """Raises `NotFoundError` for a driver that does not exist."""
-        self._session.check_open()
+        self.session.check_open()
         if settings.driver is not None:
             self._check_known(settings.driver)
         return Work(self, settings)
 
     def _check_known(self, replica_set: str) -> None:
-        known = self._session.topology.names()
+        known = self.session.topology.names()
         if replica_set not in known:
             raise NotFoundError(
                 f"no replica set is called {replica_set!r}",
@@ -96,10 +96,10 @@ class TransactionCalls:
 
     def driver(self, home: str) -> DriverCall:
         """The standing call; opened now, and kept, if there is none."""
-        self._session.check_open()
+        self.session.check_open()
         found = self._drivers.get(home)
         if found is None:
-            found = self._drivers[home] = DriverCall(self._session, home)
+            found = self._drivers[home] = DriverCall(self.session, home)
         return found
 
     def is_away(self, replica_set: str) -> bool:
@@ -109,10 +109,10 @@ class TransactionCalls:
 
     async def places(self, stream: str) -> Places:
         """Raises `NotFoundError` for an unknown stream."""
-        item = await self._catalog.stream(stream)
+        item = await self.catalog.stream(stream)
         found = self._places.get(stream)
         if found is None or found.item is not item:
-            first = int(self._session.ports.random.uniform(0, 1 << 16))
+            first = int(self.session.ports.random.uniform(0, 1 << 16))
             found = self._places[stream] = Places(item, first)
         return found
 
@@ -123,7 +123,7 @@ class TransactionCalls:
                 f"a {type(what).__name__} cannot be acknowledged", "give a delivery, or a batch"
             )
         claim = what._claim()
-        if claim.session is not self._session:
+        if claim.session is not self.session:
             what._unclaim()
             raise RequestError(
                 f"{what!r} was delivered to a member of another client",
@@ -143,9 +143,9 @@ class TransactionCalls:
     async def find_out(self, transaction: TransactionId) -> transactions_pb2.OutcomeResponse:
         """What became of it for good: what is not being decided is rolled back. Raises `PeerError`
         when nobody says so within the client's `request_timeout_s`."""
-        backoff = Backoff(self._session.ports.random)
+        backoff = Backoff(self.session.ports.random)
         began_s = anyio.current_time()
-        until_s = began_s + self._session.request_timeout_s
+        until_s = began_s + self.session.request_timeout_s
         while True:
             answer = await self._ask(transaction, final=True, until_s=until_s)
             delay_s = backoff.next_s()
@@ -164,7 +164,7 @@ class TransactionCalls:
         self, transaction: TransactionId, *, final: bool, until_s: float
     ) -> transactions_pb2.OutcomeResponse:
         request = transactions_pb2.OutcomeRequest(transaction=_id_to(transaction), final=final)
-        answer, _ = await self._session.request(
+        answer, _ = await self.session.request(
             transaction.replica_set,
             _OUTCOME,
             request,
@@ -177,7 +177,7 @@ class TransactionCalls:
         """See `Client.outcome`."""
         wanted = _id_of(transaction)
         work = self._unknown.get(wanted)
-        until_s = anyio.current_time() + self._session.request_timeout_s
+        until_s = anyio.current_time() + self.session.request_timeout_s
         # Of what was begun here nothing more can come; of another client's only it knows.
         answer = await self._ask(wanted, final=work is not None, until_s=until_s)
         state = _STATES[answer.state]
@@ -199,7 +199,7 @@ class TransactionCalls:
         self, replica_set: str | None, within_s: float | None
     ) -> list[OpenTransaction]:
         """See `Client.transactions`."""
-        names = self._session.topology.names()
+        names = self.session.topology.names()
         if replica_set is not None:
             self._check_known(text_of("replica_set", replica_set))
             names = [replica_set]
@@ -208,13 +208,13 @@ class TransactionCalls:
             found: list[OpenTransaction] = []
             request = transactions_pb2.ListTransactionsRequest()
             while True:
-                answer, _ = await self._session.request(name, _LIST, request, timeout_s=within_s)
+                answer, _ = await self.session.request(name, _LIST, request, timeout_s=within_s)
                 found += [_shown(name, each) for each in answer.transactions]
                 if not answer.next:
                     return found
                 request.after = answer.next
 
-        answers, failed = await ask_each(self._session, names, ask)
+        answers, failed = await ask_each(self.session, names, ask)
         listed = [each for name in names for each in answers.get(name, ())]
         check_complete(listed, failed, len(names), "could not be asked", LOOK_HINT)
         return listed
@@ -240,7 +240,7 @@ class TransactionCalls:
         request = transactions_pb2.ResolveTransactionRequest(
             transaction=_id_to(wanted), act=_ACTS[act], participant=participant or ""
         )
-        await self._session.request(where, _RESOLVE, request)
+        await self.session.request(where, _RESOLVE, request)
 
 
 def _id_of(transaction: str | TransactionId) -> TransactionId:

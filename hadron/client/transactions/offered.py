@@ -18,6 +18,8 @@ class OffersTransactions:
 
     _transactions: TransactionCalls
 
+    _make_transactions = TransactionCalls
+
     def transaction(
         self,
         *,
