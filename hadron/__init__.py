@@ -17,15 +17,19 @@ if TYPE_CHECKING:
         Receipt,
         Subscription,
         SyncClient,
+        Transaction,
+        TransactionOutcome,
         connect,
         connect_sync,
     )
     from hadron.client.blocking.faces.deliveries import SyncDelivery
     from hadron.client.blocking.faces.producer import SyncProducer
     from hadron.client.blocking.faces.subscription import SyncSubscription
+    from hadron.client.blocking.faces.transaction import SyncTransaction
     from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
         ClosedError,
+        CommitUnknownError,
         ConfigurationError,
         ConflictError,
         ConnectionLostError,
@@ -70,6 +74,7 @@ __version__: str
 
 _ERRORS = (
     "ClosedError",
+    "CommitUnknownError",
     "ConfigurationError",
     "ConflictError",
     "ConnectionLostError",
@@ -123,6 +128,9 @@ _HOMES = {
     "Delivery": "hadron.client",
     "SyncDelivery": "hadron.client.blocking.faces.deliveries",
     "Receipt": "hadron.client",
+    "Transaction": "hadron.client",
+    "TransactionOutcome": "hadron.client",
+    "SyncTransaction": "hadron.client.blocking.faces.transaction",
     **dict.fromkeys(_ERRORS, "hadron.model.errors"),
 }
 
@@ -130,6 +138,7 @@ __all__ = [
     "Client",
     "ClosedError",
     "CloudEvent",
+    "CommitUnknownError",
     "ConfigurationError",
     "ConflictError",
     "ConnectionLostError",
@@ -172,6 +181,9 @@ __all__ = [
     "SyncDelivery",
     "SyncProducer",
     "SyncSubscription",
+    "SyncTransaction",
+    "Transaction",
+    "TransactionOutcome",
     "TrimmedError",
     "UnknownMethodError",
     "UnreachableError",

@@ -196,3 +196,89 @@ def groups(
         ),
         output,
     )
+
+
+_TRANSACTION_PARTS = ("one", "sets", "steps")
+
+
+@command.command("transactions", short_help="Measure what transactions cost.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 7),
+    default=3,
+    show_default=True,
+    help="Nodes of each replica set.",
+)
+@_record_bytes
+@_durability
+@_seconds
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is measured; the median counts.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(1_000),
+    default=400_000,
+    show_default=True,
+    help="Records that are consumed and published again, in each round.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_TRANSACTION_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@click.option("--quick", is_flag=True, help="A look: one round, a second each.")
+@output_option
+@click.pass_context
+def transactions_command(
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    seconds: float,
+    rounds: int,
+    records: int,
+    parts: tuple[str, ...],
+    output: str,
+    *,
+    quick: bool,
+) -> int:
+    """Measure transactions beside the same work without them, in the same run.
+
+    \b
+    Parts:
+      one    of one replica set, beside plain sends; 1, 16 and 256 at a time
+      sets   of two and four replica sets
+      steps  a stream consumed and published to another one, in transactions of 1,000 records
+
+    \b
+    Examples:
+      hadron bench transactions
+      hadron bench transactions --quick --nodes 1 --part steps
+      hadron bench transactions --part one -o json
+    """
+    from hadron.bench.transactions import Plan, run
+
+    def chosen(name: str, value: float, quickly: float) -> float:
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        return quickly if quick and not given else value
+
+    return run(
+        Plan(
+            nodes=nodes,
+            record_bytes=record_bytes,
+            durability=durability,
+            seconds=chosen("seconds", seconds, 1.0),
+            rounds=int(chosen("rounds", rounds, 1)),
+            records=int(chosen("records", records, 100_000)),
+            parts=parts or _TRANSACTION_PARTS,
+        ),
+        output,
+    )

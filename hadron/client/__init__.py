@@ -6,7 +6,9 @@ From below, a lower one never imports a higher one:
 * `terms`: what every call has in common: arguments, what is opened, results.
 * `connecting`: the ways to leaders.
 * `schema`: what is declared, looked up and changed.
-* `producing`, `consuming`, `reading`, `pipelines`: what they say.
+* `producing`, `reading`, `pipelines`: what they say.
+* `transactions`: several of these, all or nothing.
+* `consuming`: what groups are given, also in steps that are transactions.
 * `client`: the class that offers all of it.
 * `blocking`: the same from plain threads, its classes made of the async ones (`make faces`).
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from hadron.client.client import Client, connect
     from hadron.client.connecting.url import Endpoint, parse_url
     from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
+    from hadron.client.consuming.steps import Step
     from hadron.client.consuming.subscription import Subscription
     from hadron.client.producing.producer import Producer
     from hadron.client.producing.publisher import Pending
@@ -33,9 +36,13 @@ if TYPE_CHECKING:
         BatchReceipt,
         Change,
         Fetched,
+        OpenTransaction,
         PartitionOffsets,
         Receipt,
+        TransactionOutcome,
     )
+    from hadron.client.transactions.contents import Published, PublishedMany
+    from hadron.client.transactions.transaction import Transaction
 
 _HOMES = {
     "Applied": "hadron.client.terms.results",
@@ -47,13 +54,19 @@ _HOMES = {
     "DeliveryBatch": "hadron.client.consuming.deliveries",
     "Endpoint": "hadron.client.connecting.url",
     "Fetched": "hadron.client.terms.results",
+    "OpenTransaction": "hadron.client.terms.results",
     "PartitionOffsets": "hadron.client.terms.results",
     "Pending": "hadron.client.producing.publisher",
     "Producer": "hadron.client.producing.producer",
+    "Published": "hadron.client.transactions.contents",
+    "PublishedMany": "hadron.client.transactions.contents",
     "Receipt": "hadron.client.terms.results",
     "RecordReader": "hadron.client.reading.reader",
+    "Step": "hadron.client.consuming.steps",
     "Subscription": "hadron.client.consuming.subscription",
     "SyncClient": "hadron.client.blocking.faces.client",
+    "Transaction": "hadron.client.transactions.transaction",
+    "TransactionOutcome": "hadron.client.terms.results",
     "connect": "hadron.client.client",
     "connect_sync": "hadron.client.blocking.faces.client",
     "parse_url": "hadron.client.connecting.url",
@@ -69,13 +82,19 @@ __all__ = [
     "DeliveryBatch",
     "Endpoint",
     "Fetched",
+    "OpenTransaction",
     "PartitionOffsets",
     "Pending",
     "Producer",
+    "Published",
+    "PublishedMany",
     "Receipt",
     "RecordReader",
+    "Step",
     "Subscription",
     "SyncClient",
+    "Transaction",
+    "TransactionOutcome",
     "connect",
     "connect_sync",
     "parse_url",

@@ -42,6 +42,7 @@ from hadron.client.schema.declarations import Declarations
 from hadron.client.terms.arguments import names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
+from hadron.client.transactions.offered import OffersTransactions
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
 from hadron.model.limits import DEFAULT_MICRO_BATCH
@@ -56,7 +57,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
 
 
-class Client(EnteredOnce, AsyncOnly):
+class Client(OffersTransactions, EnteredOnce, AsyncOnly):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
     Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block
@@ -85,6 +86,7 @@ class Client(EnteredOnce, AsyncOnly):
         self._reading = ReadCalls(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
+        self._transactions = self._make_transactions(self._session, self._catalog)
 
     def __repr__(self) -> str:
         return f"<Client of {self._session}>"
@@ -244,7 +246,7 @@ class Client(EnteredOnce, AsyncOnly):
         stream = text_of("stream", stream)
         wanted = names_of("partitions", partitions)
         return Opening(
-            lambda: open_subscription(self._session, self._catalog, stream, wanted, settings),
+            lambda: open_subscription(self._transactions, stream, wanted, settings),
             "subscription",
             "subscribe",
             f"to {stream!r}, group {group!r}",
@@ -590,9 +592,8 @@ def connect(
 
     Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
     """
-    endpoint = endpoint_of(find_server(url))
     return Client(
-        endpoint,
+        endpoint_of(find_server(url)),
         connect_timeout_s=connect_timeout_s,
         request_timeout_s=request_timeout_s,
         ports=ports,

@@ -147,6 +147,21 @@ class OutcomeUnknownError(HadronError):
     """The delivery timeout passed while a batch was in doubt: it may or may not be logged."""
 
 
+class CommitUnknownError(OutcomeUnknownError):
+    """A transaction was to be committed, and its driver did not say in time what became of it: all
+    of it is done, or nothing. The driver's replica set knows for 24 hours (PROTOCOL E3).
+
+    Attributes:
+        transaction: its id, for `client.outcome`.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", *, retryable: bool | None = None, transaction: str = ""
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.transaction = transaction
+
+
 # --- a peer's or the network's ------------------------------------------------------------------
 
 

@@ -79,7 +79,9 @@ def too_much_held(home: str, size: int, limits: Limits) -> HadronError:
 def unknown_set(name: str, home: str) -> HadronError:
     return RequestError(
         f"there is no replica set {name!r} that {home} knows",
-        "see `hadron status` for those that there are",
+        "one that has just started hears of them within seconds: do it again, or see `hadron "
+        "status` for those that there are",
+        retryable=True,
     )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Protocol
 
-from hadron.client.consuming.deliveries import AnyDelivery, AnyDeliveryBatch
+from hadron.client.consuming.deliveries import AnyDelivery, AnyDeliveryBatch, Source
 
 
 class AckIntake(Protocol):
     """Takes acknowledgements, from any thread."""
+
+    @property
+    def source(self) -> Source: ...
 
     def ack(self, delivery: AnyDelivery[Any]) -> None: ...
 

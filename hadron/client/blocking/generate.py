@@ -39,8 +39,8 @@ class Face:
     Attributes:
         module, name: of the async class.
         base: of the blocking one, written by hand: its life, and what its calls are handed to.
-        body: of a method: `{name}`, `{given}` (its arguments), and `{async_call}`, a function from
-            the async object to its answer.
+        body: of a method: `{name}`, `{given}` (its arguments; also `{given_by_name}`), and
+            `{async_call}`, a function from the async object to its answer.
         bodies: of single methods, where they differ.
         by_hand: methods that the base has.
         tells_more: the words on the async class, without its first paragraph, hold here too.
@@ -96,6 +96,7 @@ _KNOWN: Final = (
         "return self._within({given}, Intake.{name})",
         bodies={
             "batches": "return self._batches()",
+            "transactions": "return self._steps({given_by_name})",
             "flush": "return self._lazy.get().flush({given})",
         },
         by_hand=frozenset({"close"}),
@@ -114,6 +115,22 @@ _KNOWN: Final = (
         "return self._subscription.{name}_batch({given_self})",
     ),
     Face(
+        "hadron.client.transactions.transaction",
+        "Transaction",
+        f"{_BLOCKING}.transacting.TransactionBase",
+        "return self._call({async_call})",
+        by_hand=frozenset({"id", "state", "receipts"}),
+        tells_more=True,
+    ),
+    Face(
+        "hadron.client.consuming.steps",
+        "Step",
+        f"{_BLOCKING}.transacting.StepBase",
+        "return self._call({async_call})",
+        by_hand=frozenset({"partition", "receipts"}),
+        tells_more=True,
+    ),
+    Face(
         "hadron.client.pipelines.stage_run",
         "StageRun",
         f"{_BLOCKING}.invocations.StageRunBase",
@@ -127,6 +144,7 @@ _ANSWERS: Final = {
     "RecordReader": "SyncReader[Record]",
     "BatchReader": "SyncReader[RecordBatch]",
     "DeliveryBatches": "Iterator[SyncDeliveryBatch]",
+    "Steps": "Iterator[SyncStep]",
     **{face.name: f"Sync{face.name}" for face in _KNOWN},
 }
 """What async methods return, and blocking ones."""
@@ -185,6 +203,14 @@ class Source:
     def find_class(self, name: str) -> ast.ClassDef:
         return next(n for n in self._body if isinstance(n, ast.ClassDef) and n.name == name)
 
+    def offers(self, node: ast.ClassDef) -> Iterator[tuple[Source, ast.ClassDef]]:
+        """Base classes that have some of its calls, as their names say, and where they are."""
+        for base in node.bases:
+            name = ast.unparse(base)
+            if name.startswith("Offers"):
+                home = Source(self.imported[name].rpartition(".")[0])
+                yield home, home.find_class(name)
+
     def find_function(self, name: str) -> ast.FunctionDef:
         return next(n for n in self._body if isinstance(n, ast.FunctionDef) and n.name == name)
 
@@ -224,9 +250,10 @@ class Module:
         lines += _docstring(_class_words(face, node), 4)
         if face.module.endswith(".deliveries"):
             lines.append("    __slots__ = ()")
-        for method in methods(node):
-            if method.name not in face.by_hand:
-                lines += ["", *self._method(method, face, source, faces)]
+        for of, each in [(source, node), *source.offers(node)]:
+            for method in methods(each):
+                if method.name not in face.by_hand:
+                    lines += ["", *self._method(method, face, of, faces)]
         self._parts.append("\n".join(lines))
 
     def _method(
@@ -246,6 +273,7 @@ class Module:
         body = body.format(
             name=method.name,
             given=", ".join(given),
+            given_by_name=", ".join(f"{each}={each}" for each in given),
             given_self=", ".join(["self", *given]),
             async_call=call,
             answer=answer,
@@ -397,7 +425,7 @@ def _laid_out(text: str, module: str) -> str:
     ours = ["--config", "lint.isort.known-first-party = ['hadron']"]
     for command in (
         ["check", "--fix", "--quiet", "--select", "I,F401", *ours],
-        ["format", "--quiet"],
+        ["format", "--quiet", "--line-length", str(_WIDTH)],
     ):
         text = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"],

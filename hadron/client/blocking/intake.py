@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import repeat
 from time import monotonic
 from typing import Any, Final, TypeVar
@@ -18,9 +19,17 @@ import anyio
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.faces.deliveries import SyncDelivery, SyncDeliveryBatch
+from hadron.client.blocking.faces.steps import SyncStep
 from hadron.client.blocking.portal import Portal
 from hadron.client.consuming.channel import Parcel
-from hadron.client.consuming.deliveries import AnyDelivery, AnyDeliveryBatch, delay_ms, nack_reason
+from hadron.client.consuming.deliveries import (
+    AnyDelivery,
+    AnyDeliveryBatch,
+    Source,
+    delay_ms,
+    nack_reason,
+)
+from hadron.client.consuming.steps import Steps
 from hadron.client.consuming.subscription import Subscription, closed_error, patience_s
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError
@@ -42,6 +51,7 @@ class Intake:
 
     def __init__(self, portal: Portal, subscription: Subscription) -> None:
         self._portal = portal
+        self._subscription = subscription
         self._consumer = subscription._consumer
         self._acks: deque[tuple[Parcel, int, int, bool]] = deque()
         self._scheduled = False
@@ -52,6 +62,10 @@ class Intake:
 
     def __str__(self) -> str:
         return f"to {self._consumer}"
+
+    @property
+    def source(self) -> Source:
+        return self._consumer.source
 
     # --- from any thread ------------------------------------------------------------------------
 
@@ -99,6 +113,17 @@ class Intake:
         """The next one; None when the subscription is closed, or the client."""
         taken = self._unless_closed(self._next_batch)
         return SyncDeliveryBatch(self, *taken) if taken else None
+
+    def steps(self, **settings: Any) -> Steps:
+        """See `Subscription.transactions`."""
+        return self._portal.call(  # type: ignore[no-any-return]
+            partial(self._subscription.transactions, **settings)
+        )
+
+    def next_step(self, steps: Steps) -> SyncStep | None:
+        """The next one; None when the subscription is closed, or the client."""
+        step = self._unless_closed(steps.next)
+        return None if step is None else SyncStep(self._portal, step)
 
     def _begin(self, parcel: Parcel, records: list[Record]) -> None:
         self._parcel = parcel
@@ -299,6 +324,26 @@ class Intake:
         await self._consumer.leave(waits=waits)
 
 
+class SyncSteps:
+    """`for step in subscription.transactions()`."""
+
+    def __init__(self, intake: Intake, **settings: Any) -> None:
+        self._intake = intake
+        self._steps = intake.steps(**settings)
+
+    def __repr__(self) -> str:
+        return f"<SyncSteps {self._intake}>"
+
+    def __iter__(self) -> SyncSteps:
+        return self
+
+    def __next__(self) -> SyncStep:
+        step = self._intake.next_step(self._steps)
+        if step is None:
+            raise StopIteration
+        return step
+
+
 class SyncDeliveryBatches:
     """`for batch in subscription.batches()`."""
 
@@ -341,6 +386,10 @@ class SubscriptionBase(OpenedBase[Intake]):
     def _batches(self) -> Iterator[SyncDeliveryBatch]:
         intake = self._intake()
         return SyncDeliveryBatches(intake) if intake is not None else iter(())
+
+    def _steps(self, **settings: Any) -> Iterator[SyncStep]:
+        intake = self._intake()
+        return SyncSteps(intake, **settings) if intake is not None else iter(())
 
     def _within(
         self, timeout_s: float | None, poll: Callable[[Intake, float | None], T | None]

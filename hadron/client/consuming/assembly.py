@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hadron.client.connecting.session import Session
 from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.settings import MemberSettings
 from hadron.client.consuming.subscription import Subscription
-from hadron.client.schema.catalog import Catalog
+from hadron.client.transactions.calls import TransactionCalls
 from hadron.model.errors import RequestError
 
 
 async def open_subscription(
-    session: Session,
-    catalog: Catalog,
+    transactions: TransactionCalls,
     stream: str,
     partitions: Sequence[str] | None,
     settings: MemberSettings,
 ) -> Subscription:
     """Of these partitions; None is all, also those that are added later. Raises `NotFoundError` for
     an unknown stream or partition."""
+    session, catalog = transactions.session, transactions.catalog
     names = await catalog.partitions(stream)
     for name in partitions or ():
         await catalog.partitions(stream, name)
@@ -36,4 +35,4 @@ async def open_subscription(
         follows=partitions is None,
         open_timeout_s=session.request_timeout_s,
     )
-    return Subscription(consumer)
+    return Subscription(consumer, transactions)

@@ -19,6 +19,7 @@ from hadron.client.consuming.acks import AckBuffer, AckRange, LateAcks
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range, RangeSet
+from hadron.model.ranges import size as count_of
 from hadron.model.record import Record
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.wire.calling import OpenedCall
@@ -34,13 +35,13 @@ _RANGES_PER_MESSAGE: Final = 5_000
 class LazyBatch:
     """A batch that came on a call; decoded when its first record is wanted."""
 
-    __slots__ = ("_attachment", "_base_offset", "_batch", "_partition", "_stream", "record_type")
+    __slots__ = ("_attachment", "_base_offset", "_batch", "_stream", "partition", "record_type")
 
     def __init__(
         self, stream: str, partition: str, base_offset: int, attachment: memoryview
     ) -> None:
         self._stream = stream
-        self._partition = partition
+        self.partition = partition
         self._base_offset = base_offset
         self._attachment = attachment
         self._batch: RecordBatch | None = None
@@ -54,7 +55,7 @@ class LazyBatch:
                 self._attachment,
                 base_offset=self._base_offset,
                 stream=self._stream,
-                partition=self._partition,
+                partition=self.partition,
             )
             self._attachment = memoryview(b"")
             batch.record_type = self.record_type
@@ -395,6 +396,39 @@ class Parcel:
         for first, last in self.ranges():
             records += self.batch.records(first, last)
         return records
+
+    @property
+    def ballot(self) -> Ballot:
+        """In which it was delivered."""
+        return self.channel.ballot
+
+    @property
+    def partition(self) -> str:
+        return self.batch.partition
+
+    def count(self) -> int:
+        """Of the records that it hands out."""
+        return count_of(self.ranges())
+
+    def open_first(self, count: int) -> tuple[Parcel, list[Record]]:
+        """Open the first `count` records that it hands out; it keeps the others, which nobody has
+        looked at, and may be given back as a whole parcel may."""
+        last = self.first - 1
+        for first, end in self.ranges():
+            last = min(end, first + count - 1)
+            count -= last - first + 1
+            if not count:
+                break
+        if last == self.last:
+            return self, self.open()
+        # The call's window counts them together.
+        self.grant()
+        head = copy(self)
+        head.last = last
+        records = head.open()
+        self.first = last + 1
+        self.channel.unread[self.number] = self
+        return head, records
 
     def part(self, first: int, last: int) -> Parcel:
         """One of its `ranges` by itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -18,10 +18,11 @@ import anyio
 from hadron.client.connecting import forks
 from hadron.client.connecting.session import Session
 from hadron.client.consuming.channel import Channel, Parcel
-from hadron.client.consuming.deliveries import AckSender, Delivery
+from hadron.client.consuming.deliveries import AckSender, Delivery, Source
 from hadron.client.consuming.membership import Membership
 from hadron.client.consuming.settings import MemberSettings
 from hadron.client.schema.catalog import Catalog
+from hadron.client.transactions.contents import StreamName
 from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
 from hadron.model.ranges import runs
 from hadron.model.record import Record, record_type
@@ -96,6 +97,8 @@ class Consumer(AckSender):
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
+        self.on_leave: Callable[[bool], Awaitable[None]] | None = None
+        """Of who has something under way with what was handed out; see `leave`."""
         for name in partitions:
             self._make(name)
 
@@ -118,6 +121,19 @@ class Consumer(AckSender):
         joined = [name for name, each in list(self._memberships.items()) if each.is_open]
         state = "closed" if self._closed else f"joined at {', '.join(joined) or 'none'}"
         return f"{self._stream.name!r}, group {self._settings.group!r}, {state}"
+
+    @property
+    def source(self) -> Source:
+        stream = self._stream
+        return Source(
+            self._session,
+            StreamName(stream.name, stream.id, stream.metadata_index),
+            self._settings.group,
+        )
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._settings.max_in_flight
 
     # --- iterating ------------------------------------------------------------------------------
 
@@ -451,6 +467,8 @@ class Consumer(AckSender):
             return
         try:
             self.give_back_unseen()
+            if self.on_leave is not None:
+                await self.on_leave(waits)
             if waits:
                 await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
         except HadronError as trouble:

@@ -5,21 +5,39 @@ What such a record or batch is stands here for the blocking client too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio.lowlevel
 
+from hadron.client.connecting.session import Session
 from hadron.client.consuming.channel import Channel, Parcel
 from hadron.client.terms.arguments import seconds_of, text_of
+from hadron.client.transactions.contents import Claim, Claimed, StreamName
+from hadron.model.errors import RequestError
 from hadron.model.record import Record
 
 _MAX_DELAY_S: Final = 49 * 86_400
 """Milliseconds are 32 bits on the wire."""
 
 
-S = TypeVar("S")
+class Source(NamedTuple):
+    """Whose deliveries they are: of which client, stream and group."""
+
+    session: Session
+    stream: StreamName
+    group: str
+
+
+class Sourced(Protocol):
+    """Whoever hands out deliveries."""
+
+    @property
+    def source(self) -> Source: ...
+
+
+S = TypeVar("S", bound=Sourced)
 """The subscription."""
 
 
@@ -89,6 +107,18 @@ class AnyDelivery(Generic[S]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.record!r}, attempt={self.attempt})"
 
+    # --- in a transaction (`transactions.contents.Claimable`) -------------------------------------
+
+    def _claim(self) -> Claim:
+        if self._is_acked:
+            raise _acknowledged(self)
+        self._is_acked = True
+        offset = self.record.offset
+        return _claim(self._subscription.source, self.partition, [(self._parcel, offset, offset)])
+
+    def _unclaim(self) -> None:
+        self._is_acked = False
+
 
 class AnyDeliveryBatch(Generic[S]):
     """Records of one partition given to this member together, in order; async or blocking."""
@@ -114,6 +144,20 @@ class AnyDeliveryBatch(Generic[S]):
             where = f"{len(self)} records, {where} to {self.records[-1].offset}"
         return f"{type(self).__name__}({where}, attempt={self.attempt})"
 
+    # --- in a transaction (`transactions.contents.Claimable`) -------------------------------------
+
+    def _claim(self) -> Claim:
+        if self._is_acked:
+            raise _acknowledged(self)
+        self._is_acked = True
+        ranges = [
+            (parcel, first, last) for parcel in self._parcels for first, last in parcel.ranges()
+        ]
+        return _claim(self._subscription.source, self.partition, ranges)
+
+    def _unclaim(self) -> None:
+        self._is_acked = False
+
     @property
     def partition(self) -> str:
         return self.records[0].partition
@@ -128,8 +172,28 @@ class AnyDeliveryBatch(Generic[S]):
         return max(parcel.attempt for parcel in self._parcels)
 
 
+def _claim(source: Source, partition: str, ranges: Iterable[tuple[Parcel, int, int]]) -> Claim:
+    return Claim(
+        source.session,
+        partition,
+        source.stream,
+        source.group,
+        [Claimed(parcel.ballot, parcel.number, first, last) for parcel, first, last in ranges],
+    )
+
+
+def _acknowledged(what: object) -> RequestError:
+    return RequestError(
+        f"{what!r} was acknowledged before", "acknowledge it once: in one transaction, or by itself"
+    )
+
+
 class AckSender:
     """What deliveries need of their subscription."""
+
+    @property
+    def source(self) -> Source:
+        raise NotImplementedError
 
     def acknowledged(self, channel: Channel, again: bool) -> bool:
         """Something was, perhaps for a second time; whether so much was sent that other tasks

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 
 from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
+from hadron.client.consuming.steps import DEFAULT_MAX_RECORDS, Steps, checked
+from hadron.client.producing.new_records import Serializer
 from hadron.client.terms.arguments import seconds_of
 from hadron.client.terms.ending import after_block
 from hadron.client.terms.opening import EnteredOnce
+from hadron.client.transactions.calls import TransactionCalls
+from hadron.client.transactions.settings import TransactionSettings
 from hadron.model.errors import ClosedError
 
 
@@ -45,8 +49,9 @@ class Subscription(EnteredOnce):
     to others.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, transactions: TransactionCalls) -> None:
         self._consumer = consumer
+        self._transactions = transactions
 
     def __repr__(self) -> str:
         return f"<Subscription to {self._consumer}>"
@@ -85,6 +90,41 @@ class Subscription(EnteredOnce):
                 raise closed_error()
             return DeliveryBatch(self._consumer, *taken)
         return None
+
+    def transactions(
+        self,
+        *,
+        max_records: int = DEFAULT_MAX_RECORDS,
+        max_wait_s: float = 0.0,
+        partitioner: Literal["key", "round_robin"] = "key",
+        region: str | None = None,
+        codec: Literal["none", "zstd"] = "none",
+        value_serializer: Serializer | None = None,
+    ) -> Steps:
+        """Records in steps, each a transaction: `async for step in subscription.transactions()`.
+
+        Work on `step.records`, publish with `step.publish` and `step.publish_many`; the end of the
+        body commits what was published, with the records acknowledged, all or nothing: so each
+        record has its outputs exactly once, whatever crashes. While one step commits the body works
+        on the next; give `max_in_flight` room for three. Steps are committed in order; after one
+        that fails, the next is rolled back as well, and the records of both are delivered again.
+        `break`, or an exception, rolls back the step (`await step.commit()` before that does not).
+        The loop ends when the subscription or the client is closed.
+
+        Args:
+            max_records: of a step, at most; they are of one partition.
+            max_wait_s: how long the first of them waits for the others.
+            partitioner, region, codec, value_serializer: as `Client.transaction` has them.
+
+        The iteration raises what ended the membership, and why steps cannot be committed, when that
+        has happened three times in a row.
+        """
+        settings = TransactionSettings(
+            partitioner=partitioner, region=region, codec=codec, value_serializer=value_serializer
+        ).checked()
+        return Steps(
+            self._consumer, self._transactions, settings, *checked(max_records, max_wait_s)
+        )
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Until every ack so far is committed; while a partition is away, until it is back.

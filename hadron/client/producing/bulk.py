@@ -123,7 +123,7 @@ async def send_bulk(publisher: Publisher, records: Sequence[Any], segments: list
     while start < len(records):
         chunk: Sequence[Any] = records[start : start + guess]
         if set(map(type, chunk)) == {bytes}:
-            chunk, size = _cut(chunk, publisher.batch_bytes)
+            chunk, size = cut(chunk, publisher.batch_bytes)
             guess = max(1, min(MAX_BATCH_RECORDS, publisher.batch_bytes * len(chunk) // size))
             sender = await publisher.wait_room()
             batch = publisher.add_values(chunk, size, sender)
@@ -175,7 +175,7 @@ def _fates(segments: Iterable[Segment]) -> RecordFates:
     return RecordFates(published, unknown, lost)
 
 
-def _cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int]:
+def cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int]:
     """As many of the first values as make about a batch, and their size."""
     while True:
         size = sum(map(len, values)) + _OFFSET_BYTES * len(values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from hadron.model.batch import StampedBatch
@@ -16,6 +18,7 @@ class Receipt(msgspec.Struct, frozen=True):
         offset: its position in `partition`.
         append_ms: the leader's time of appending, milliseconds since the Unix epoch.
         duplicate: a retry found the record already logged; offset and time are the original's.
+        own_id: the record's id as it was given; of transactions' records only.
     """
 
     stream: str
@@ -23,6 +26,12 @@ class Receipt(msgspec.Struct, frozen=True):
     offset: int
     append_ms: int
     duplicate: bool
+    own_id: str = ""
+
+    @property
+    def id(self) -> str:
+        """As readers of a record have it: its own, or `stream/partition/offset`."""
+        return self.own_id or f"{self.stream}/{self.partition}/{self.offset}"
 
 
 class BatchReceipt(msgspec.Struct, frozen=True):
@@ -38,6 +47,49 @@ class BatchReceipt(msgspec.Struct, frozen=True):
     @property
     def next_offset(self) -> int:
         return self.base_offset + self.count
+
+
+class TransactionOutcome(msgspec.Struct, frozen=True):
+    """What became of a transaction.
+
+    Attributes:
+        transaction: its id.
+        state: "committed"; "aborted": nothing of it was done, nor will be; "open": it is not
+            decided yet; "forgotten": it was over long ago, and nobody knows any more how.
+        receipts: of a committed one, the runs of records that it has published at replica sets that
+            have said so; the stream's name is "" in what another client has published.
+        unfinished: replica sets that are away, and do their part once they are back.
+    """
+
+    transaction: str
+    state: Literal["committed", "aborted", "open", "forgotten"]
+    receipts: list[BatchReceipt] = []
+    unfinished: list[str] = []
+
+    @property
+    def is_committed(self) -> bool:
+        return self.state == "committed"
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that is not over at a leader that was asked.
+
+    Attributes:
+        transaction: its id, which begins with its driver's replica set.
+        replica_set: whose leader has said so.
+        phase: at its driver "open", "preparing", "deciding" or "decided", at a participant
+            "prepared" or "finished".
+        waits_for: by replica set, what its driver waits for there, in words.
+    """
+
+    transaction: str
+    replica_set: str
+    is_driver: bool
+    phase: str
+    age_s: float
+    statements: int
+    bytes: int
+    waits_for: dict[str, str] = {}
 
 
 class Fetched(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.producer import SyncProducer
 from hadron.client.blocking.faces.stage_run import SyncStageRun
 from hadron.client.blocking.faces.subscription import SyncSubscription
+from hadron.client.blocking.faces.transaction import SyncTransaction
 from hadron.client.blocking.reader import SyncReader, batch_reader, record_reader
 from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, connect
 from hadron.client.connecting.ports import ClientPorts
@@ -31,13 +32,20 @@ from hadron.client.producing.settings import (
     DEFAULT_MAX_BUFFER_BYTES,
 )
 from hadron.client.reading.calls import FETCH_BYTES
-from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
+from hadron.client.terms.results import (
+    Applied,
+    Fetched,
+    OpenTransaction,
+    PartitionOffsets,
+    TransactionOutcome,
+)
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
 from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.model.record import Deserializer, Record
 from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
+from hadron.model.transactions import TransactionId
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
 
 
@@ -558,6 +566,69 @@ class SyncClient(ClientBase):
             lambda client: client.fail_stages(
                 pipeline_id, stage, instance_ids, attempts, created_ms, reason
             )
+        )
+
+    def transaction(
+        self,
+        *,
+        driver: str | None = None,
+        partitioner: Literal["key", "round_robin"] = "key",
+        region: str | None = None,
+        codec: Literal["none", "zstd"] = "none",
+        value_serializer: Serializer | None = None,
+    ) -> SyncTransaction:
+        """Records and acknowledgements at any partitions, all done or none, for use as
+        `with client.transaction() as tx`.
+
+        Args:
+            driver: the replica set whose leader decides, and knows the outcome; None is that of the
+                first statement.
+            partitioner, region, codec, value_serializer: as `producer` has them. Records stay
+                where they belong: while a partition is away the transaction fails.
+        """
+        return SyncTransaction(
+            self._hold,
+            lambda client: client.transaction(
+                driver=driver,
+                partitioner=partitioner,
+                region=region,
+                codec=codec,
+                value_serializer=value_serializer,
+            ),
+        )
+
+    def outcome(self, transaction: str | TransactionId) -> TransactionOutcome:
+        """What became of a transaction, as its driver's replica set knows for 24 hours: after a
+        `CommitUnknownError`, by its `.transaction`. One of this client's that is not decided by
+        then never is. Raises `PeerError` while that replica set does not answer.
+        """
+        return self._call(lambda client: client.outcome(transaction))
+
+    def transactions(
+        self, replica_set: str | None = None, *, within_s: float | None = None
+    ) -> list[OpenTransaction]:
+        """Transactions that are not over, as the leader of a replica set has them, or all leaders
+        do: those that it drives, then those that others drive there. Raises `IncompleteError` as
+        `groups` does.
+        """
+        return self._call(lambda client: client.transactions(replica_set, within_s=within_s))
+
+    def resolve_transaction(
+        self,
+        transaction: str | TransactionId,
+        act: Literal["roll_back", "give_up", "force_commit", "force_abort"] = "roll_back",
+        *,
+        participant: str | None = None,
+    ) -> None:
+        """An operator's act, for when a replica set is lost for good.
+
+        "roll_back" ends one that is not decided, and is safe. The others may tear a transaction
+        (PROTOCOL E4): "give_up" has its driver wait no more for `participant`, "force_commit" and
+        "force_abort" end at `participant` what a lost driver has left there. Raises `RequestError`
+        where there is nothing to resolve.
+        """
+        self._call(
+            lambda client: client.resolve_transaction(transaction, act, participant=participant)
         )
 
 

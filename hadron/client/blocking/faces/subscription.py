@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from hadron.client.blocking.faces.deliveries import SyncDelivery, SyncDeliveryBatch
+from hadron.client.blocking.faces.steps import SyncStep
 from hadron.client.blocking.intake import Intake, SubscriptionBase
+from hadron.client.consuming.steps import DEFAULT_MAX_RECORDS
+from hadron.client.producing.new_records import Serializer
 
 
 class SyncSubscription(SubscriptionBase):
@@ -42,6 +46,43 @@ class SyncSubscription(SubscriptionBase):
     def poll_batch(self, timeout_s: float | None = None) -> SyncDeliveryBatch | None:
         """Like `poll`, the next one of `batches()`."""
         return self._within(timeout_s, Intake.poll_batch)
+
+    def transactions(
+        self,
+        *,
+        max_records: int = DEFAULT_MAX_RECORDS,
+        max_wait_s: float = 0.0,
+        partitioner: Literal["key", "round_robin"] = "key",
+        region: str | None = None,
+        codec: Literal["none", "zstd"] = "none",
+        value_serializer: Serializer | None = None,
+    ) -> Iterator[SyncStep]:
+        """Records in steps, each a transaction: `for step in subscription.transactions()`.
+
+        Work on `step.records`, publish with `step.publish` and `step.publish_many`; the end of the
+        body commits what was published, with the records acknowledged, all or nothing: so each
+        record has its outputs exactly once, whatever crashes. While one step commits the body works
+        on the next; give `max_in_flight` room for three. Steps are committed in order; after one
+        that fails, the next is rolled back as well, and the records of both are delivered again.
+        `break`, or an exception, rolls back the step (`step.commit()` before that does not).
+        The loop ends when the subscription or the client is closed.
+
+        Args:
+            max_records: of a step, at most; they are of one partition.
+            max_wait_s: how long the first of them waits for the others.
+            partitioner, region, codec, value_serializer: as `SyncClient.transaction` has them.
+
+        The iteration raises what ended the membership, and why steps cannot be committed, when that
+        has happened three times in a row.
+        """
+        return self._steps(
+            max_records=max_records,
+            max_wait_s=max_wait_s,
+            partitioner=partitioner,
+            region=region,
+            codec=codec,
+            value_serializer=value_serializer,
+        )
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Until every ack so far is committed; while a partition is away, until it is back.

@@ -1,0 +1,356 @@
+"""`hadron bench transactions`: what transactions cost, beside the same work without them.
+
+The same work is measured in turn, in one run: records sent alone, in transactions of one replica
+set, of two and of four; a stream consumed and published to another one, with and without. All of
+it comes from this one process, so that many at a time are as much its figures as the leaders'.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from hadron.bench.report import (
+    Part,
+    Verdict,
+    middle,
+    middle_ratio,
+    number,
+    print_json,
+    print_tables,
+)
+from hadron.bench.report import ratio as times
+from hadron.bench.stats import percentile
+from hadron.client import Client, Producer, connect
+from hadron.model.errors import HadronError
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision.local_fleet import LocalFleet
+
+SETS: Final = ("bench/p0", "bench/p1", "bench/p2", "bench/p3")
+AT_A_TIME: Final = (1, 16, 256)
+STEP_RECORDS: Final = 1_000
+
+MAX_TWO_SETS_MS: Final = 4.0
+MIN_TWO_SETS_PER_S: Final = 1_500.0
+MIN_ONE_SET_PER_S: Final = 10_000.0
+MAX_TO_SEND: Final = 1.3
+MIN_STEP_RECORDS_PER_S: Final = 150_000.0
+
+_SEND, _ONE, _TWO, _FOUR = "send", "one set", "two sets", "four sets"
+_WIDTHS: Final = {_ONE: 1, _TWO: 2, _FOUR: 4}
+
+_PLAIN, _STEPS = "consume, then publish", "in transactions"
+_GROUPS: Final = {_PLAIN: "plain", _STEPS: "steps"}
+
+_CONSUME_S: Final = 60.0
+"""No round takes so long; a bench that does is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    Attributes:
+        nodes: of each replica set.
+        seconds: of each measurement.
+        records: that are consumed and published, in each round.
+        parts: which, of `PARTS`.
+    """
+
+    nodes: int
+    record_bytes: int
+    durability: str
+    seconds: float
+    rounds: int
+    records: int
+    parts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one kind of work, so many at a time."""
+
+    p50_ms: float
+    p99_ms: float
+    per_s: float
+
+
+def run(plan: Plan, output: str) -> int:
+    """Measure and print; returns the exit status."""
+    started = time.monotonic()
+    found: list[Part] = []
+    wanted = SETS if "sets" in plan.parts else SETS[:1]
+    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+        sets = dict.fromkeys(wanted, plan.nodes)
+        with LocalFleet(Path(directory), sets, durability=plan.durability) as fleet:
+            try:
+                anyio.run(_measure, fleet.url, plan, found, backend="trio")
+            except HadronError:
+                # What was measured in all these minutes stays true.
+                print_tables(found, "not all was measured: see the error below")
+                raise
+    durability = "fsync" if plan.nodes == 1 else plan.durability
+    seconds = time.monotonic() - started
+    if output == "json":
+        setting = {
+            "durability": durability,
+            "nodes": plan.nodes,
+            "record_bytes": plan.record_bytes,
+            "seconds": plan.seconds,
+            "rounds": plan.rounds,
+            "took_s": round(seconds),
+        }
+        print_json(found, setting)
+    else:
+        print_tables(
+            found,
+            f"{len(wanted)} replica set(s) of {plan.nodes} node(s) and the client on this machine "
+            f"({os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}), "
+            f"durability {durability}; medians of {plan.rounds} rounds, {plan.seconds:g} s each; "
+            f"took {seconds:.0f} s",
+        )
+    return 0
+
+
+async def _measure(url: str, plan: Plan, found: list[Part]) -> None:
+    """Add to `found` what each part has come to."""
+    gc.freeze()
+    started = time.monotonic()
+    async with connect(url) as client:
+        for name, measure in PARTS.items():
+            if name in plan.parts:
+                print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
+                found += await measure(client, plan)
+
+
+# --- one set, and several -------------------------------------------------------------------------
+
+
+async def measure_one(client: Client, plan: Plan) -> list[Part]:
+    """Transactions of one record at one replica set, beside the same record sent."""
+    return [await _compare(client, plan, "one", (_SEND, _ONE))]
+
+
+async def measure_sets(client: Client, plan: Plan) -> list[Part]:
+    """A record at each of two and four replica sets, beside one at one."""
+    return [await _compare(client, plan, "sets", (_ONE, _TWO, _FOUR))]
+
+
+async def _compare(client: Client, plan: Plan, part: str, kinds: Sequence[str]) -> Part:
+    value = b"x" * plan.record_bytes
+    streams = [f"{part}-{index}" for index in range(max(_WIDTHS.get(kind, 1) for kind in kinds))]
+    await _declare(client, dict(zip(streams, SETS, strict=False)))
+    known: dict[tuple[int, str], list[Speed]] = {}
+    async with AsyncExitStack() as stack:
+        producer = await stack.enter_async_context(client.producer(streams[0]))
+        works = {kind: _work(client, producer, kind, streams, value) for kind in kinds}
+        for work in works.values():
+            # What only the first does is nobody's: connections, calls, caches.
+            await _time(work, max(AT_A_TIME), plan.seconds / 4)
+        for turn in range(plan.rounds):
+            for count in AT_A_TIME:
+                # Forth and back: what changes slowly disturbs all alike.
+                for kind in kinds if turn % 2 else reversed(kinds):
+                    speed = await _time(works[kind], count, plan.seconds)
+                    known.setdefault((count, kind), []).append(speed)
+    return _speed_part(plan, part, kinds, known)
+
+
+def _work(
+    client: Client, producer: Producer, kind: str, streams: Sequence[str], value: bytes
+) -> Callable[[], Awaitable[None]]:
+    async def send() -> None:
+        await producer.send(value)
+
+    async def transaction() -> None:
+        async with client.transaction() as tx:
+            for stream in streams[: _WIDTHS[kind]]:
+                await tx.publish(stream, value)
+
+    return send if kind == _SEND else transaction
+
+
+async def _time(work: Callable[[], Awaitable[None]], at_a_time: int, seconds: float) -> Speed:
+    took: list[float] = []
+    started = time.perf_counter()
+    end = started + seconds
+
+    async def repeat() -> None:
+        began = time.perf_counter()
+        while began < end:
+            await work()
+            now = time.perf_counter()
+            took.append(now - began)
+            began = now
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(at_a_time):
+            tasks.start_soon(repeat)
+    elapsed = time.perf_counter() - started
+    return Speed(percentile(took, 0.5) * 1e3, percentile(took, 0.99) * 1e3, len(took) / elapsed)
+
+
+def _speed_part(
+    plan: Plan, name: str, kinds: Sequence[str], known: dict[tuple[int, str], list[Speed]]
+) -> Part:
+    base = kinds[0]
+    part = Part(
+        f"A record of {plan.record_bytes} B at each of so many replica sets, so many at a time",
+        ("", "p50", "p99", "per second", f"p50 to {base}"),
+    )
+    for (count, kind), found in sorted(known.items(), key=lambda item: item[0][0]):
+        p50, p99 = middle(each.p50_ms for each in found), middle(each.p99_ms for each in found)
+        per_s = middle(each.per_s for each in found)
+        slower = middle_ratio(
+            (each.p50_ms for each in found), (each.p50_ms for each in known[count, base])
+        )
+        prefix = f"{name}_{kind.replace(' ', '_')}_{count}"
+        part.figures[f"{prefix}_p50_ms"] = p50
+        part.figures[f"{prefix}_p99_ms"] = p99
+        part.figures[f"{prefix}_per_s"] = per_s
+        part.rows.append(
+            (
+                f"{kind}, {count} at a time",
+                f"{number(p50)} ms",
+                f"{number(p99)} ms",
+                number(per_s),
+                times(slower),
+            )
+        )
+        part.verdicts += _judge(name, kind, count, p50, per_s, slower)
+    return part
+
+
+def _judge(
+    name: str, kind: str, count: int, p50: float, per_s: float, slower: float
+) -> list[Verdict]:
+    if (name, kind) == ("one", _ONE):
+        found = [
+            Verdict(
+                f"one set, {count} at a time, p50 to a plain send",
+                times(slower),
+                f"≤ {times(MAX_TO_SEND)}",
+                slower <= MAX_TO_SEND,
+            )
+        ]
+        if count == max(AT_A_TIME):
+            found.append(_at_least(f"one set, {count} at a time", per_s, MIN_ONE_SET_PER_S))
+        return found
+    if kind == _TWO and count == 1:
+        return [
+            Verdict(
+                "two sets, one at a time, p50",
+                f"{number(p50)} ms",
+                f"≤ {MAX_TWO_SETS_MS:g} ms",
+                p50 <= MAX_TWO_SETS_MS,
+            )
+        ]
+    if kind == _TWO and count == max(AT_A_TIME):
+        return [_at_least(f"two sets, {count} at a time", per_s, MIN_TWO_SETS_PER_S)]
+    return []
+
+
+def _at_least(what: str, per_s: float, least: float) -> Verdict:
+    return Verdict(what, f"{number(per_s)}/s", f"≥ {number(least)}/s", per_s >= least)
+
+
+# --- consume, transform, publish ------------------------------------------------------------------
+
+
+async def measure_steps(client: Client, plan: Plan) -> list[Part]:
+    """A stream consumed and published to another one: in transactions, and without."""
+    await _declare(client, dict.fromkeys(("steps-in", "steps-out"), SETS[0]))
+    await _fill(client, "steps-in", plan)
+    works = {_PLAIN: _consume_and_publish, _STEPS: _consume_in_steps}
+    for label, work in works.items():
+        # What only the first does is nobody's.
+        await work(client, f"{_GROUPS[label]}-warm", min(plan.records, 10 * STEP_RECORDS))
+    known: dict[str, list[float]] = {label: [] for label in works}
+    for turn in range(plan.rounds):
+        for label, work in works.items() if turn % 2 else reversed(works.items()):
+            started = time.perf_counter()
+            with anyio.fail_after(_CONSUME_S):
+                await work(client, f"{_GROUPS[label]}-{turn}", plan.records)
+            known[label].append(plan.records / (time.perf_counter() - started))
+    part = Part(
+        f"{plan.records:,} records of {plan.record_bytes} B consumed and published again, "
+        f"{STEP_RECORDS:,} at a time",
+        ("", "records/s", "to without"),
+    )
+    for label, found in known.items():
+        part.rows.append((label, number(middle(found)), times(middle_ratio(found, known[_PLAIN]))))
+    part.figures["plain_records_per_s"] = middle(known[_PLAIN])
+    part.figures["steps_records_per_s"] = middle(known[_STEPS])
+    part.figures["steps_to_plain"] = middle_ratio(known[_STEPS], known[_PLAIN])
+    part.verdicts.append(
+        _at_least(
+            "consumed and published in transactions, records",
+            middle(known[_STEPS]),
+            MIN_STEP_RECORDS_PER_S,
+        )
+    )
+    return [part]
+
+
+async def _consume_and_publish(client: Client, group: str, records: int) -> None:
+    """As programs do it that may publish twice: publish, then acknowledge."""
+    left = records
+    async with (
+        client.subscribe(
+            "steps-in", group=group, max_in_flight=4 * STEP_RECORDS, batch_size=STEP_RECORDS
+        ) as subscription,
+        client.producer("steps-out") as producer,
+    ):
+        async for batch in subscription.batches():
+            await producer.send_many([record.value for record in batch.records])
+            await batch.ack()
+            left -= len(batch)
+            if left <= 0:
+                break
+        await subscription.flush()
+
+
+async def _consume_in_steps(client: Client, group: str, records: int) -> None:
+    left = records
+    async with client.subscribe(
+        "steps-in", group=group, max_in_flight=4 * STEP_RECORDS
+    ) as subscription:
+        async for step in subscription.transactions(max_records=STEP_RECORDS):
+            await step.publish_many("steps-out", [record.value for record in step.records])
+            left -= len(step)
+            if left <= 0:
+                await step.commit()
+                break
+
+
+async def _fill(client: Client, stream: str, plan: Plan) -> None:
+    values = [b"x" * plan.record_bytes] * STEP_RECORDS
+    async with client.producer(stream) as producer:
+        for _ in range(0, plan.records, STEP_RECORDS):
+            await producer.send_many(values)
+
+
+async def _declare(client: Client, streams: dict[str, str]) -> None:
+    await client.apply(
+        [
+            SchemaObject(kind="Stream", name=name, spec=StreamSpec(partitions=(replica_set,)))
+            for name, replica_set in streams.items()
+        ]
+    )
+
+
+PARTS: Final[dict[str, Callable[[Client, Plan], Awaitable[list[Part]]]]] = {
+    "one": measure_one,
+    "sets": measure_sets,
+    "steps": measure_steps,
+}

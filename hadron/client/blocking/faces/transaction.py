@@ -1,0 +1,100 @@
+"""The blocking face of `hadron.client.transactions.transaction`, made of it by `make faces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from hadron.client.blocking.transacting import TransactionBase
+from hadron.client.transactions.contents import Claimable, Published, PublishedMany
+from hadron.model.record import Headers
+
+
+class SyncTransaction(TransactionBase):
+    """Records and acknowledgements that are done all together, or not at all. Made by
+    `SyncClient.transaction`, used inside its `with` block; what is open when its client is closed,
+    or the program ends, is rolled back.
+
+    Leaving the block commits, by an exception it rolls back, and then nothing of it was done. What
+    it does is sent while the program works; nobody reads any of it before the commit. A call fails
+    as soon as the driver has rolled it back, and the error says why, and whether to do it again
+    helps: `ConflictError` names another transaction that holds a delivery. Records for one
+    partition are in the order of one thread's calls, one behind the other; over several partitions
+    they show up at slightly different moments.
+
+    Calls may come from several threads, in any order, until one of them ends it. A record without a
+    key goes to a partition at the driver's replica set, or at another one that the transaction is
+    at already, where its stream has one: a transaction of one replica set costs little more than
+    its records do.
+    """
+
+    def publish(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+    ) -> Published:
+        """Add a record, with the arguments of `SyncProducer.send`; what is returned has its
+        `receipt` after the commit. Returns at once, unless much is waiting to be sent.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError, NotFoundError: it is not in the transaction,
+                which may go on.
+            RequestError: over the limit of a transaction, 64 MiB; it is rolled back.
+        """
+        return self._call(
+            lambda transaction: transaction.publish(
+                stream,
+                value,
+                key=key,
+                type=type,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                id=id,
+                partition=partition,
+                timestamp=timestamp,
+            )
+        )
+
+    def publish_many(
+        self, stream: str, values: Iterable[Any], *, partition: str | None = None
+    ) -> PublishedMany:
+        """Add many records, as `SyncProducer.send_many` takes them: the fast way for bulk. What is
+        returned has their `receipts` after the commit.
+
+        Raises what `publish` raises; the transaction is rolled back then, as some were in it.
+        """
+        return self._call(
+            lambda transaction: transaction.publish_many(stream, values, partition=partition)
+        )
+
+    def ack(self, delivery: Claimable) -> None:
+        """Acknowledge a delivery, or a batch of them, of a subscription of the same client. After a
+        rollback it is as if this had not been said: it may be acknowledged, or given back.
+
+        Raises `RequestError` for one that was acknowledged before. That it belongs to another
+        member by now, or that another transaction holds it (`ConflictError`), ends the transaction.
+        """
+        self._call(lambda transaction: transaction.ack(delivery))
+
+    def commit(self) -> None:
+        """Commit before the end of the block; nothing can be added then.
+
+        Raises:
+            CommitUnknownError: the driver did not say in time what became of it;
+                `SyncClient.outcome` asks it again.
+            HadronError: nothing of it was done, nor will be.
+        """
+        self._call(lambda transaction: transaction.commit())
+
+    def rollback(self) -> None:
+        """Do nothing of it; the block may go on with something else."""
+        self._call(lambda transaction: transaction.rollback())

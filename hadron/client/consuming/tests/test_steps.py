@@ -1,0 +1,258 @@
+"""Consume, transform, publish against a driver that misbehaves, under both event loops."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+import hadron
+from hadron.client import Client
+from hadron.client.tests.support import both, served, until
+from hadron.client.transactions.tests.fake_driver import FakeDriver
+from hadron.model.errors import ConflictError, ConnectionLostError, NotFoundError, RequestError
+
+
+def driver(**options: Any) -> FakeDriver:
+    return FakeDriver(**{"streams": ("s", "t"), **options})
+
+
+async def fill(client: Client, count: int) -> None:
+    async with client.producer("s", batch_bytes=1000) as producer:
+        await producer.send_many([b"%d" % number for number in range(count)])
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def copy_all(client: Client, count: int, **settings: Any) -> list[int]:
+    """Until so many have been copied; returns the sizes of the steps."""
+    sizes: list[int] = []
+    done = 0
+    async with client.subscribe("s", group="g", max_in_flight=300) as subscription:
+        async for step in subscription.transactions(**settings):
+            await step.publish_many("t", [record.value for record in step.records])
+            sizes.append(len(step))
+            done = step.records[-1].offset + 1
+            if done == count:
+                await step.commit()
+                break
+    return sizes
+
+
+@both
+async def test_each_record_has_its_output_once() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 3_000)
+        sizes = await copy_all(client, 3_000, max_records=100)
+        assert max(sizes) == 100
+        assert node.values("t") == expected(3_000)
+        assert node.groups["s", "local/p0", "g"].floor == 3_000
+
+
+@both
+async def test_a_step_waits_for_more_records() -> None:
+    async with served(driver()) as (_, client):
+        async with client.subscribe("s", group="g") as subscription:
+            steps = subscription.transactions(max_records=10, max_wait_s=5)
+            async with anyio.create_task_group() as tasks, client.producer("s") as producer:
+
+                async def send() -> None:
+                    for number in range(10):
+                        await producer.send(b"%d" % number)
+                        await anyio.sleep(0.005)
+
+                tasks.start_soon(send)
+                step = await anext(steps)
+                assert [each.value for each in step.records] == expected(10)
+        with pytest.raises(RequestError, match="max_records 0 is out of bounds"):
+            subscription.transactions(max_records=0)
+
+
+@both
+async def test_the_next_body_runs_while_a_step_commits() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 100)
+        async with client.subscribe("s", group="g") as subscription:
+            steps = subscription.transactions(max_records=10)
+            node.hold = True
+            one = await anext(steps)
+            await one.publish("t", b"1")
+            two = await anext(steps)
+            await until(lambda: len(node.waiting) == 1)
+            await two.publish("t", b"2")
+            with anyio.move_on_after(0.05) as scope:
+                # The second is not said to be committed before the first one is.
+                await anext(steps)
+            assert scope.cancelled_caught
+            assert len(node.waiting) == 1
+            node.release()
+        await until(lambda: node.values("t") == [b"1"])
+
+
+@both
+async def test_a_step_that_is_committed_by_hand_waits_for_its_turn() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 100)
+        node.refusals += [None, ConflictError("x/1.1/5 holds it")]
+        async with client.subscribe("s", group="g") as subscription:
+            steps = subscription.transactions(max_records=10)
+            for value in (b"1", b"2"):
+                step = await anext(steps)
+                await step.publish("t", value)
+            step = await anext(steps)
+            await step.publish("t", b"3")
+            with pytest.raises(ConnectionLostError, match="step before this one was not committed"):
+                await step.commit()
+        assert node.values("t") == [b"1"]
+
+
+@both
+async def test_what_fails_is_done_again_with_what_was_behind_it() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 1_000)
+        for error in (ConflictError("x/1.1/5 holds it"), RequestError("others have them")):
+            node.refusals += [None, None, error]
+        await copy_all(client, 1_000, max_records=50)
+        assert sorted(node.values("t")) == sorted(expected(1_000))
+        assert node.groups["s", "local/p0", "g"].floor == 1_000
+        assert node.nacks
+        assert all(nack.unseen for nack in node.nacks), "nobody's fault is no attempt"
+
+
+@both
+async def test_what_never_works_ends_the_loop() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 1_000)
+        node.refusals += [RequestError("no")] * 100
+        with pytest.raises(RequestError, match="no"):
+            await copy_all(client, 1_000, max_records=50)
+        assert node.values("t") == []
+
+
+@both
+async def test_an_exception_and_a_break_roll_back() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 10)
+        for _ in range(2):
+            with pytest.raises(NotFoundError, match="'nowhere'"):  # noqa: PT012
+                async with client.subscribe("s", group="g") as subscription:
+                    async for step in subscription.transactions():
+                        await step.publish("t", b"never")
+                        await step.publish("nowhere", b"x")
+        async with client.subscribe("s", group="g") as subscription:
+            async for step in subscription.transactions():
+                await step.publish("t", b"never")
+                break
+        async with client.subscribe("s", group="g") as subscription:
+            async for step in subscription.transactions():
+                assert step.attempt > 1
+                await step.rollback()
+                break
+        assert node.values("t") == []
+        await copy_all(client, 10)
+        assert node.values("t") == expected(10)
+
+
+@both
+async def test_a_lost_connection_costs_and_doubles_nothing() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 2_000)
+        node.refusals += [None] * 5
+        cuts = 0
+        done: set[int] = set()
+        async with (
+            client.subscribe("s", group="g", max_in_flight=300) as subscription,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def end() -> None:
+                await until(lambda: node.groups["s", "local/p0", "g"].floor == 2_000)
+                await subscription.close()
+
+            tasks.start_soon(end)
+            async for step in subscription.transactions(max_records=50):
+                await step.publish_many("t", [record.value for record in step.records])
+                done.update(record.offset for record in step.records)
+                if len(done) > 300 * (cuts + 1):
+                    cuts += 1
+                    if cuts % 3 == 0:
+                        node.cut()
+                    elif cuts % 3 == 1:
+                        node.cut_after = 1
+                    else:
+                        node.cut_before = 1
+        assert cuts >= 5
+        assert sorted(node.values("t")) == sorted(expected(2_000))
+
+
+@both
+async def test_closing_the_subscription_ends_the_loop() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 10)
+        async with client.subscribe("s", group="g") as subscription:
+            async for step in subscription.transactions():
+                await step.publish("t", b"x")
+                await step.commit()
+                await subscription.close()
+        assert node.values("t") == [b"x"]
+
+
+def test_blocking_steps_and_transactions(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def serve(node: FakeDriver) -> None:
+        async with node.listen() as url:
+            await anyio.to_thread.run_sync(use, url)
+
+    def use(url: str) -> None:
+        with hadron.connect_sync(url) as client:
+            with client.producer("s") as producer:
+                producer.send_many(expected(100))
+            with client.subscribe("s", group="g") as subscription:
+                steps = subscription.transactions(max_records=30)
+                for step in steps:
+                    many = step.publish_many("t", [each.value for each in step.records])
+                    one = step.publish("t", b"end", key="k")
+                    assert (step.partition, step.attempt) == ("local/p0", 1)
+                    if step.records[-1].offset == 99:
+                        step.commit()
+                        assert sum(each.count for each in many.receipts) == len(step)
+                        assert one.receipt is not None
+                        assert step.receipts[-1] == one.receipt
+                        break
+                assert "SyncSteps" in repr(steps)
+                assert "SyncStep of" in repr(step)
+            with client.transaction() as tx:
+                published = tx.publish("s", b"x")
+                assert tx.state == "open"
+            assert published.receipt is not None
+            assert tx.receipts == [published.receipt]
+            assert (tx.state, tx.id) == ("committed", tx.id)
+            with pytest.raises(ZeroDivisionError), client.transaction() as tx:  # noqa: PT012
+                tx.publish("s", b"never")
+                raise ZeroDivisionError
+            assert tx.state == "rolled back"
+            with client.subscribe("s", group="h") as subscription, client.transaction() as tx:
+                delivery = next(subscription)
+                tx.ack(delivery)
+            assert tx.id is not None
+            assert client.outcome(tx.id).is_committed
+            assert client.transactions() == []
+            left = client.transaction()
+            left.publish("s", b"never")
+
+    node = driver()
+    anyio.run(serve, node)
+    assert node.values("s") == [*expected(100), b"x"]
+    assert [each for each in node.values("t") if each != b"end"] == expected(100)
+    assert node.groups["s", "local/p0", "h"].floor == 1
+    assert not caplog.records

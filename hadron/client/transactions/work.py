@@ -1,0 +1,404 @@
+"""One transaction from its first statement to its outcome: the inside of `transaction.Transaction`,
+of the blocking one and of the steps of a subscription.
+
+    open → committing → committed | rolled back | unknown
+
+Safety rule: what is not known is asked, of the driver that was to decide it, and of nobody else.
+Only its word that nothing was done, nor will be, makes a commit fail as rolled back (PROTOCOL E1).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from hadron.client.connecting.session import can_retry
+from hadron.client.producing.bulk import check_many, cut, slices
+from hadron.client.producing.new_records import whole_record
+from hadron.client.transactions.contents import (
+    BATCH_BYTES,
+    Claim,
+    Claimable,
+    Contents,
+    Place,
+    Published,
+    PublishedMany,
+)
+from hadron.client.transactions.driver_call import COMMIT, OPEN, ROLLBACK, DriverCall
+from hadron.model.errors import (
+    ClosedError,
+    CommitUnknownError,
+    ConnectionLostError,
+    HadronError,
+    RequestError,
+)
+from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.model.record import NewRecord
+from hadron.model.transactions import TransactionId
+from hadron.wire.messages import transactions_pb2
+
+if TYPE_CHECKING:
+    from hadron.client.transactions.calls import TransactionCalls
+    from hadron.client.transactions.settings import TransactionSettings
+
+_log = logging.getLogger(__name__)
+
+_PUSH_BYTES: Final = 256 << 10
+"""Statements of so much are sent while their program works on, and it waits for their leaving."""
+
+_RECORDS_PER_CHECKPOINT: Final = 128
+
+
+class State(enum.Enum):
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "not known to be committed or not"
+
+
+class Work:
+    """What one transaction does (`driver_call.Spoken`).
+
+    Attributes:
+        home: the driver's replica set; "" until it is chosen.
+        id: None until something was sent.
+        error: why it was rolled back, or is not known.
+        is_settled: its program has ended it by a call, and knows what came of that.
+    """
+
+    def __init__(self, calls: TransactionCalls, settings: TransactionSettings) -> None:
+        self.number = -1
+        self.said = 0
+        self.state = State.OPEN
+        self.home = settings.driver or ""
+        self.id: TransactionId | None = None
+        self.error: HadronError | None = None
+        self.is_settled = False
+        self.contents = Contents(settings.codec)
+        self._calls = calls
+        self._settings = settings
+        self._new_record = settings.new_record
+        self._driver: DriverCall | None = None
+        self._claimed: list[Claimable] = []
+        self._answered: anyio.Event | None = None
+
+    def __str__(self) -> str:
+        what = "nothing sent yet" if self.id is None else str(self.id)
+        return f"{what}, {self.state.value}"
+
+    # --- statements -----------------------------------------------------------------------------
+
+    async def publish(self, stream: str, value: Any, *others: Any) -> Published:
+        """See `Transaction.publish`; `others` are those of `new_records.new_record`."""
+        self._check_usable()
+        record = self._new_record(value, *others)
+        place = await self._place(stream, record)
+        batch, index = self._filled(self.contents.add, place, record, self._calls.now_ms())
+        if self.contents.waiting_bytes >= _PUSH_BYTES:
+            await self._push_now()
+        else:
+            self._push_soon()
+        return Published(batch, index)
+
+    async def publish_many(
+        self, stream: str, values: Any, partition: str | None = None
+    ) -> PublishedMany:
+        """See `Transaction.publish_many`."""
+        self._check_usable()
+        check_many(values)
+        published = PublishedMany()
+        try:
+            for part in slices(values, self._settings.value_serializer):
+                await self._publish_slice(stream, part, partition, published)
+        except Exception as error:
+            # Some are in it, and would be committed without the others.
+            failure = error if isinstance(error, HadronError) else _interrupted(error)
+            self.rollback(failure)
+            raise
+        return published
+
+    async def _publish_slice(
+        self, stream: str, values: Sequence[Any], partition: str | None, published: PublishedMany
+    ) -> None:
+        start, guess = 0, MAX_BATCH_RECORDS
+        while start < len(values):
+            some: Sequence[Any] = values[start : start + guess]
+            if set(map(type, some)) == {bytes}:
+                some, size = cut(some, BATCH_BYTES)
+                guess = max(1, min(MAX_BATCH_RECORDS, BATCH_BYTES * len(some) // size))
+                place = await self._place_of(stream, None, partition)
+                batch = self._filled(
+                    self.contents.add_values, place, some, size, self._calls.now_ms()
+                )
+                published.add(batch, 0, len(some))
+            else:
+                guess = _RECORDS_PER_CHECKPOINT
+                some = some[:guess]
+                await self._add_each(stream, some, partition, published)
+            start += len(some)
+            if self.contents.waiting_bytes >= _PUSH_BYTES:
+                await self._push_now()
+        self._push_soon()
+
+    async def _add_each(
+        self, stream: str, values: Sequence[Any], partition: str | None, published: PublishedMany
+    ) -> None:
+        now_ms = self._calls.now_ms()
+        for value in values:
+            record = whole_record(value)
+            named = partition if record.partition is None else record.partition
+            place = await self._place_of(stream, record.key, named)
+            batch, index = self._filled(self.contents.add, place, record, now_ms)
+            published.add(batch, index, 1)
+        await anyio.lowlevel.checkpoint()
+        self._check_usable()
+
+    async def _place(self, stream: str, record: NewRecord) -> Place:
+        return await self._place_of(stream, record.key, record.partition)
+
+    async def _place_of(self, stream: str, key: bytes | str | None, partition: str | None) -> Place:
+        places = await self._calls.places(stream)
+        region = self._settings.region
+        if partition is not None:
+            place = places.named(partition)
+        elif key is not None and self._settings.by_key:
+            place = places.of_key(key, region)
+        else:
+            place = places.of_none(region, self.home, self.contents.is_at, self._calls.is_away)
+        if not self.home:
+            self.home = place.replica_set
+        return place
+
+    def _filled(self, fill: Callable[..., Any], *args: Any) -> Any:
+        """What it gives. Nothing of the transaction is done once it is over a limit of its own."""
+        self._check_usable()
+        count = self.contents.size
+        try:
+            return fill(*args)
+        except RequestError as error:
+            if self.contents.size != count:
+                self.rollback(error)
+            raise
+
+    def ack(self, what: Claimable) -> None:
+        """See `Transaction.ack`."""
+        self._check_usable()
+        claim = self._calls.claim(what)
+        self._claimed.append(what)
+        self.acknowledge(claim)
+
+    def acknowledge(self, claim: Claim) -> None:
+        """What was delivered to a member is dealt with."""
+        self.contents.acknowledge(claim)
+        if not self.home:
+            self.home = claim.replica_set
+        self._push_soon()
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def _push_soon(self) -> None:
+        driver = self._driver
+        if driver is None:
+            driver = self._driver = self._calls.driver(self.home)
+        driver.linger(self)
+
+    async def _push_now(self) -> None:
+        driver = await self._ready()
+        await driver.room()
+        self._check_usable()
+        self.push()
+
+    async def _ready(self) -> DriverCall:
+        """The driver, asked to open its call if it has not. Raises `PeerError`, and nothing was
+        done."""
+        driver = self._driver
+        if driver is None:
+            driver = self._driver = self._calls.driver(self.home)
+        if self.id is None and not driver.is_ready:
+            try:
+                await driver.ready()
+            except HadronError as error:
+                self._end(State.ROLLED_BACK, error)
+                raise
+        return driver
+
+    def push(self) -> None:
+        driver = self._driver
+        if self.state is not State.OPEN or driver is None or not self.contents.has_waiting:
+            return
+        if self.id is None:
+            if not driver.is_ready:
+                # Whoever commits waits for it.
+                return
+            self.id = driver.begin(self)
+        try:
+            statements, bodies = self.contents.take()
+        except RequestError as error:
+            self.rollback(error)
+        else:
+            driver.say(self, statements, bodies, OPEN)
+
+    # --- its end --------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Until it is committed. Raises why it is not, or `CommitUnknownError`."""
+        self.is_settled = True
+        self._check_usable()
+        if self.contents.is_empty:
+            self._end(State.COMMITTED, None)
+            return
+        driver = await self._ready()
+        self._check_usable()
+        try:
+            statements, bodies = self.contents.take()
+        except RequestError as error:
+            self.rollback(error)
+            raise
+        if self.id is None:
+            self.id = driver.begin(self)
+        self.state = State.COMMITTING
+        self._answered = answered = anyio.Event()
+        driver.say(self, statements, bodies, COMMIT)
+        try:
+            await answered.wait()
+            if self.state is State.UNKNOWN:
+                await self._ask()
+        except BaseException:
+            if self.state is State.COMMITTING:
+                # Cancelled: the driver goes on with it.
+                driver.forget(self)
+                self._end(State.UNKNOWN, None)
+            raise
+        if self.state is not State.COMMITTED:
+            raise self._failure()
+
+    async def _ask(self) -> None:
+        """What became of it, of the driver that was to decide."""
+        assert self.id is not None
+        trouble = self.error
+        try:
+            outcome = await self._calls.find_out(self.id)
+        except HadronError as error:
+            self._calls.remember(self)
+            unknown = CommitUnknownError(
+                f"transaction {self.id} may or may not be committed: {trouble}; {error.message}",
+                f'all of it is done, or nothing: `client.outcome("{self.id}")` asks {self.home}',
+                transaction=str(self.id),
+            )
+            self.error = unknown
+            raise unknown from error
+        self.learn(outcome)
+
+    def learn(self, outcome: transactions_pb2.OutcomeResponse) -> None:
+        """The driver has said what became of it, for good."""
+        if outcome.state == transactions_pb2.OutcomeResponse.COMMITTED:
+            self.contents.committed(outcome.results)
+            self._end(State.COMMITTED, None)
+            if outcome.unfinished:
+                _log.warning(
+                    "transaction %s is committed, and %s will do their part once they are back",
+                    self.id,
+                    ", ".join(outcome.unfinished),
+                )
+        elif outcome.state == transactions_pb2.OutcomeResponse.ABORTED:
+            reason = self.error.message if self.error is not None else "its call was lost"
+            self._end(
+                State.ROLLED_BACK,
+                ConnectionLostError(
+                    f"transaction {self.id} was rolled back: {reason}",
+                    "nothing of it was done: do it again",
+                    retryable=self.error is None or can_retry(self.error),
+                ),
+            )
+        else:
+            self._end(
+                State.UNKNOWN,
+                CommitUnknownError(
+                    f"transaction {self.id} was over long ago, and nobody knows any more how",
+                    "outcomes are kept for 24 hours: look for its records in the streams",
+                    transaction=str(self.id),
+                ),
+            )
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Its block has ended, by `error` if that is not None. Raises as `commit` does, also when
+        its program went on after it was rolled back."""
+        if error is not None:
+            self.rollback()
+        elif not self.is_settled:
+            await self.commit()
+
+    def rollback(self, error: HadronError | None = None) -> None:
+        """Do nothing of it, if it is open; `error` says why, if its program did not want that."""
+        if self.state is not State.OPEN:
+            return
+        if self.id is not None and self._driver is not None:
+            self._driver.say(self, (), (), ROLLBACK)
+        elif self._driver is not None:
+            self._driver.forget(self)
+        self._end(State.ROLLED_BACK, error)
+
+    def _end(self, state: State, error: HadronError | None) -> None:
+        self.state, self.error = state, error
+        if state is State.ROLLED_BACK:
+            for each in self._claimed:
+                each._unclaim()
+        if state is not State.UNKNOWN:
+            self._claimed = []
+        if self._answered is not None:
+            self._answered.set()
+
+    def _failure(self) -> HadronError:
+        """Why it is not committed, as an exception of its own."""
+        error = self.error
+        if error is None:
+            return ClosedError(f"transaction {self}", "begin another one")
+        if isinstance(error, CommitUnknownError):
+            return CommitUnknownError(error.message, error.hint, transaction=error.transaction)
+        return type(error)(error.message, error.hint, retryable=error.retryable)
+
+    def _check_usable(self) -> None:
+        """Raises why there is nothing more to be done in it."""
+        if self.state is State.OPEN:
+            return
+        if self.state is State.ROLLED_BACK and self.error is not None:
+            raise self._failure()
+        raise ClosedError(
+            f"the transaction is {self.state.value}: {self.id}",
+            "what is to be done besides is another transaction",
+        )
+
+    # --- what the driver says (`driver_call.Spoken`) ------------------------------------------
+
+    def committed(self, results: Sequence[transactions_pb2.ReplicaSetResults]) -> None:
+        self.contents.committed(results)
+        self._end(State.COMMITTED, None)
+
+    def rolled_back(self, error: HadronError) -> None:
+        self._end(State.ROLLED_BACK, error)
+
+    def unsure(self, error: HadronError) -> None:
+        if self.state is State.COMMITTING:
+            self._end(State.UNKNOWN, error)
+        elif self.state is State.OPEN:
+            self._end(
+                State.ROLLED_BACK,
+                ConnectionLostError(
+                    f"transaction {self.id} was rolled back, its driver was lost: {error.message}",
+                    "nothing of it was done: do it again",
+                    retryable=can_retry(error),
+                ),
+            )
+
+
+def _interrupted(error: Exception) -> HadronError:
+    return RequestError(
+        f"publish_many was given values that raised {type(error).__name__}: {error}",
+        "nothing of the transaction was done: do it again",
+    )
