@@ -174,7 +174,7 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
         "lag": max(0, group.next_offset - group.floor - group.acknowledged_above),
         "oldest_append_ms": group.oldest_append_ms,
         "oldest_age_ms": group.oldest_age_ms,
-        "oldest": _duration(group.oldest_age_ms) if group.oldest_append_ms else "",
+        "oldest": duration(group.oldest_age_ms) if group.oldest_append_ms else "",
         "in_flight": group.in_flight,
         "in_transactions": group.in_transactions,
         "oldest_transaction": group.oldest_transaction,
@@ -302,12 +302,12 @@ def _member(partition: str, member: groups_pb2.DescribeGroupResponse.Member) -> 
         "peer": member.peer,
         "connected_ms": member.connected_ms,
         "silent_ms": member.silent_ms,
-        "silent": _duration(member.silent_ms),
+        "silent": duration(member.silent_ms),
         "max_in_flight": member.max_in_flight,
         "credit": member.credit,
         "in_flight": member.in_flight,
         "oldest_delivery_ms": member.oldest_delivery_ms,
-        "oldest": _duration(member.oldest_delivery_ms) if member.in_flight else "",
+        "oldest": duration(member.oldest_delivery_ms) if member.in_flight else "",
         "heartbeat_interval_ms": member.heartbeat_interval_ms,
         "heartbeat_threshold": member.heartbeat_threshold,
         "delivered": member.delivered,
@@ -322,7 +322,7 @@ def _in_words(described: dict[str, Any]) -> str:
     if options["ephemeral"]:
         parts.append("ephemeral")
     if options["ack_deadline_ms"]:
-        parts.append(f"ack deadline {_duration(options['ack_deadline_ms'])}")
+        parts.append(f"ack deadline {duration(options['ack_deadline_ms'])}")
     if options["max_attempts"]:
         out = options["dead_letter_stream"]
         parts.append(
@@ -338,7 +338,7 @@ def _in_words(described: dict[str, Any]) -> str:
             parts.append(f"{described[field]} {text}")
     group = described["group"]
     if group["in_transactions"]:
-        age = _duration(group["oldest_transaction_ms"])
+        age = duration(group["oldest_transaction_ms"])
         parts.append(
             f"{group['in_transactions']} in transactions, the oldest one for {age}: "
             f"{group['oldest_transaction']}"
@@ -356,7 +356,7 @@ def _in_words(described: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _duration(milliseconds: int) -> str:
+def duration(milliseconds: int) -> str:
     """The largest unit that has at least one of it, and the next: `3h 20m`."""
     seconds = milliseconds / 1_000
     if seconds < 10:

@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "read": ("hadron.cli.read", "Read the records that a stream has, and stop at its end."),
     "sql": ("hadron.cli.sql", "Query the records in a node's files with SQL."),
     "group": ("hadron.cli.group", "Look at consumer groups, reset and delete them."),
+    "tx": ("hadron.cli.tx", "Look at transactions, and end by hand what a lost set left."),
     "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
     "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),
     "promote": ("hadron.cli.promote", "Let another node lead: write the next configuration."),

@@ -280,8 +280,19 @@ def _resolve(
 ) -> None:
     if request.act not in _Act.Act.values() or request.act == _Act.UNSPECIFIED:
         raise RequestError(f"unknown act {request.act}", "name one of ResolveTransactionRequest's")
-    if (request.act == _Act.GIVE_UP) != bool(request.participant):
-        raise RequestError("a participant is named to be given up, and for nothing else")
+    participant = request.participant
+    if request.act == _Act.GIVE_UP:
+        is_fit = participant not in ("", leading.replica_set)
+    elif request.act == _Act.ROLL_BACK:
+        is_fit = not participant
+    else:
+        is_fit = participant in ("", leading.replica_set)
+    if not is_fit:
+        raise RequestError(
+            f"participant {participant!r} does not fit what {leading.replica_set} is to do",
+            "name another replica set to give up, none to roll back, and the one that is asked "
+            "to force something there",
+        )
     call.spawn(_answer_resolve, leading, call, request, id_from(request.transaction))
 
 

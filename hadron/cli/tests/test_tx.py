@@ -1,0 +1,93 @@
+"""`hadron tx`: what is open, what became of it, and ending by hand what a lost set has left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from hadron.cli import tx
+from hadron.cli.root import run
+from hadron.cli.session import Session
+from hadron.cli.tests.test_group import Blocking
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.tests.transacting import End, driving, publish, rows
+from hadron.testing.nodes import running_cluster
+
+META, EU, US = "meta", "eu/p0", "us/p0"
+
+
+async def test_looking_at_transactions_and_ending_one_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tx, "ANSWER_WITHIN_S", 0.5)
+
+    async def hadron(*arguments: str) -> tuple[int, str, str]:
+        status = await trio.to_thread.run_sync(run, arguments)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    async with (
+        running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster,
+        cluster.client() as client,
+    ):
+
+        @contextmanager
+        def connect(_session: Session, **_: Any) -> Iterator[Blocking]:
+            yield Blocking(client)
+
+        monkeypatch.setattr(Session, "connect", connect)
+        spec = StreamSpec(partitions=(EU, US))
+        await client.apply([SchemaObject(kind="Stream", name="s", spec=spec)])
+        stream_id = (await client.stream("s")).id
+        for name in (EU, US):
+            await client.offsets("s", partition=name)
+        assert (await hadron("tx", "list"))[0] == 0
+        async with driving(cluster, EU) as driver:
+            done, rolled, open_one = [await driver.number() for _ in range(3)]
+            driver.say(
+                done, publish(EU, stream_id, b"a"), publish(US, stream_id, b"b"), end=End.COMMIT
+            )
+            await driver.answer(done)
+            ids = [str(driver.id(each)) for each in (done, rolled, open_one)]
+            driver.say(rolled, publish(EU, stream_id, b"c"))
+            driver.say(open_one, publish(US, stream_id, b"d"))
+            await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
+
+            status, out, _ = await hadron("tx", "list", "-o", "json")
+            listed = {(each["transaction"], each["role"]): each for each in json.loads(out)}
+            assert status == 0
+            assert {(ids[1], "driver"), (ids[2], "driver"), (ids[2], "participant")} <= set(listed)
+            assert listed[ids[2], "participant"]["phase"] == "prepared"
+            status, out, _ = await hadron("tx", "list", "--replica-set", EU)
+            assert status == 0
+            assert "participant" not in out
+            assert ids[1] in out
+
+            status, out, _ = await hadron("tx", "show", ids[0], "-o", "json")
+            assert json.loads(out)["state"] == "committed"
+            assert {each["partition"] for each in json.loads(out)["receipts"]} == {EU, US}
+            assert (await hadron("tx", "show", ids[1]))[1] == f"{ids[1]}: open\n"
+            assert (await hadron("tx", "show", "nonsense"))[0] == 1
+            assert await hadron("tx", "resolve", ids[1]) == (0, f"{ids[1]} is rolled back\n", "")
+            assert "aborted" in (await hadron("tx", "show", ids[1]))[1]
+            assert (await hadron("tx", "resolve", ids[1]))[0] == 1
+            await cluster[EU].crash()
+
+        status, out, error = await hadron("tx", "list")
+        assert status == 1
+        assert ids[2] in out
+        assert EU in error
+        status, _, error = await hadron("tx", "resolve", ids[2], "--force-abort", US)
+        assert status == 2
+        assert "say --accept-torn" in error
+        assert rows(cluster, US, "intent") == 1
+        forced = ("tx", "resolve", ids[2], "--force-abort", US, "--accept-torn")
+        assert await hadron(*forced) == (0, f"what {ids[2]} had prepared at {US} is dropped\n", "")
+        assert rows(cluster, US, "intent") == 0
+        assert (await hadron(*forced, "--give-up", US))[0] == 2
