@@ -27,6 +27,7 @@ from hadron.model.errors import (
     HadronError,
     HandshakeError,
     NotReadyError,
+    RequestError,
     UnreachableError,
 )
 from hadron.model.ports import Random
@@ -179,6 +180,9 @@ class LeaderLinks(Part):
         transactions = self._leading.part(Transactions)
         batches = Batches(attachment)
         for each in messages:
+            if each.HasField("prepare") and each.transaction.replica_set != name:
+                # Before anything is claimed for it.
+                raise RequestError(f"{name} speaks of a transaction that is not its own")
             message = message_from(each, batches, partial(read, self._leading))
             if isinstance(message, PrepareRefused) and each.HasField("prepare"):
                 self.send(name, message)

@@ -14,6 +14,7 @@ from hadron.model.errors import (
     ConflictError,
     HadronError,
     NotFoundError,
+    NotReadyError,
     RequestError,
     UnreachableError,
 )
@@ -41,11 +42,13 @@ from hadron.node.tests.transacting import (
     rows,
     subscribed,
 )
+from hadron.server.transaction_messages import id_to
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteIntents
 from hadron.state.machine import Command
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
+from hadron.wire.messages import method, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -612,6 +615,32 @@ async def test_others_go_on_while_one_set_is_away(tmp_path: Path, clock: MockClo
             with pytest.raises(UnreachableError):
                 committed(await client.answer(lost))
         assert await values(cluster, EU) == [b"b"]
+
+
+async def test_who_speaks_for_another_set_is_cut_short(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        statement, batch = publish(EU, ids[EU], b"a")
+        for transaction, error in (
+            (TransactionId(META, 1, 1, 1), RequestError),
+            (TransactionId("mars/p0", 1, 1, 1), NotReadyError),
+        ):
+            wired = transactions_pb2.TransactionMessage(transaction=id_to(transaction))
+            wired.prepare.statements.add().CopyFrom(statement)
+            request = transactions_pb2.CoordinateRequest(
+                cluster="test",
+                speaker=US if error is RequestError else "mars/p0",
+                replica_set=EU,
+                messages=[wired],
+            )
+            async with (
+                cluster[EU].connection("n1") as connection,
+                connection.open_stream(method("Coordinate"), request, [batch]) as call,
+            ):
+                with pytest.raises(error):
+                    async for _ in call:
+                        pass
+        assert rows(cluster, EU, "intent") == 0
 
 
 # --- asking, and operators ------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-import hadron
-from hadron.client import Client
+from hadron.client import Client, connect_sync
 from hadron.client.tests.support import both, served, until
 from hadron.client.transactions.tests.fake_driver import FakeDriver
 from hadron.model.errors import ConflictError, ConnectionLostError, NotFoundError, RequestError
@@ -214,7 +213,7 @@ def test_blocking_steps_and_transactions(caplog: pytest.LogCaptureFixture) -> No
             await anyio.to_thread.run_sync(use, url)
 
     def use(url: str) -> None:
-        with hadron.connect_sync(url) as client:
+        with connect_sync(url) as client:
             with client.producer("s") as producer:
                 producer.send_many(expected(100))
             with client.subscribe("s", group="g") as subscription:
