@@ -36,5 +36,5 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     ):
         assert figures[name] > 0, name
     judged = [each["what"] for each in figures["verdicts"]]
-    assert len(judged) == 6
+    assert len(judged) == 5
     assert all(each["met"] in (True, False) for each in figures["verdicts"])

@@ -122,7 +122,7 @@ class Intake:
 
     def next_step(self, steps: Steps) -> SyncStep | None:
         """The next one; None when the subscription is closed, or the client."""
-        step = self._unless_closed(steps.next)
+        step = self._unless_closed(steps._next)
         return None if step is None else SyncStep(self._portal, step)
 
     def _begin(self, parcel: Parcel, records: list[Record]) -> None:

@@ -189,12 +189,12 @@ class Steps:
         return self
 
     async def __anext__(self) -> Step:
-        step = await self.next()
+        step = await self._next()
         if step is None:
             raise StopAsyncIteration
         return step
 
-    async def next(self) -> Step | None:
+    async def _next(self) -> Step | None:
         """End the step whose body has ended, and give the next one; None once the subscription is
         closed. Raises why a step cannot be committed, if not just now."""
         step, self._step = self._step, None

@@ -17,17 +17,24 @@ from hadron.client import (
     DeliveryBatch,
     Endpoint,
     Fetched,
+    OpenTransaction,
     PartitionOffsets,
     Pending,
+    Published,
+    PublishedMany,
     Receipt,
     RecordReader,
+    Step,
+    TransactionOutcome,
 )
 from hadron.client.blocking.faces.deliveries import SyncDeliveryBatch
 from hadron.client.blocking.faces.stage_run import SyncStageRun
-from hadron.client.blocking.intake import SyncDeliveryBatches
+from hadron.client.blocking.faces.steps import SyncStep
+from hadron.client.blocking.intake import SyncDeliveryBatches, SyncSteps
 from hadron.client.blocking.outbox import SyncPending
 from hadron.client.blocking.reader import SyncReader
 from hadron.client.consuming.groups import GroupReset
+from hadron.client.consuming.steps import Steps
 from hadron.client.consuming.subscription import DeliveryBatches
 from hadron.client.pipelines.stage_run import StageRun
 from hadron.client.terms.opening import Opening
@@ -47,20 +54,25 @@ CLIENT = {
     "instances",
     "objects",
     "offsets",
+    "outcome",
     "pipeline_progress",
     "producer",
     "read",
     "read_batches",
     "reset_group",
+    "resolve_transaction",
     "retry_instances",
     "run_stages",
     "status",
     "stream",
     "subscribe",
     "topology",
+    "transaction",
+    "transactions",
 }
 PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
-SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch"}
+SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch", "transactions"}
+WORK = {"ack", "commit", "publish", "publish_many", "receipts", "rollback"}
 DELIVERY = {
     "ack",
     "attempt",
@@ -115,6 +127,7 @@ def offered() -> set[type]:
         found
         | {DeliveryBatches, GroupReset, Opening, SyncDeliveryBatch, SyncDeliveryBatches}
         | {StageRun, SyncPending, SyncReader, SyncStageRun}
+        | {Steps, SyncStep, SyncSteps}
     )
 
 
@@ -132,6 +145,13 @@ def test_completion_shows_what_may_be_called() -> None:
         ([SyncReader], {"close"}),
         ([StageRun], {"grant"}),
         ([SyncStageRun], {"close", "grant"}),
+        ([hadron.Transaction, hadron.SyncTransaction], WORK | {"id", "state"}),
+        ([Step, SyncStep], WORK | {"partition"}),
+        ([Steps, SyncSteps], set()),
+        ([Published], {"receipt"}),
+        ([PublishedMany], {"receipts"}),
+        ([Receipt], fields(Receipt) | {"id"}),
+        ([TransactionOutcome], fields(TransactionOutcome) | {"is_committed"}),
         ([hadron.Record], RECORD),
         ([BatchReceipt], fields(BatchReceipt) | {"next_offset"}),
         *(([kind], fields(kind)) for kind in VALUES),
@@ -147,8 +167,8 @@ VALUES = (
     Endpoint,
     Fetched,
     GroupReset,
+    OpenTransaction,
     PartitionOffsets,
-    Receipt,
     hadron.CloudEvent,
     hadron.NewRecord,
 )
@@ -170,6 +190,7 @@ async def test_instances_show_no_more_than_their_classes() -> None:
     assert shown(blocking.producer("s")) == set()
     assert shown(blocking.subscribe("s", group="g")) == set()
     assert shown(blocking.run_stages("p")) == set()
+    assert shown(blocking.transaction()) == set()
     async with served() as (_, client):
         assert shown(client) == {"namespace"}
         assert shown(client.run_stages("p")) == shown(client.read("s")) == set()
@@ -194,6 +215,8 @@ def test_both_clients_offer_the_same() -> None:
         (hadron.Subscription, hadron.SyncSubscription),
         (hadron.Delivery, hadron.SyncDelivery),
         (DeliveryBatch, SyncDeliveryBatch),
+        (hadron.Transaction, hadron.SyncTransaction),
+        (Step, SyncStep),
     ):
         for name in public(one_kind):
             if callable(getattr(one_kind, name)):

@@ -169,7 +169,7 @@ class PublishedMany:
     def __repr__(self) -> str:
         return f"<PublishedMany, {sum(count for _, _, count in self._parts)} records>"
 
-    def add(self, batch: Batch, first: int, count: int) -> None:
+    def _add(self, batch: Batch, first: int, count: int) -> None:
         """Records of a batch; those that follow the last ones are counted to them."""
         if self._parts and self._parts[-1][0] is batch:
             _, before, known = self._parts[-1]

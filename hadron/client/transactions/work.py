@@ -136,7 +136,7 @@ class Work:
                 batch = self._filled(
                     self.contents.add_values, place, some, size, self._calls.now_ms()
                 )
-                published.add(batch, 0, len(some))
+                published._add(batch, 0, len(some))
             else:
                 guess = _RECORDS_PER_CHECKPOINT
                 some = some[:guess]
@@ -155,7 +155,7 @@ class Work:
             named = partition if record.partition is None else record.partition
             place = await self._place_of(stream, record.key, named)
             batch, index = self._filled(self.contents.add, place, record, now_ms)
-            published.add(batch, index, 1)
+            published._add(batch, index, 1)
         await anyio.lowlevel.checkpoint()
         self._check_usable()
 
