@@ -14,8 +14,9 @@ from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
 from hadron.model.schema import SchemaObject
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
+from hadron.state.producers import Appended
 from hadron.state.retention import kept_bytes
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.streams import AppendBatch
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2
 

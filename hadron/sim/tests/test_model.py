@@ -34,11 +34,7 @@ _SEEDS = 40
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
         "M streams",
-        Edit(
-            "state.streams:apply_append_batch",
-            "recent[-PRODUCER_WINDOW:]",
-            "recent[1 - PRODUCER_WINDOW:]",
-        ),
+        Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]"),
     ),
     "a time leaves out its own millisecond": (
         "M streams",
