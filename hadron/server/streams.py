@@ -7,16 +7,17 @@ from typing import Final, TypeAlias
 
 import trio
 
-from hadron.model.batch import StampedBatch, judge_batch
-from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
+from hadron.model.batch import BatchHead, StampedBatch, judge_batch
+from hadron.model.errors import HadronError, OffsetMismatchError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
-from hadron.model.schema import SchemaObject
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.producers import Appended
 from hadron.state.retention import kept_bytes
-from hadron.state.streams import AppendBatch
+from hadron.state.stream_keys import NO_OFFSET, latest
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2
 
@@ -29,7 +30,12 @@ _MAX_WAIT_MS: Final = 60_000
 
 _Fetch: TypeAlias = Call[streams_pb2.FetchRequest, streams_pb2.FetchResponse]
 _Offsets: TypeAlias = Call[streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse]
-_Named = streams_pb2.ProduceRequest | streams_pb2.FetchRequest | streams_pb2.OffsetsRequest
+_Named = (
+    streams_pb2.ProduceRequest
+    | streams_pb2.FetchRequest
+    | streams_pb2.OffsetsRequest
+    | streams_pb2.LatestRequest
+)
 """What names a partition."""
 
 
@@ -48,9 +54,12 @@ def _produce(
     if request.acks not in streams_pb2.Acks.values():
         raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
     head = judge_batch(attachment)
+    command = _append(item, request, head, len(attachment))
 
     def done(appended: Appended, error: HadronError | None) -> None:
-        if error is not None:
+        if isinstance(error, OffsetMismatchError):
+            call.send(streams_pb2.ProduceResponse(mismatch=_mismatch(error)), end=True)
+        elif error is not None:
             call.fail(error)
         else:
             call.send(
@@ -62,9 +71,89 @@ def _produce(
                 end=True,
             )
 
-    leading.controller.submit(
-        AppendBatch.of(item.id, head, len(attachment)), attachment, acks=request.acks, done=done
+    leading.controller.submit(command, attachment, acks=request.acks, done=done)
+
+
+def _append(
+    item: SchemaObject, request: streams_pb2.ProduceRequest, head: BatchHead, size: int
+) -> AppendBatch:
+    """The command for a batch: the plain one, where there is nothing more to it."""
+    assert isinstance(item.spec, StreamSpec)
+    has_index = item.spec.has_key_index
+    is_guarded = request.HasField("expect_offset") or request.HasField("expect_key_offset")
+    if not (has_index or is_guarded):
+        return AppendBatch.of(item.id, head, size)
+    if is_guarded and head.n != 1:
+        raise RequestError(
+            f"a condition is for one record, and the batch has {head.n}", "send each by itself"
+        )
+    expect_key_offset = None
+    if request.HasField("expect_key_offset"):
+        expect_key_offset = request.expect_key_offset
+        if not has_index:
+            raise no_key_index(item)
+        if not len(head.kh):
+            raise RequestError(
+                f"expect_key_offset {expect_key_offset} of a record without a key", "give its key"
+            )
+    return AppendGuarded(
+        item.id,
+        head.n,
+        size,
+        head.pid,
+        head.pep,
+        head.seq,
+        request.expect_offset if request.HasField("expect_offset") else None,
+        expect_key_offset,
+        bytes(head.kh) if has_index else b"",
     )
+
+
+def no_key_index(item: SchemaObject) -> RequestError:
+    return RequestError(
+        f"stream {item.name!r} has no index of keys",
+        "create one with `keys: indexed`: it is of all of a stream's records, or there is none",
+    )
+
+
+def _mismatch(error: OffsetMismatchError) -> streams_pb2.ProduceResponse.Mismatch:
+    return streams_pb2.ProduceResponse.Mismatch(
+        message=error.message, hint=error.hint, expected=error.expected, actual=error.actual
+    )
+
+
+def _latest(
+    leading: Leading,
+    call: Call[streams_pb2.LatestRequest, streams_pb2.LatestResponse],
+    request: streams_pb2.LatestRequest,
+    _attachment: memoryview,
+) -> None:
+    item = _partition(leading, request)
+    assert isinstance(item.spec, StreamSpec)
+    if not item.spec.has_key_index:
+        raise no_key_index(item)
+    call.spawn(_answer_latest, leading, call, item.id, request.key_hash)
+
+
+async def _answer_latest(
+    leading: Leading,
+    call: Call[streams_pb2.LatestRequest, streams_pb2.LatestResponse],
+    stream_id: int,
+    key_hash: int,
+) -> None:
+    offset = await leading.controller.query(lambda db: latest(db, stream_id, key_hash))
+    # That there is no later one is in no table: a deposed leader must not say so (PROTOCOL A2).
+    await leading.controller.confirm_leadership()
+    if offset == NO_OFFSET or offset < leading.visible.bounds(stream_id).first_offset:
+        call.send(streams_pb2.LatestResponse(), end=True)
+        return
+    async with call.room(MAX_BATCH_BYTES):
+        batch = (await leading.visible.read(stream_id, offset, 1))[0]
+        call.send(
+            streams_pb2.LatestResponse(batch=batch_info(batch), offset=offset),
+            [batch.data],
+            end=True,
+        )
 
 
 def _fetch(
@@ -206,6 +295,8 @@ def batch_info(batch: StampedBatch) -> common_pb2.BatchInfo:
 
 METHODS: Final = (
     led("Produce", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
+    led("ProduceIf", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
+    led("Latest", streams_pb2.LatestRequest, streams_pb2.LatestResponse, _latest),
     led("Fetch", streams_pb2.FetchRequest, streams_pb2.FetchResponse, _fetch),
     led("Offsets", streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse, _offsets),
 )

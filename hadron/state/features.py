@@ -28,6 +28,7 @@ from hadron.state import (
     skips,
     statements,
     stream_checks,
+    stream_keys,
     streams,
     together,
     transaction_checks,
@@ -41,6 +42,7 @@ FEATURES: Final = tuple(
         bodies,
         streams,
         producers,
+        stream_keys,
         together,
         groups,
         attempts,
@@ -66,5 +68,5 @@ FEATURES: Final = tuple(
     )
 )
 
-MACHINE: Final = StateMachine(FEATURES, version=1)
+MACHINE: Final = StateMachine(FEATURES, version=2)
 """Of this version of Hadron."""

@@ -13,18 +13,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, check_batch
-from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
+from hadron.model.errors import (
+    CorruptionError,
+    NotFoundError,
+    OffsetMismatchError,
+    OffsetOutOfRangeError,
+)
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.tables import PREFIX
-from hadron.state import bodies, producers, slices
+from hadron.state import bodies, producers, slices, stream_keys
 from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.names import label_of
 from hadron.state.producers import Appended
 from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.stream_keys import NO_OFFSET
 from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 
 STREAM_PARTITION: Final = PREFIX + "stream_partition"
@@ -115,6 +121,28 @@ class AppendBatch(Command, frozen=True, array_like=True, tag=2):
         return cls(stream_id, head.n, size, head.pid, head.pep, head.seq)
 
 
+class AppendGuarded(AppendBatch, frozen=True, array_like=True, tag=40):
+    """An `AppendBatch` with more to it, of which plain ones pay nothing.
+
+    Attributes:
+        expect_offset: the first record gets this offset, or nothing is appended.
+        expect_key_offset: the latest record with the first record's key has this one, or nothing is
+            appended; -1: there is none.
+        key_hashes: of the records, 8 bytes each, little-endian, 0 for none: of a stream whose keys
+            are indexed. Empty where no record has a key.
+    """
+
+    since: ClassVar[int] = 2
+
+    expect_offset: int | None = None
+    expect_key_offset: int | None = None
+    key_hashes: bytes = b""
+
+    @property
+    def rows(self) -> int:
+        return 1 + len(self.key_hashes) // 8
+
+
 class PartitionBounds(NamedTuple):
     """Offsets of a stream's partition here; `next_offset` is the next to be assigned."""
 
@@ -131,6 +159,50 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     )
     producers.note(context, command, recent, appended)
     return appended
+
+
+def apply_append_guarded(context: Context, command: AppendGuarded) -> Appended:
+    """Raises `OffsetMismatchError` when a condition is not met. What is known by its sequence was
+    appended then, and its conditions are of the past."""
+    recent: list[Appended] | None = None
+    if command.producer_id and command.sequence != NO_SEQUENCE:
+        recent = producers.check(context, command)
+    _check_conditions(context, command)
+    appended = append(
+        context, command.stream_id, command.count, command.size, sequence=command.sequence
+    )
+    if recent is not None:
+        producers.note(context, command, recent, appended)
+    if command.key_hashes:
+        stream_keys.note(context, command.stream_id, appended.base_offset, command.key_hashes)
+    return appended
+
+
+def _check_conditions(context: Context, command: AppendGuarded) -> None:
+    db, stream_id = context.db, command.stream_id
+    if (expected := command.expect_offset) is not None:
+        actual = bounds(db, stream_id).next_offset
+        if actual != expected:
+            raise OffsetMismatchError(
+                f"the next offset of {label_of(db, stream_id)} {context.place} is {actual}, not "
+                f"{expected}: the record was not logged",
+                "read what has come before it, and decide anew",
+                expected=expected,
+                actual=actual,
+            )
+    if (expected := command.expect_key_offset) is not None:
+        key_hash = next(iter(stream_keys.hashes_of(command.key_hashes)), 0)
+        actual = stream_keys.latest(db, stream_id, key_hash)
+        if actual != expected:
+            is_at = f"is at offset {actual}" if actual != NO_OFFSET else "is not there, or dropped"
+            not_at = f"not at {expected}" if expected != NO_OFFSET else "and there should be none"
+            raise OffsetMismatchError(
+                f"the latest record of this key in {label_of(db, stream_id)} {context.place} "
+                f"{is_at}, {not_at}: the record was not logged",
+                "read the key's latest record, and decide anew",
+                expected=expected,
+                actual=actual,
+            )
 
 
 def append(
@@ -268,7 +340,7 @@ def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> sli
 FEATURE: Final = Feature(
     name="streams",
     tables=_TABLES,
-    commands={AppendBatch: apply_append_batch},
+    commands={AppendBatch: apply_append_batch, AppendGuarded: apply_append_guarded},
     declared={"Stream": _open},
     deleted={"Stream": _close},
     leftovers={"Stream": _drop_some},

@@ -35,6 +35,7 @@ from hadron.model.errors import (
     MetadataBehindError,
     NotLeaderError,
     NotReadyError,
+    OffsetMismatchError,
     OutcomeUnknownError,
     OverloadedError,
     RequestError,
@@ -143,6 +144,18 @@ class PartitionAccumulator:
             self.seal()
         return batch, index
 
+    def add_conditional(self, record: NewRecord, now_ms: int, now_s: float) -> OutgoingBatch:
+        """Put a record that expects something into a batch of its own. Raises as `add` does."""
+        batch = self._new_batch(now_s)
+        batch.add(record, now_ms)
+        batch.expect_offset = record.expect_offset
+        batch.expect_key_offset = record.expect_key_offset
+        self.held_bytes += batch.added
+        self.seal()
+        batch.state = BatchState.QUEUED
+        self._queue.append(batch)
+        return batch
+
     def add_values(
         self, values: Sequence[bytes], size: int, now_ms: int, now_s: float
     ) -> OutgoingBatch:
@@ -238,7 +251,8 @@ class PartitionAccumulator:
         elif isinstance(error, (RequestError, CorruptionError)):
             self._sent.remove(batch)
             self._hole = True
-            self._fail(batch, _unknown(batch, str(error)) if batch.may_be_logged else error)
+            in_doubt = batch.may_be_logged and not _is_final(error)
+            self._fail(batch, _unknown(batch, str(error)) if in_doubt else error)
         else:
             batch.state = BatchState.UNANSWERED
             batch.trouble = error
@@ -340,6 +354,12 @@ class PartitionAccumulator:
         batch.failed(error)
         self.held_bytes -= batch.size
         self._on_resolved(batch)
+
+
+def _is_final(error: HadronError) -> bool:
+    """Whether another copy that is still under way is refused as well, and none was logged: its
+    leader would have known it by its sequence. Offsets only rise."""
+    return isinstance(error, OffsetMismatchError) and error.actual > error.expected
 
 
 def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:

@@ -33,6 +33,7 @@ async def open_producer(
         await catalog.partitions(stream, settings.partition)
     item = await catalog.stream(stream)
     names = settings.choose(item)
+    settings.check_keys(item, names)
     opening = streams_pb2.ProduceRequest(
         namespace=session.endpoint.namespace,
         stream=stream,

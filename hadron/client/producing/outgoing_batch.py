@@ -6,6 +6,7 @@ became of it.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Sequence
 from typing import Protocol
@@ -55,6 +56,8 @@ class OutgoingBatch:
         "doubtful_elsewhere",
         "duplicate",
         "error",
+        "expect_key_offset",
+        "expect_offset",
         "failure_seen",
         "order",
         "out_of_sequence",
@@ -98,6 +101,9 @@ class OutgoingBatch:
         self.waiter: Waiter | None = None
         self.waiting = 0
         """Tasks that wait for one of its records, and so will see a failure."""
+        self.expect_offset: int | None = None
+        self.expect_key_offset: int | None = None
+        """What its one record asks for."""
         self._builder: BatchBuilder | None = None
         self._values: Sequence[bytes] = ()
         self._now_ms = 0
@@ -115,6 +121,11 @@ class OutgoingBatch:
         self.added = builder.size - self.size
         self.size = builder.size
         return index
+
+    @property
+    def is_conditional(self) -> bool:
+        """It has one record, which names what is to be so where it is logged: there it stays."""
+        return self.expect_offset is not None or self.expect_key_offset is not None
 
     def fill(self, values: Sequence[bytes], size: int, now_ms: int) -> None:
         """Make the batch out of plain values; `size` is what they take of the buffer."""
@@ -192,4 +203,4 @@ class OutgoingBatch:
         error = self.error
         assert error is not None
         self.failure_seen = True
-        return type(error)(error.message, error.hint, retryable=error.retryable)
+        return copy.copy(error)

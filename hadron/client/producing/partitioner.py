@@ -57,8 +57,7 @@ class Partitioner(Generic[T]):
                 self._current = self._next_up(self._free, self._current)
                 place = self._free[self._current]
             return place
-        data = key.encode() if isinstance(key, str) else bytes(key)
-        index = key_hash(data) % len(self._keyed)
+        index = hash_of(key) % len(self._keyed)
         place = self._keyed[index]
         return self._keyed[self._next_up(self._keyed, index)] if place.is_away else place
 
@@ -77,6 +76,15 @@ class Partitioner(Generic[T]):
             if not places[other].is_away:
                 return other
         return index
+
+
+def hash_of(key: bytes | str) -> int:
+    return key_hash(key.encode() if isinstance(key, str) else bytes(key))
+
+
+def partition_of(key: bytes | str, partitions: Sequence[str]) -> str:
+    """Where records with this key are, while keys choose and none is away."""
+    return partitions[hash_of(key) % len(partitions)]
 
 
 def in_region(replica_set: str, region: str) -> bool:

@@ -59,6 +59,8 @@ class Producer(EnteredOnce):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
     ) -> Receipt:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
@@ -75,16 +77,29 @@ class Producer(EnteredOnce):
             partition: where it goes and stays, whatever its key and the producer's `failover`;
                 one of those that the producer may use.
             timestamp: event time as a datetime with its time zone, in place of `timestamp_ms`.
+            expect_offset: log it at this offset of its partition, or not at all.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
+            OffsetMismatchError: what was expected is not so, and it is not in the log.
             OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
             DeadlineExceededError: the delivery timeout passed and it is not in the log.
             RequestError: the cluster refused it.
         """
         publisher = self._publisher
         record = publisher.new_record(
-            value, key, type, timestamp_ms, headers, id, partition, timestamp
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
         )
         sender = await publisher.wait_room(record.key, record.partition)
         return await Pending(*publisher.add(record, sender)).wait()

@@ -168,6 +168,8 @@ class Publisher:
         """Buffer one checked record; return its batch and its index there."""
         if self._closed or self.gone is not None:
             self.check_open()
+        if record.expect_offset is not None or record.expect_key_offset is not None:
+            return self._add_conditional(record), 0
         accumulator = sender.accumulator
         batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
         self.buffer.bytes += batch.added
@@ -184,6 +186,13 @@ class Publisher:
         ):
             self._router.advance()
         return batch, index
+
+    def _add_conditional(self, record: NewRecord) -> OutgoingBatch:
+        sender = self._router.home_of(record)
+        batch = sender.accumulator.add_conditional(record, self._now_ms(), self._coarse_s)
+        self.buffer.bytes += batch.added
+        sender.pump()
+        return batch
 
     def add_values(
         self, values: Sequence[bytes], size: int, sender: PartitionSender

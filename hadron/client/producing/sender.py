@@ -28,15 +28,17 @@ from hadron.model.errors import (
     MetadataBehindError,
     NotFoundError,
     NotReadyError,
+    OffsetMismatchError,
     OverloadedError,
     PeerError,
 )
 from hadron.wire.calling import Caller, OpenedCall
-from hadron.wire.messages import groups_pb2, method, streams_pb2
+from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
 _log = logging.getLogger(__name__)
 
 _PRODUCE: Final = method("Produce")
+_PRODUCE_IF: Final = method("ProduceIf")
 _LIST_GROUPS: Final = method("ListGroups")
 """A question that a leader answers only once a majority has confirmed it (PROTOCOL A2)."""
 
@@ -124,8 +126,7 @@ class PartitionSender:
                 return
             try:
                 call = connection.call(
-                    _PRODUCE,
-                    self.request,
+                    *self._asked(batch),
                     [batch.data],
                     on_message=functools.partial(self._on_answer, batch),
                     on_end=functools.partial(self._on_end, batch),
@@ -139,6 +140,15 @@ class PartitionSender:
                         self._silent_since_s = anyio.current_time()
                     self._calls[batch], self._way = call, connection
 
+    def _asked(self, batch: OutgoingBatch) -> tuple[Method, streams_pb2.ProduceRequest]:
+        if not batch.is_conditional:
+            return _PRODUCE, self.request
+        request = streams_pb2.ProduceRequest(
+            expect_offset=batch.expect_offset, expect_key_offset=batch.expect_key_offset
+        )
+        request.MergeFrom(self.request)
+        return _PRODUCE_IF, request
+
     # --- answers --------------------------------------------------------------------------------
 
     def _on_answer(self, batch: OutgoingBatch, answer: streams_pb2.ProduceResponse, _: Any) -> None:
@@ -148,7 +158,10 @@ class PartitionSender:
         self.is_away = False
         self._troubled_since_s, self._told = None, False
         self._silent_since_s = anyio.current_time()
-        self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
+        if answer.HasField("mismatch"):
+            self.accumulator.refused(batch, _mismatch_from(answer.mismatch))
+        else:
+            self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
         self.pump()
 
     def _on_end(self, batch: OutgoingBatch, error: HadronError | None) -> None:
@@ -292,3 +305,7 @@ class PartitionSender:
             call = self._calls.pop(batch, None)
             if call is not None:
                 call.cancel()
+
+
+def _mismatch_from(told: streams_pb2.ProduceResponse.Mismatch) -> OffsetMismatchError:
+    return OffsetMismatchError(told.message, told.hint, expected=told.expected, actual=told.actual)

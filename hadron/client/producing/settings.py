@@ -41,17 +41,17 @@ DEFAULT_DELIVERY_TIMEOUT_S: Final = 120.0
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """See `Client.producer`."""
 
-    acks: str
-    partition: str | None
-    region: str | None
-    partitioner: str
-    failover: str
-    codec: str
-    batch_bytes: int
-    linger_ms: float
-    max_buffer_bytes: int
-    delivery_timeout_s: float
-    value_serializer: Serializer | None
+    acks: str = "majority"
+    partition: str | None = None
+    region: str | None = None
+    partitioner: str = "key"
+    failover: str = "unkeyed"
+    codec: str = "none"
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    linger_ms: float = DEFAULT_LINGER_MS
+    max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
+    delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S
+    value_serializer: Serializer | None = None
 
     def checked(self) -> ProducerSettings:
         """With plain numbers. Raises `RequestError` naming the setting that makes no sense."""
@@ -83,6 +83,26 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "delivery_timeout_s", self.delivery_timeout_s, _SHORTEST_TIMEOUT_S
             ),
         )
+
+    def check_keys(self, stream: SchemaObject, names: list[str]) -> None:
+        """Raises `RequestError` where the records of one key would lie in several partitions, and
+        the index of the stream's keys could not say which is the latest."""
+        assert isinstance(stream.spec, StreamSpec)
+        if not stream.spec.has_key_index or self.partition is not None:
+            return
+        if len(stream.spec.partitions) == 1:
+            return
+        strays = {
+            f"failover={self.failover!r}": self.failover in ("any", "duplicate"),
+            f"partitioner={self.partitioner!r}": self.partitioner != "key",
+            f"region={self.region!r}": len(names) < len(stream.spec.partitions),
+        }
+        for setting in (each for each, is_so in strays.items() if is_so):
+            raise RequestError(
+                f"stream {stream.name!r} has an index of keys, and with {setting} records of one "
+                "key lie in several partitions",
+                "leave that out, or name one partition for all records",
+            )
 
     def choose(self, stream: SchemaObject) -> list[str]:
         """The stream's partitions that records may go to. Raises `NotFoundError` when none is in

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hadron.model.errors import NotFoundError, SequenceError
+from hadron.model.errors import NotFoundError, OffsetMismatchError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
-from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
-from hadron.state.streams import AppendBatch
+from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES, SLICE_ROWS
+from hadron.state.streams import AppendBatch, AppendGuarded
 
 _MAX_EPOCH: Final = (1 << 63) - 1
 
@@ -57,11 +57,13 @@ class Streams:
     """Attributes:
     open: (first offset, next offset) of each partition that is here.
     batches: by stream, the oldest first; those of deleted ones, too, until they are dropped.
+    keys: by stream and hash: the offset of the latest record with such a key.
     """
 
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     batches: dict[int, list[Batch]] = field(default_factory=dict)
     producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
+    keys: dict[int, dict[int, int]] = field(default_factory=dict)
     bodies: dict[int, Body] = field(default_factory=dict)
 
     def bounds(self, stream_id: int) -> tuple[int, int]:
@@ -107,6 +109,41 @@ class Streams:
         return sorted(
             lsn for lsn, body in self.bodies.items() if not body.holds and not self.in_body(lsn)
         )
+
+    def append_guarded(self, entry: Entry, command: AppendGuarded) -> dict[str, Any]:
+        """D5: what is known already is answered before anything is asked of it."""
+        stream_id = command.stream_id
+        if command.producer_id and command.sequence != -1:
+            self._producer(command)
+        hashes = [
+            int.from_bytes(command.key_hashes[at : at + 8], "little")
+            for at in range(0, len(command.key_hashes), 8)
+        ]
+        if command.expect_offset is not None and command.expect_offset != self.bounds(stream_id)[1]:
+            raise Refused(OffsetMismatchError)
+        if command.expect_key_offset is not None:
+            found = self.latest(stream_id, hashes[0] if hashes else 0)
+            if found != command.expect_key_offset:
+                raise Refused(OffsetMismatchError)
+        result = self.append_batch(entry, command)
+        new = {each: result["base_offset"] + at for at, each in enumerate(hashes) if each}
+        self.keys.setdefault(stream_id, {}).update(new)
+        if new:
+            self._forget_keys(stream_id, 2 * len(new))
+        return result
+
+    def latest(self, stream_id: int, key_hash: int) -> int:
+        """The offset of a key's latest record that is kept, or -1."""
+        first = self.open.get(stream_id, (0, 0))[0]
+        found = self.keys.get(stream_id, {}).get(key_hash, -1)
+        return found if found >= first else -1
+
+    def _forget_keys(self, stream_id: int, count: int) -> None:
+        """Of records that were dropped, so many."""
+        keys, first = self.keys.get(stream_id, {}), self.open[stream_id][0]
+        gone = sorted((offset, key) for key, offset in keys.items() if offset < first)
+        for _, key in gone[:count]:
+            del keys[key]
 
     def append_batch(self, entry: Entry, command: AppendBatch) -> dict[str, Any]:
         """D1."""
@@ -159,12 +196,14 @@ class Streams:
             self.open[stream_id] = first, following
             self.batches[stream_id] = kept[len(gone) :]
             self._let_go(gone)
+            self._forget_keys(stream_id, SLICE_ROWS)
         return first, gone
 
     def close(self, stream_id: int) -> bool:
         """The stream is deleted; whether anything of it is left."""
         self.open.pop(stream_id, None)
-        return bool(self.batches.get(stream_id) or self.producers.get(stream_id))
+        kept = (self.batches, self.producers, self.keys)
+        return any(each.get(stream_id) for each in kept)
 
     def drop_batches(self, stream_id: int, until_lsn: int) -> tuple[int, int]:
         """(batches, bytes) of a deleted stream that went."""
@@ -207,6 +246,11 @@ class Streams:
             "counted_body": [
                 (lsn, b.size, self.in_body(lsn), b.holds, b.append_ms, *b.ballot)
                 for lsn, b in self.bodies.items()
+            ],
+            "stream_key": [
+                (each, key - (1 << 64) if key >= 1 << 63 else key, offset)
+                for each, latest in self.keys.items()
+                for key, offset in latest.items()
             ],
             "producer": [
                 (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))

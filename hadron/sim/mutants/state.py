@@ -33,6 +33,17 @@ plant(
 )
 
 plant(
+    "condition asked of what is known already",
+    "a record that was logged is sent again, and refused because it stands where it expects to be",
+    Edit(
+        "state.streams:apply_append_guarded",
+        "    recent: list[Appended] | None = None\n",
+        "    _check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
+    ),
+    scenarios=("condition-of-a-record-that-was-logged",),
+)
+
+plant(
     "stamps go back",
     "an entry gets its leader's clock, also when that is behind the entry before",
     Edit(

@@ -19,7 +19,7 @@ from hadron.client import Client
 from hadron.client.terms.results import BatchReceipt
 from hadron.fakes.trace import Trace
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError, OffsetMismatchError, RequestError
 from hadron.model.record_batch import decode_batch
 from hadron.node.settings import Settings
 from hadron.sim.actors.clients import STREAM, text
@@ -87,6 +87,7 @@ class Play(Run):
         host: str = "c1",
         node: str = "n1",
         again: Publish | None = None,
+        expect_offset: int | None = None,
     ) -> Publish:
         """One request to one node on a connection of its own, without retries: a client that hangs
         up after `timeout_s`. `again` is the operation that this is a retry of."""
@@ -96,9 +97,13 @@ class Play(Run):
         batch = encode_values(
             [value.encode() for value in values], 1, producer_id=producer, sequence=sequence
         )
-        request = streams_pb2.ProduceRequest(stream=STREAM, acks=_ACKS[acks])
+        request = streams_pb2.ProduceRequest(
+            stream=STREAM, acks=_ACKS[acks], expect_offset=expect_offset
+        )
         try:
             answer = await produce_once(self.world, node, host, request, batch, timeout_s)
+        except OffsetMismatchError as error:
+            self.history.refused(operation, error)
         except (HadronError, OSError) as error:
             self.history.unknown(operation, error)
         else:

@@ -17,6 +17,7 @@ from hadron.state.bodies import DropBodies
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
@@ -33,7 +34,7 @@ from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
 
@@ -48,6 +49,7 @@ class Commands:
 
     def __init__(self, seed: int, tables: Replicated, *, adopts: bool) -> None:
         self._random = random.Random(seed)
+        self._expecting = random.Random(f"{seed} expecting")
         self._tables = tables
         self._adopts = adopts
         self._index = 0
@@ -223,7 +225,7 @@ class Commands:
             rng.choice((b"u", b"u", b"v")) * 16,
             (("n1", "voter"), ("nö", "voter")),
             before[0][0] if before and not raised else rng.randbytes(16),
-            1,
+            MACHINE.version,
             before[0][0] if before else b"",
             0 if self._adopts or rng.random() < 0.5 else max(self._stands_at() + raised * 9 - 3, 0),
         )
@@ -249,7 +251,25 @@ class Commands:
             sequence -= rng.randint(0, min(sequence, 12))
         elif rng.random() < 0.1:
             epoch, sequence = epoch + rng.randint(-1, 1), 0
-        return AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+        appended = AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+        return self._guarded(appended) if self._expecting.random() < 0.3 else appended
+
+    def _guarded(self, batch: AppendBatch) -> AppendGuarded:
+        """With keys, and conditions that hold or do not."""
+        rng, stream_id = self._expecting, batch.stream_id
+        hashes = [rng.choice((0, 1, 2, (1 << 64) - 1)) for _ in range(batch.count)]
+        end = self._end(stream_id)
+        return AppendGuarded(
+            stream_id,
+            batch.count,
+            batch.size,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.sequence,
+            rng.choice((None, None, end, max(end - 1, 0))),
+            rng.choice((None, None, -1, rng.randint(-1, end))),
+            b"".join(each.to_bytes(8, "little") for each in hashes),
+        )
 
     def _together(self) -> Command:
         """Several commands in one entry, some of which may not be there."""

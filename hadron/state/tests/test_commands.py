@@ -33,7 +33,7 @@ from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
 
 TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
@@ -130,6 +130,11 @@ GOLDEN: list[tuple[Command, str]] = [
         "942394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
     ),
     (ForgetDecisions(1_000_000), "9224ce000f4240"),
+    (AppendGuarded(3, 1, 90, b"", 0, -1, 17, None), "9a2803015ac40000ff11c0c400"),
+    (
+        AppendGuarded(3, 1, 90, b"\x01" * 16, 0, 5, None, -1, b"\x02" * 8),
+        "9a2803015ac410010101010101010101010101010101010005c0ffc4080202020202020202",
+    ),
 ]
 
 
@@ -199,6 +204,8 @@ def test_the_number_comes_first() -> None:
         34,
         35,
         36,
+        40,
+        40,
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.producer import SyncProducer
@@ -31,11 +31,11 @@ from hadron.client.producing.settings import (
     DEFAULT_MAX_BUFFER_BYTES,
 )
 from hadron.client.reading.calls import FETCH_BYTES
-from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
+from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
 from hadron.model.limits import DEFAULT_MICRO_BATCH
-from hadron.model.record import Deserializer, Record
+from hadron.model.record import Deserializer, Headers, Record
 from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
@@ -114,6 +114,48 @@ class SyncClient(ClientBase):
                 delivery_timeout_s=delivery_timeout_s,
                 value_serializer=value_serializer,
             ),
+        )
+
+    def send(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+    ) -> Receipt:
+        """Publish one record and wait until a majority has it, by a producer that the client keeps
+        for the stream. Arguments and errors are those of `SyncProducer.send`.
+
+        Args:
+            expect_offset: log the record at this offset of its partition, or not at all: what has
+                come before it is all known.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
+
+        Raises `OffsetMismatchError`, with `.actual`, when that is not so, and it is not in the log.
+        """
+        return self._call(
+            lambda client: client.send(
+                stream,
+                value,
+                key=key,
+                type=type,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                id=id,
+                partition=partition,
+                timestamp=timestamp,
+                expect_offset=expect_offset,
+                expect_key_offset=expect_key_offset,
+            )
         )
 
     def subscribe(
@@ -289,6 +331,20 @@ class SyncClient(ClientBase):
             )
         )
 
+    def latest(
+        self, stream: str, key: bytes | str, *, partition: str | None = None
+    ) -> Record | None:
+        """The latest record with this key, of a stream declared with `keys: indexed`; None where
+        none is kept. It is so when the leader answers; `expect_key_offset` of `send` holds what
+        is written then to it.
+
+        Args:
+            partition: where to look; None is where the key's records go by themselves.
+
+        Raises `RequestError` for a stream whose keys are not indexed.
+        """
+        return self._call(lambda client: client.latest(stream, key, partition=partition))
+
     def offsets(
         self,
         stream: str,
@@ -313,6 +369,7 @@ class SyncClient(ClientBase):
         partitions: str | Sequence[str] | None = None,
         retention: Mapping[str, str] | None = None,
         description: str = "",
+        keys: Literal["", "indexed"] = "",
     ) -> SchemaObject:
         """Declare a stream in the client's namespace; one that is there already is returned.
 
@@ -320,12 +377,14 @@ class SyncClient(ClientBase):
             partitions: the replica sets, by name, on which it has one; None is the cluster's only
                 one, and `RequestError` where it has several.
             retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+            keys: "indexed" keeps the latest record of each key known, for `latest` and
+                `expect_key_offset`.
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
         return self._call(
             lambda client: client.create_stream(
-                name, partitions=partitions, retention=retention, description=description
+                name, partitions=partitions, retention=retention, description=description, keys=keys
             )
         )
 
