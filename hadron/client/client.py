@@ -126,6 +126,7 @@ class Client(PipelineMethods, EnteredOnce, AsyncOnly):
         max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
         value_serializer: Serializer | None = None,
+        name: str | None = None,
     ) -> Opening[Producer]:
         """A producer, for use as `async with client.producer(...) as producer`.
 
@@ -152,6 +153,11 @@ class Client(PipelineMethods, EnteredOnce, AsyncOnly):
             delivery_timeout_s: after this long without an outcome a record fails.
             value_serializer: called with each value, gives what is sent: bytes, str or anything
                 JSON.
+            name: of a task, such as "billing-3", for one process at a time: once this one is open,
+                one that was opened before gets `ProducerFencedError`. It has to be claimed at all
+                partitions that the producer may use, so opening waits for their leaders. Records
+                stay in their partitions, and may have a `sequence`, by which those that an earlier
+                process has logged are known: `last_sequence` says where to go on.
         """
         settings = ProducerSettings(
             acks=acks,
@@ -165,6 +171,7 @@ class Client(PipelineMethods, EnteredOnce, AsyncOnly):
             max_buffer_bytes=max_buffer_bytes,
             delivery_timeout_s=delivery_timeout_s,
             value_serializer=value_serializer,
+            name=name,
         ).checked()
         stream = text_of("stream", stream)
         return Opening(

@@ -120,6 +120,10 @@ class SequenceError(RequestError):
     """A producer's sequence number does not follow the last one that was logged (PROTOCOL D1)."""
 
 
+class ProducerFencedError(SequenceError):
+    """Another producer was opened with the same name: this one may not go on (PROTOCOL D6)."""
+
+
 class OffsetMismatchError(RequestError):
     """A record was to get a certain offset, or its key to have its latest record at one, and that
     is not so: it was not logged (PROTOCOL D5).

@@ -54,6 +54,8 @@ class NewRecord(_NewValue, frozen=True, kw_only=True):
         expect_offset: it is logged at this offset of its partition, or not at all.
         expect_key_offset: it is logged when the latest record with its key has this offset, -1 for
             a key without a record, or not at all; of a stream declared with `keys: indexed`.
+        sequence: of a producer with a name: a number of the program's own, which rises within a
+            partition. What has one that is there already is not logged again.
     """
 
     key: bytes | str | None = None
@@ -64,10 +66,7 @@ class NewRecord(_NewValue, frozen=True, kw_only=True):
     partition: str | None = None
     expect_offset: int | None = None
     expect_key_offset: int | None = None
-
-    @property
-    def is_conditional(self) -> bool:
-        return self.expect_offset is not None or self.expect_key_offset is not None
+    sequence: int | None = None
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:

@@ -7,14 +7,14 @@ from typing import Final, TypeAlias
 
 import trio
 
-from hadron.model.batch import BatchHead, StampedBatch, judge_batch
+from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, judge_batch
 from hadron.model.errors import HadronError, OffsetMismatchError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES, MAX_NAME_LENGTH, TOKEN_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.producers import Appended
+from hadron.state.producers import Appended, Claimed, ClaimProducer, claim_of
 from hadron.state.retention import kept_bytes
 from hadron.state.stream_keys import NO_OFFSET, latest
 from hadron.state.streams import AppendBatch, AppendGuarded
@@ -35,6 +35,7 @@ _Named = (
     | streams_pb2.FetchRequest
     | streams_pb2.OffsetsRequest
     | streams_pb2.LatestRequest
+    | streams_pb2.ClaimProducerRequest
 )
 """What names a partition."""
 
@@ -80,10 +81,10 @@ def _append(
     """The command for a batch: the plain one, where there is nothing more to it."""
     assert isinstance(item.spec, StreamSpec)
     has_index = item.spec.has_key_index
-    is_guarded = request.HasField("expect_offset") or request.HasField("expect_key_offset")
-    if not (has_index or is_guarded):
+    is_conditional = request.HasField("expect_offset") or request.HasField("expect_key_offset")
+    if not (has_index or is_conditional or request.HasField("last_sequence")):
         return AppendBatch.of(item.id, head, size)
-    if is_guarded and head.n != 1:
+    if is_conditional and head.n != 1:
         raise RequestError(
             f"a condition is for one record, and the batch has {head.n}", "send each by itself"
         )
@@ -106,6 +107,7 @@ def _append(
         request.expect_offset if request.HasField("expect_offset") else None,
         expect_key_offset,
         bytes(head.kh) if has_index else b"",
+        request.last_sequence if request.HasField("last_sequence") else NO_SEQUENCE,
     )
 
 
@@ -119,6 +121,42 @@ def no_key_index(item: SchemaObject) -> RequestError:
 def _mismatch(error: OffsetMismatchError) -> streams_pb2.ProduceResponse.Mismatch:
     return streams_pb2.ProduceResponse.Mismatch(
         message=error.message, hint=error.hint, expected=error.expected, actual=error.actual
+    )
+
+
+def _claim_producer(
+    leading: Leading,
+    call: Call[streams_pb2.ClaimProducerRequest, streams_pb2.ClaimProducerResponse],
+    request: streams_pb2.ClaimProducerRequest,
+    _attachment: memoryview,
+) -> None:
+    item = _partition(leading, request)
+    if not 0 < len(request.name) <= MAX_NAME_LENGTH:
+        raise RequestError(
+            f"a producer's name has {len(request.name)} characters", f"1 to {MAX_NAME_LENGTH}"
+        )
+    if len(request.token) > TOKEN_BYTES:
+        raise RequestError(f"a token of {len(request.token)} bytes", f"at most {TOKEN_BYTES}")
+    call.spawn(_answer_claim, leading, call, item.id, request)
+
+
+async def _answer_claim(
+    leading: Leading,
+    call: Call[streams_pb2.ClaimProducerRequest, streams_pb2.ClaimProducerResponse],
+    stream_id: int,
+    request: streams_pb2.ClaimProducerRequest,
+) -> None:
+    name, controller = request.name, leading.controller
+    if request.HasField("after"):
+        command = ClaimProducer(stream_id, name, request.after, request.token)
+        claimed: Claimed = await controller.execute(command)
+    else:
+        claimed = await controller.query(lambda db: claim_of(db, stream_id, name))
+        # That nobody has it, or has taken it since, is in no table (PROTOCOL A2).
+        await controller.confirm_leadership()
+    call.send(
+        streams_pb2.ClaimProducerResponse(claim=claimed.claim, last_sequence=claimed.last_sequence),
+        end=True,
     )
 
 
@@ -296,6 +334,12 @@ def batch_info(batch: StampedBatch) -> common_pb2.BatchInfo:
 METHODS: Final = (
     led("Produce", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
     led("ProduceIf", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
+    led(
+        "ClaimProducer",
+        streams_pb2.ClaimProducerRequest,
+        streams_pb2.ClaimProducerResponse,
+        _claim_producer,
+    ),
     led("Latest", streams_pb2.LatestRequest, streams_pb2.LatestResponse, _latest),
     led("Fetch", streams_pb2.FetchRequest, streams_pb2.FetchResponse, _fetch),
     led("Offsets", streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse, _offsets),

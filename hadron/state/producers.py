@@ -1,23 +1,35 @@
-"""Producers of a stream's partition: how far each has come, and its last batches (PROTOCOL D1).
+"""Producers of a stream's partition: how far each has come, its last batches, and the names that
+some of them have (PROTOCOL D1, D6).
 
 Safety rule: a batch is logged once. It follows what its producer has logged, or it is one of the
-last few, which gets the first answer again, or it is refused.
+last few, which gets the first answer again, or it is refused. A name is one producer's: its id is
+made of the name, and whoever claims it gets a higher producer epoch than anybody before, which
+shuts the others out from that entry on.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
-from hadron.model.batch import NO_SEQUENCE
-from hadron.model.errors import SequenceError
-from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.batch import NO_SEQUENCE, producer_id_of
+from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
+from hadron.model.limits import (
+    MAX_PRODUCER_NAMES,
+    PRODUCER_IDLE_MS,
+    PRODUCER_NAME_IDLE_MS,
+    PRODUCER_WINDOW,
+)
+from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.state import slices
-from hadron.state.machine import Context, Feature, NoChange
+from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.names import label_of
 
 PRODUCER: Final = PREFIX + "producer"
+PRODUCER_NAME: Final = PREFIX + "producer_name"
+_STREAM_PARTITION: Final = PREFIX + "stream_partition"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {PRODUCER}(
@@ -27,6 +39,15 @@ CREATE TABLE IF NOT EXISTS {PRODUCER}(
     next_sequence INTEGER NOT NULL,
     last_ms INTEGER NOT NULL,
     recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
+    PRIMARY KEY (stream_id, producer_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {PRODUCER_NAME}(
+    stream_id INTEGER NOT NULL,
+    producer_id BLOB NOT NULL,          -- made of the name; it is in {PRODUCER}, too
+    name TEXT NOT NULL,
+    claim INTEGER NOT NULL,             -- lsn of the latest: the producer epoch of who has it
+    token BLOB NOT NULL,                -- of whoever claimed it then, and may ask again
+    last_sequence INTEGER NOT NULL,     -- that its program has given; -1: none
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
 """
@@ -40,8 +61,29 @@ _GET: Final = (
     f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
     " WHERE stream_id = ? AND producer_id = ?"
 )
-_EVICT: Final = f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?"
-_OWNED: Final = slices.Owned(PRODUCER, "stream_id, producer_id", "stream_id = ?")
+_EVICT: Final = (
+    f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ? AND producer_id NOT IN"
+    f" (SELECT producer_id FROM {PRODUCER_NAME} n WHERE n.stream_id = {PRODUCER}.stream_id)"
+)
+_OWNED: Final = tuple(
+    slices.Owned(table, "stream_id, producer_id", "stream_id = ?")
+    for table in (PRODUCER, PRODUCER_NAME)
+)
+_GET_NAME: Final = (
+    f"SELECT claim, token, last_sequence, name FROM {PRODUCER_NAME}"
+    " WHERE stream_id = ? AND producer_id = ?"
+)
+_SET_NAME: Final = (
+    f"INSERT INTO {PRODUCER_NAME} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " claim = excluded.claim, token = excluded.token"
+)
+_SET_LAST: Final = (
+    f"UPDATE {PRODUCER_NAME} SET last_sequence = ? WHERE stream_id = ? AND producer_id = ?"
+)
+_IDLE_NAMES: Final = (
+    f"SELECT n.producer_id FROM {PRODUCER_NAME} n JOIN {PRODUCER} p USING (stream_id, producer_id)"
+    " WHERE n.stream_id = ? AND p.last_ms < ?"
+)
 
 _EVICTS: Final = 0
 """Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
@@ -50,6 +92,35 @@ a bad die: commands of two kinds that take turns have one parity each.)"""
 
 _MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
 """SQLite's largest integer."""
+
+
+NO_CLAIM: Final = 0
+"""Of a name that nobody has claimed."""
+
+
+class ClaimProducer(Command, frozen=True, array_like=True, tag=41):
+    """Give a name to whoever asks, and shut out who has it.
+
+    Attributes:
+        after: the claim that is known to be the latest. One that comes late finds another there,
+            and shuts nobody out.
+        token: random, of this one claim: who repeats it, because the answer was lost, has it.
+    """
+
+    since: ClassVar[int] = 2
+
+    stream_id: int
+    name: str
+    after: int
+    token: bytes
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True):
+    """A name's latest claim: the producer epoch of who made it; and the last sequence that its
+    program has given to a record which is in the log here, -1 for none."""
+
+    claim: int
+    last_sequence: int
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True):
@@ -102,6 +173,9 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
         return []
     epoch, next_sequence, packed = row
     if batch.producer_epoch < epoch:
+        named = context.db.execute(_GET_NAME, (batch.stream_id, batch.producer_id)).fetchone()
+        if named is not None:
+            raise fenced(named[3], context.place)
         raise SequenceError(
             f"producer {name} has epoch {batch.producer_epoch}, a newer one has {epoch}",
             "another process took over this producer's name",
@@ -136,16 +210,98 @@ def note(context: Context, batch: Numbered, recent: list[Appended], appended: Ap
         context.db.execute(_EVICT, (batch.stream_id, context.now_ms - PRODUCER_IDLE_MS))
 
 
+def fenced(name: str, place: str) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"producer {name!r} was opened again, and that one has the name {place} now",
+        "a name is for one process at a time: let this one end, or give it another name",
+    )
+
+
+def claim_of(db: Database, stream_id: int, name: str) -> Claimed:
+    """A name's latest claim; `NO_CLAIM` for one that is not known."""
+    row = db.execute(_GET_NAME, (stream_id, producer_id_of(name))).fetchone()
+    return Claimed(row[0], row[2]) if row is not None else Claimed(NO_CLAIM, NO_SEQUENCE)
+
+
+def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
+    """Raises `ProducerFencedError` when somebody else has claimed the name since, or it was
+    forgotten, `NotFoundError` when the stream has no partition here, and `RequestError` when there
+    are too many names."""
+    db, stream_id, producer_id = context.db, command.stream_id, producer_id_of(command.name)
+    here = db.execute(f"SELECT 1 FROM {_STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
+    if here.fetchone() is None:
+        raise NotFoundError(f"{label_of(db, stream_id)} has no partition {context.place}")
+    row = db.execute(_GET_NAME, (stream_id, producer_id)).fetchone()
+    claim, token, last_sequence, _ = row or (NO_CLAIM, b"", NO_SEQUENCE, "")
+    if row is not None and token == command.token:
+        raise NoChange(Claimed(claim, last_sequence))
+    if command.after != claim:
+        raise fenced(command.name, context.place)
+    if row is None:
+        _make_room(context, stream_id)
+    # The entry's number: higher than any before, also where the name was forgotten in between.
+    claim = context.lsn
+    db.execute(
+        _SET_NAME, (stream_id, producer_id, command.name, claim, command.token, last_sequence)
+    )
+    db.execute(_SET, (stream_id, producer_id, claim, 0, context.now_ms, _encode_recent([])))
+    return Claimed(claim, last_sequence)
+
+
+def _make_room(context: Context, stream_id: int) -> None:
+    """Forget names that were idle for long; raises `RequestError` where the others are too many."""
+    db = context.db
+    idle = db.execute(_IDLE_NAMES, (stream_id, context.now_ms - PRODUCER_NAME_IDLE_MS)).fetchall()
+    for (producer_id,) in idle:
+        for table in (PRODUCER, PRODUCER_NAME):
+            db.execute(
+                f"DELETE FROM {table} WHERE stream_id = ? AND producer_id = ?",
+                (stream_id, producer_id),
+            )
+    row = db.execute(
+        f"SELECT count(*) FROM {PRODUCER_NAME} WHERE stream_id = ?", (stream_id,)
+    ).fetchone()
+    assert row is not None
+    if row[0] >= MAX_PRODUCER_NAMES:
+        raise RequestError(
+            f"{label_of(db, stream_id)} knows {row[0]} names of producers {context.place}, and "
+            f"{MAX_PRODUCER_NAMES} are the most",
+            "name producers by their task, so that the next process has the name again; one that "
+            f"is idle for {PRODUCER_NAME_IDLE_MS // (24 * 3600 * 1000)} days is forgotten",
+        )
+
+
+def note_last(context: Context, batch: Numbered, last_sequence: int) -> None:
+    """The program of a named producer has given its last record this sequence. Raises
+    `RequestError` where it does not rise."""
+    row = context.db.execute(_GET_NAME, (batch.stream_id, batch.producer_id)).fetchone()
+    if row is None:
+        raise RequestError(
+            f"the sequence {last_sequence} was given by a producer that has no name here",
+            "open the producer with a name",
+        )
+    if last_sequence <= row[2]:
+        raise RequestError(
+            f"producer {row[3]!r} gives the sequence {last_sequence} where it was at {row[2]}",
+            "sequences rise within a partition",
+        )
+    context.db.execute(_SET_LAST, (last_sequence, batch.stream_id, batch.producer_id))
+
+
 def _close(context: Context, stream_id: int) -> bool:
     left = context.db.execute(f"SELECT 1 FROM {PRODUCER} WHERE stream_id = ? LIMIT 1", (stream_id,))
     return left.fetchone() is not None
 
 
 def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
-    rows = slices.delete_some(context.db, [_OWNED], stream_id, portion.rows)
+    rows = slices.delete_some(context.db, _OWNED, stream_id, portion.rows)
     return slices.Dropped(rows, is_done=rows < portion.rows)
 
 
 FEATURE: Final = Feature(
-    name="producers", tables=_TABLES, deleted={"Stream": _close}, leftovers={"Stream": _drop_some}
+    name="producers",
+    tables=_TABLES,
+    commands={ClaimProducer: apply_claim_producer},
+    deleted={"Stream": _close},
+    leftovers={"Stream": _drop_some},
 )

@@ -130,6 +130,7 @@ class AppendGuarded(AppendBatch, frozen=True, array_like=True, tag=40):
             appended; -1: there is none.
         key_hashes: of the records, 8 bytes each, little-endian, 0 for none: of a stream whose keys
             are indexed. Empty where no record has a key.
+        last_sequence: that the program of a named producer has given the last record; -1: none.
     """
 
     since: ClassVar[int] = 2
@@ -137,6 +138,7 @@ class AppendGuarded(AppendBatch, frozen=True, array_like=True, tag=40):
     expect_offset: int | None = None
     expect_key_offset: int | None = None
     key_hashes: bytes = b""
+    last_sequence: int = NO_SEQUENCE
 
     @property
     def rows(self) -> int:
@@ -168,6 +170,8 @@ def apply_append_guarded(context: Context, command: AppendGuarded) -> Appended:
     if command.producer_id and command.sequence != NO_SEQUENCE:
         recent = producers.check(context, command)
     _check_conditions(context, command)
+    if command.last_sequence != NO_SEQUENCE:
+        producers.note_last(context, command, command.last_sequence)
     appended = append(
         context, command.stream_id, command.count, command.size, sequence=command.sequence
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
 
 from hadron.client.connecting.session import Session
 from hadron.client.producing.accumulator import PartitionAccumulator
+from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import OutgoingBatch
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.publisher import Publisher
@@ -41,6 +43,8 @@ async def open_producer(
         stream_id=item.id,
         metadata_index=item.metadata_index,
     )
+    naming = Naming(session, settings.name) if settings.name is not None else None
+    claims = await naming.open(opening, names) if naming is not None else {}
     publishers: list[Publisher] = []
 
     def resolved(batch: OutgoingBatch) -> None:
@@ -51,6 +55,7 @@ async def open_producer(
             stream,
             partition,
             new_producer_id=lambda: session.ports.random.token_bytes(16),
+            claim=claims.get(partition),
             on_resolved=resolved,
             batch_bytes=settings.batch_bytes,
             codec=settings.codec,
@@ -58,7 +63,13 @@ async def open_producer(
         request = streams_pb2.ProduceRequest(partition=partition)
         request.MergeFrom(opening)
         return PartitionSender(
-            session, accumulator, request, eager=settings.linger_ms <= 0, substitutes=substitutes
+            session,
+            accumulator,
+            request,
+            eager=settings.linger_ms <= 0,
+            substitutes=substitutes,
+            naming=naming,
+            on_fenced=lambda error: publishers[0].fenced(error),
         )
 
     router = Router(
@@ -84,7 +95,20 @@ async def open_producer(
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-    _follow(session, catalog, opening, settings, router, publisher)
+
+    async def claimed(partitions: list[str]) -> bool:
+        """Whether the producer, if it has a name, has it at these."""
+        new = [each for each in partitions if each not in claims]
+        if naming is None or not new:
+            return True
+        try:
+            claims.update(await naming.open(opening, new))
+        except HadronError as error:
+            _log.warning("the name %r is not claimed at %s: %s", settings.name, new, error)
+            return False
+        return True
+
+    _follow(session, catalog, opening, settings, router, publisher, claimed)
     return Producer(publisher)
 
 
@@ -95,6 +119,7 @@ def _follow(
     settings: ProducerSettings,
     router: Router,
     publisher: Publisher,
+    claimed: Callable[[list[str]], Awaitable[bool]],
 ) -> None:
     """Use partitions that are added to the stream while the producer is open.
 
@@ -121,6 +146,8 @@ def _follow(
             return
         for request in (opening, *(sender.request for sender in router.senders)):
             request.metadata_index = now.metadata_index
+        if not await claimed(settings.choose(now)):
+            return
         if router.extend(settings.choose(now)):
             _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
             publisher.grown()

@@ -43,9 +43,10 @@ def new_record(
     timestamp: datetime | None = None,
     expect_offset: int | None = None,
     expect_key_offset: int | None = None,
+    sequence: int | None = None,
 ) -> NewRecord:
     """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`, of which only the
-    partition and conditions may be given besides. Raises `InvalidRecordError`."""
+    partition, conditions and the sequence may be given besides. Raises `InvalidRecordError`."""
     if (
         type(value) is bytes
         and key is None
@@ -57,6 +58,7 @@ def new_record(
         and partition is None
         and expect_offset is None
         and expect_key_offset is None
+        and sequence is None
     ):
         return NewRecord(value=value)  # Most are so, and there is nothing to check.
     if timestamp is not None:
@@ -81,6 +83,7 @@ def new_record(
             "partition": partition,
             "expect_offset": expect_offset,
             "expect_key_offset": expect_key_offset,
+            "sequence": sequence,
         }
         if any(each is not None for each in besides.values()):
             given = {name: each for name, each in besides.items() if each is not None}
@@ -100,6 +103,7 @@ def new_record(
             partition=partition,
             expect_offset=expect_offset,
             expect_key_offset=expect_key_offset,
+            sequence=sequence,
         )
     )
 
@@ -182,6 +186,8 @@ def check_record(record: NewRecord) -> NewRecord:
                 f"expect_key_offset {record.expect_key_offset} of a record without a key",
                 "give its key",
             )
+    if record.sequence is not None:
+        changes["sequence"] = _plain_offset("sequence", record.sequence, 0)
     if record.headers:
         changes["headers"] = _plain_headers(record.headers)
     return msgspec.structs.replace(record, **changes) if changes else record

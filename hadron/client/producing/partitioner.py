@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from hadron.model.batch import key_hash
+from hadron.model.batch import bytes_of, key_hash
 from hadron.model.errors import NotFoundError
 
 PARTITIONERS: Final = ("key", "round_robin")
@@ -57,7 +57,7 @@ class Partitioner(Generic[T]):
                 self._current = self._next_up(self._free, self._current)
                 place = self._free[self._current]
             return place
-        index = hash_of(key) % len(self._keyed)
+        index = key_hash(bytes_of(key)) % len(self._keyed)
         place = self._keyed[index]
         return self._keyed[self._next_up(self._keyed, index)] if place.is_away else place
 
@@ -76,15 +76,6 @@ class Partitioner(Generic[T]):
             if not places[other].is_away:
                 return other
         return index
-
-
-def hash_of(key: bytes | str) -> int:
-    return key_hash(key.encode() if isinstance(key, str) else bytes(key))
-
-
-def partition_of(key: bytes | str, partitions: Sequence[str]) -> str:
-    """Where records with this key are, while keys choose and none is away."""
-    return partitions[hash_of(key) % len(partitions)]
 
 
 def in_region(replica_set: str, region: str) -> bool:

@@ -20,6 +20,7 @@ from hadron.client.connecting.outages import TELL_AFTER_S
 from hadron.client.connecting.session import Session
 from hadron.client.producing.accumulator import PartitionAccumulator
 from hadron.client.producing.failover import AWAY_AFTER_S
+from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -31,6 +32,8 @@ from hadron.model.errors import (
     OffsetMismatchError,
     OverloadedError,
     PeerError,
+    ProducerFencedError,
+    RequestError,
 )
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
@@ -64,6 +67,8 @@ class PartitionSender:
     Args:
         eager: do not let records gather while a batch is under way (a linger of 0).
         substitutes: None keeps every record here.
+        naming: of a producer with a name, how that is claimed again.
+        on_fenced: somebody else has it.
     """
 
     def __init__(
@@ -74,11 +79,15 @@ class PartitionSender:
         *,
         eager: bool,
         substitutes: Substitutes | None = None,
+        naming: Naming | None = None,
+        on_fenced: Callable[[HadronError], None] = lambda _: None,
     ) -> None:
         self.accumulator = accumulator
         self.request = request
         self.is_away = False
         self._substitutes = substitutes
+        self._naming = naming
+        self._on_fenced = on_fenced
         self._closed = False
         self._session = session
         self._eager = eager
@@ -116,6 +125,9 @@ class PartitionSender:
                 accumulator.resume()
             if accumulator.is_empty:
                 return
+            if accumulator.needs_claim:
+                self._recover()
+                return
             connection = self._session.connection_now(accumulator.partition)
             if connection is None:
                 if accumulator.in_flight == 0:
@@ -141,10 +153,12 @@ class PartitionSender:
                     self._calls[batch], self._way = call, connection
 
     def _asked(self, batch: OutgoingBatch) -> tuple[Method, streams_pb2.ProduceRequest]:
-        if not batch.is_conditional:
+        if batch.is_plain:
             return _PRODUCE, self.request
         request = streams_pb2.ProduceRequest(
-            expect_offset=batch.expect_offset, expect_key_offset=batch.expect_key_offset
+            expect_offset=batch.expect_offset,
+            expect_key_offset=batch.expect_key_offset,
+            last_sequence=batch.last_sequence,
         )
         request.MergeFrom(self.request)
         return _PRODUCE_IF, request
@@ -177,6 +191,8 @@ class PartitionSender:
             self._session.suspect(self.accumulator.partition)
         if isinstance(error, PeerError):
             self._complain(error)
+        if isinstance(error, ProducerFencedError):
+            self._on_fenced(error)
         self.accumulator.refused(batch, error)
         if self.is_away or (self._tries and isinstance(error, PeerError)):
             self.go_away(error.message)
@@ -210,6 +226,10 @@ class PartitionSender:
                     connection = await self._session.connect(accumulator.partition)
                     if self.is_away:
                         await self._probe(connection)
+                    if accumulator.stalled and accumulator.in_flight == 0:
+                        accumulator.resume()
+                    if self._naming is not None and accumulator.needs_claim:
+                        await self._claim_again(self._naming, connection)
                     break
                 except NotFoundError as error:
                     self._session.suspect(accumulator.partition)
@@ -223,6 +243,19 @@ class PartitionSender:
         if accumulator.stalled and accumulator.in_flight == 0:
             accumulator.resume()
         self.pump()
+
+    async def _claim_again(self, naming: Naming, connection: Caller) -> None:
+        """Raises what may pass; what does not ends all that waits."""
+        accumulator = self.accumulator
+        assert accumulator.claim is not None
+        try:
+            claim = await naming.claim(connection, self.request, accumulator.claim)
+        except RequestError as error:
+            if isinstance(error, ProducerFencedError):
+                self._on_fenced(error)
+            accumulator.refuse_all(error)
+        else:
+            accumulator.claimed(claim)
 
     @property
     def _is_wanted(self) -> bool:

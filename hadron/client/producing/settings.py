@@ -9,10 +9,10 @@ import msgspec
 from hadron.client.producing.failover import FAILOVERS
 from hadron.client.producing.new_records import Serializer
 from hadron.client.producing.partitioner import PARTITIONERS, partitions_in
-from hadron.client.terms.arguments import milliseconds_of, seconds_of, whole_of
+from hadron.client.terms.arguments import milliseconds_of, seconds_of, text_of, whole_of
 from hadron.model.batch import CODECS
 from hadron.model.errors import RequestError
-from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_NAME_LENGTH, MAX_RECORD_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import streams_pb2
 
@@ -52,6 +52,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
     delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S
     value_serializer: Serializer | None = None
+    name: str | None = None
 
     def checked(self) -> ProducerSettings:
         """With plain numbers. Raises `RequestError` naming the setting that makes no sense."""
@@ -74,8 +75,23 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"value_serializer {self.value_serializer!r} cannot be called",
                 "give a function from a value to bytes, str or anything JSON, such as json.dumps",
             )
+        failover = self.failover
+        if self.name is not None:
+            name = text_of("name", self.name)
+            if len(name) > MAX_NAME_LENGTH:
+                raise RequestError(
+                    f"a producer's name of {len(name)} characters is too long",
+                    f"at most {MAX_NAME_LENGTH}",
+                )
+            if failover in ("any", "duplicate"):
+                raise RequestError(
+                    f"failover {failover!r} of the producer {name!r}",
+                    "what a name has logged is known by partition: its records stay in theirs",
+                )
+            failover = "none"
         return msgspec.structs.replace(
             self,
+            failover=failover,
             batch_bytes=whole_of("batch_bytes", self.batch_bytes, 1, _MAX_BATCH_BYTES),
             linger_ms=milliseconds_of("linger_ms", self.linger_ms, 0),
             max_buffer_bytes=whole_of("max_buffer_bytes", self.max_buffer_bytes, 1),

@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from hadron.client.connecting.session import Session
-from hadron.client.producing.partitioner import partition_of
 from hadron.client.reading.reader import Position, ReadPlan, SpanReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, whole_of
 from hadron.client.terms.results import Fetched, PartitionOffsets
-from hadron.model.batch import StampedBatch, key_hash
+from hadron.model.batch import StampedBatch, bytes_of, key_hash, partition_of
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
@@ -124,9 +123,9 @@ class ReadCalls:
 
     async def latest(self, stream: str, key: Any, partition: str | None) -> Record | None:
         stream = text_of("stream", stream)
-        if not isinstance(key, (str, bytes, bytearray, memoryview)):
+        if not isinstance(key, (str, bytes)):
             raise RequestError(f"key {key!r} is of type {type(key).__name__}", "give bytes or str")
-        data = key.encode() if isinstance(key, str) else bytes(key)
+        data = bytes_of(key)
         try:
             return await self._latest(stream, data, partition)
         except NotFoundError:
@@ -153,7 +152,7 @@ class ReadCalls:
         batch = decode_batch(attachment, base_offset=base_offset, stream=stream, partition=name)
         (record,) = batch.records(answer.offset - base_offset, answer.offset - base_offset + 1)
         found = record.key
-        if (found.encode() if isinstance(found, str) else found) != key:
+        if found is None or bytes_of(found) != key:
             raise RequestError(
                 f"{key!r} and {found!r} have the same hash, and the latest record of the two, at "
                 f"offset {answer.offset} of {name}, is the other one's",

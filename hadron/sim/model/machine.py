@@ -35,6 +35,7 @@ from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.producers import ClaimProducer
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -52,6 +53,7 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
     STREAMS: (
         AppendBatch,
         AppendGuarded,
+        ClaimProducer,
         TrimStream,
         DoTogether,
         DropBodies,
@@ -95,6 +97,7 @@ TABLES: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("stream_partition", "stream_batch", "stream_key", "counted_body", "producer"), STREAMS
     ),
+    "producer_name": STREAMS,
     **dict.fromkeys(
         ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),
         STREAMS,
@@ -174,6 +177,7 @@ class Model:
         runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
             AppendBatch: self.streams.append_batch,
             AppendGuarded: self.streams.append_guarded,
+            ClaimProducer: self.streams.claim,
             TrimStream: self._trim,
             CreateGroup: self.groups.create,
             AckRecords: self.groups.acknowledge,
@@ -332,10 +336,12 @@ class Model:
         if self.schema.dropped[object_id][0] == "Pipeline":
             return self._left_of_pipeline(object_id)
         groups, producers = self.groups, self.streams.producers.get(object_id, {})
+        names = self.streams.names.get(object_id, {})
         keys = self.streams.keys.get(object_id, {})
         ids = groups.of_stream(object_id)
         return [
             *(_without(producers, each) for each in sorted(producers)),
+            *(_without(names, each) for each in sorted(names)),
             *(_without(keys, each) for each in sorted(keys, key=signed)),
             *(
                 _without(groups.skipped, ("group", each))

@@ -44,6 +44,25 @@ plant(
 )
 
 plant(
+    "zombie of a name is heard",
+    "what a producer writes after another one has taken its name is logged",
+    Edit("state.producers:check", "if batch.producer_epoch < epoch:", "if False:"),
+    Edit(
+        "state.producers:check",
+        "if row is None or batch.producer_epoch > row[0]:",
+        "if row is None or batch.producer_epoch != row[0]:",
+    ),
+    scenarios=("zombie-of-a-named-producer",),
+)
+
+plant(
+    "late claim shuts out",
+    "a claim counts whoever has claimed the name since it was made",
+    Edit("state.producers:apply_claim_producer", "if command.after != claim:", "if False:"),
+    scenarios=("claim-that-comes-late",),
+)
+
+plant(
     "stamps go back",
     "an entry gets its leader's clock, also when that is behind the entry before",
     Edit(

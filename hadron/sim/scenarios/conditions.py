@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hadron.model.batch import producer_id_of
+from hadron.model.errors import HadronError, ProducerFencedError
+from hadron.sim.actors.clients import STREAM
 from hadron.sim.scenarios.play import Play, scenario
 
 _PRODUCER = b"a producer's id."
+_NAME = "billing-3"
 
 
 @scenario("D5: what was logged is not asked again whether it may be")
@@ -49,3 +53,61 @@ async def refusal_by_an_uncommitted_record(play: Play) -> None:
     await world.wait_serving()
     if (await play.produce("Z", expect_offset=1)).runs != [(1, 1)]:
         raise AssertionError("there is something at the offset")
+
+
+@scenario("D6: a name is one producer's, wherever its set goes on")
+async def zombie_of_a_named_producer(play: Play) -> None:
+    """A program with a name is silent for a while, and another one takes the name. The leader is
+    killed, or loses its disk; then the first one writes, under each epoch and sequence that it has
+    had."""
+    world = play.world
+    zombies: list[tuple[int, int]] = []
+    for number in range(4):
+        async with world.client("c1") as client, client.producer(STREAM, name=_NAME) as producer:
+            operation = play.history.publish("c1", "", STREAM, world.config.name, (f"of {number}",))
+            await producer.send(f"of {number}", sequence=number)
+            play.history.unknown(operation, "not what this is about")
+            claim = producer._publisher._router.senders[0].accumulator.claim
+            assert claim is not None
+            epoch = claim.identity.epoch
+        if number % 2:
+            await play.lose("n1")
+        else:
+            await world.crash("n1", power=True)
+        await world.start("n1")
+        await world.wait_serving()
+        for old_epoch, sequence in zombies:
+            told = await play.produce(
+                f"zombie {number} {old_epoch} {sequence}",
+                producer=producer_id_of(_NAME),
+                epoch=old_epoch,
+                sequence=sequence,
+            )
+            if told.outcome == "ok":
+                raise AssertionError(f"a zombie has written at {told.runs}")
+        zombies += [(epoch, sequence) for sequence in range(3)]
+        await world.wait_in_step()
+
+
+@scenario("D6: a claim that comes late shuts nobody out")
+async def claim_that_comes_late(play: Play) -> None:
+    """Two programs ask who has a name, and one of them claims it. What the other one sends then,
+    from before, must not shut it out; nor what the first one sends once more."""
+    world = play.world
+    async with world.client("c1") as client, client.producer(STREAM, name=_NAME):
+        pass
+    before = await play.claim(_NAME)
+    late = await play.claim(_NAME, after=before, token=b"first")
+    async with world.client("c2") as client, client.producer(STREAM, name=_NAME) as producer:
+        operation = play.history.publish("c2", "", STREAM, world.config.name, ("alive",))
+        for after, token in ((before, b"second"), (before, b"first"), (late, b"late")):
+            try:
+                await play.claim(_NAME, after=after, token=token)
+            except ProducerFencedError:
+                continue
+            raise AssertionError(f"the claim {token!r} came late, and was heard")
+        try:
+            await producer.send("alive", sequence=1)
+        except HadronError as error:
+            raise AssertionError(f"who has the name is shut out: {error}") from error
+        play.history.unknown(operation, "not what this is about")

@@ -87,6 +87,7 @@ class Play(Run):
         host: str = "c1",
         node: str = "n1",
         again: Publish | None = None,
+        epoch: int = 0,
         expect_offset: int | None = None,
     ) -> Publish:
         """One request to one node on a connection of its own, without retries: a client that hangs
@@ -95,7 +96,11 @@ class Play(Run):
             host, producer.hex(), STREAM, self.world.config.name, values, acks=acks
         )
         batch = encode_values(
-            [value.encode() for value in values], 1, producer_id=producer, sequence=sequence
+            [value.encode() for value in values],
+            1,
+            producer_id=producer,
+            producer_epoch=epoch,
+            sequence=sequence,
         )
         request = streams_pb2.ProduceRequest(
             stream=STREAM, acks=_ACKS[acks], expect_offset=expect_offset
@@ -112,6 +117,15 @@ class Play(Run):
             operation.duplicate = answer.duplicate
             self.history.ok(operation)
         return operation
+
+    async def claim(self, name: str, after: int | None = None, token: bytes = b"") -> int:
+        """Ask who has a producer's name, or claim it; raises what the leader says."""
+        request = streams_pb2.ClaimProducerRequest(
+            stream=STREAM, name=name, after=after, token=token
+        )
+        what = method("ClaimProducer")
+        answer = await ask_once(self.world, "n1", "c1", what, request, [], 5.0)
+        return int(answer.claim)
 
     async def together(self, *values: str, host: str = "c1") -> Publish:
         """Publish each value as a batch of its own, all of them in one entry: at the leader itself,

@@ -52,6 +52,26 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M streams",
         Edit("state.stream_keys:_trimmed", "slices.SLICE_ROWS", "0"),
     ),
+    "a claim that comes late counts": (
+        "M streams",
+        Edit("state.producers:apply_claim_producer", "command.after != claim", "False"),
+    ),
+    "a claim leaves the other's sequence": (
+        "M streams",
+        Edit(
+            "state.producers:apply_claim_producer",
+            "    db.execute(_SET, (stream_id, producer_id, claim, 0,",
+            "    0 and db.execute(_SET, (stream_id, producer_id, claim, 0,",
+        ),
+    ),
+    "names are forgotten with those who have none": (
+        "M streams",
+        Edit(
+            "state.producers:note",
+            "context.db.execute(_EVICT,",
+            "context.db.execute(_EVICT.partition(' AND producer_id')[0],",
+        ),
+    ),
     "a time leaves out its own millisecond": (
         "M streams",
         Edit("state.streams:offset_at", "append_ms >= at_ms", "append_ms > at_ms"),
@@ -261,7 +281,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         heads.append(tables)
     histories.judge()
     assert complaints == []
-    assert histories.judged["M streams"] == 5 + 3 * 11
+    assert histories.judged["M streams"] == 5 + 3 * 12
 
     heads[0].db.execute("UPDATE hadron_stream_partition SET next_offset = 99")
     histories.look(heads[0].db)

@@ -19,7 +19,7 @@ ACKS_LEADER: Acks
 ACKS_ALL: Acks
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index", "expect_offset", "expect_key_offset")
+    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index", "expect_offset", "expect_key_offset", "last_sequence")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class ProduceRequest(_message.Message):
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EXPECT_KEY_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -36,7 +37,8 @@ class ProduceRequest(_message.Message):
     metadata_index: int
     expect_offset: int
     expect_key_offset: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_offset: _Optional[int] = ..., expect_key_offset: _Optional[int] = ...) -> None: ...
+    last_sequence: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_offset: _Optional[int] = ..., expect_key_offset: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("base_offset", "append_ms", "duplicate", "mismatch")
@@ -60,6 +62,34 @@ class ProduceResponse(_message.Message):
     duplicate: bool
     mismatch: ProduceResponse.Mismatch
     def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ..., mismatch: _Optional[_Union[ProduceResponse.Mismatch, _Mapping]] = ...) -> None: ...
+
+class ClaimProducerRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "stream_id", "metadata_index", "name", "after", "token")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    stream_id: int
+    metadata_index: int
+    name: str
+    after: int
+    token: bytes
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., name: _Optional[str] = ..., after: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class ClaimProducerResponse(_message.Message):
+    __slots__ = ("claim", "last_sequence")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    claim: int
+    last_sequence: int
+    def __init__(self, claim: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
 
 class LatestRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "stream_id", "metadata_index", "key_hash")

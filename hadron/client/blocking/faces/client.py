@@ -71,6 +71,7 @@ class SyncClient(ClientBase):
         max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
         value_serializer: Serializer | None = None,
+        name: str | None = None,
     ) -> SyncProducer:
         """A producer, for use as `with client.producer(...) as producer`.
 
@@ -97,6 +98,11 @@ class SyncClient(ClientBase):
             delivery_timeout_s: after this long without an outcome a record fails.
             value_serializer: called with each value, gives what is sent: bytes, str or anything
                 JSON.
+            name: of a thread, such as "billing-3", for one process at a time: once this one is
+                open, one that was opened before gets `ProducerFencedError`. It has to be claimed
+                at all partitions that the producer may use, so opening waits for their leaders.
+                Records stay in their partitions, and may have a `sequence`, by which those that an
+                earlier process has logged are known: `last_sequence` says where to go on.
         """
         return SyncProducer(
             self._hold,
@@ -113,6 +119,7 @@ class SyncClient(ClientBase):
                 max_buffer_bytes=max_buffer_bytes,
                 delivery_timeout_s=delivery_timeout_s,
                 value_serializer=value_serializer,
+                name=name,
             ),
         )
 
