@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import anyio
@@ -43,8 +42,7 @@ async def open_producer(
         stream_id=item.id,
         metadata_index=item.metadata_index,
     )
-    naming = Naming(session, settings.name) if settings.name is not None else None
-    claims = await naming.open(opening, names) if naming is not None else {}
+    naming = await _named(session, settings, opening, names)
     publishers: list[Publisher] = []
 
     def resolved(batch: OutgoingBatch) -> None:
@@ -55,7 +53,7 @@ async def open_producer(
             stream,
             partition,
             new_producer_id=lambda: session.ports.random.token_bytes(16),
-            claim=claims.get(partition),
+            claim=naming.claims[partition] if naming is not None else None,
             on_resolved=resolved,
             batch_bytes=settings.batch_bytes,
             codec=settings.codec,
@@ -95,21 +93,22 @@ async def open_producer(
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-
-    async def claimed(partitions: list[str]) -> bool:
-        """Whether the producer, if it has a name, has it at these."""
-        new = [each for each in partitions if each not in claims]
-        if naming is None or not new:
-            return True
-        try:
-            claims.update(await naming.open(opening, new))
-        except HadronError as error:
-            _log.warning("the name %r is not claimed at %s: %s", settings.name, new, error)
-            return False
-        return True
-
-    _follow(session, catalog, opening, settings, router, publisher, claimed)
+    _follow(session, catalog, opening, settings, router, publisher, naming)
     return Producer(publisher)
+
+
+async def _named(
+    session: Session,
+    settings: ProducerSettings,
+    opening: streams_pb2.ProduceRequest,
+    partitions: list[str],
+) -> Naming | None:
+    """The producer's name, claimed at all of these, if it has one."""
+    if settings.name is None:
+        return None
+    naming = Naming(session, settings.name)
+    await naming.open(opening, partitions)
+    return naming
 
 
 def _follow(
@@ -119,7 +118,7 @@ def _follow(
     settings: ProducerSettings,
     router: Router,
     publisher: Publisher,
-    claimed: Callable[[list[str]], Awaitable[bool]],
+    naming: Naming | None,
 ) -> None:
     """Use partitions that are added to the stream while the producer is open.
 
@@ -146,8 +145,12 @@ def _follow(
             return
         for request in (opening, *(sender.request for sender in router.senders)):
             request.metadata_index = now.metadata_index
-        if not await claimed(settings.choose(now)):
-            return
+        if naming is not None:
+            try:
+                await naming.open(opening, settings.choose(now))
+            except HadronError as error:
+                _log.warning("stream %s has more partitions: %s", opening.stream, error)
+                return
         if router.extend(settings.choose(now)):
             _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
             publisher.grown()

@@ -29,35 +29,38 @@ _CLAIM_TIMEOUT_S: Final = 6.0
 
 
 class Naming:
-    """Claims one name of one stream's producer."""
+    """Claims one name of one stream's producer.
+
+    Attributes:
+        claims: by partition, as they were first.
+    """
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = name
+        self.claims: dict[str, Claim] = {}
         self._token = session.ports.random.token_bytes(TOKEN_BYTES // 2)
 
-    async def open(
-        self, opening: streams_pb2.ProduceRequest, partitions: list[str]
-    ) -> dict[str, Claim]:
-        """Claim the name at all of these, where whoever had it is shut out from then on.
+    async def open(self, opening: streams_pb2.ProduceRequest, partitions: list[str]) -> None:
+        """Claim the name at those of these where it is not yet; whoever had it there is shut out
+        from then on.
 
         Raises what a leader that is away comes to: then it is claimed at some, and not at others.
         """
-        claims: dict[str, Claim] = {}
         troubles: list[HadronError] = []
 
         async def claim(partition: str) -> None:
             try:
-                claims[partition] = await self._first(opening, partition)
+                self.claims[partition] = await self._first(opening, partition)
             except HadronError as error:
                 troubles.append(error)
 
         async with anyio.create_task_group() as tasks:
             for partition in partitions:
-                tasks.start_soon(claim, partition)
+                if partition not in self.claims:
+                    tasks.start_soon(claim, partition)
         if troubles:
             raise troubles[0]
-        return claims
 
     async def _first(self, opening: streams_pb2.ProduceRequest, partition: str) -> Claim:
         request = self._request(opening)

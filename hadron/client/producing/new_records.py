@@ -62,15 +62,7 @@ def new_record(
     ):
         return NewRecord(value=value)  # Most are so, and there is nothing to check.
     if timestamp is not None:
-        if timestamp_ms is not None:
-            raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
-        if not isinstance(timestamp, datetime):
-            raise InvalidRecordError(
-                f"timestamp {timestamp!r} is of type {type(timestamp).__name__}",
-                "give a datetime with a time zone, or milliseconds since the Unix epoch as "
-                "timestamp_ms",
-            )
-        timestamp_ms = _plain_stamp(timestamp, "timestamp")
+        timestamp_ms = _stamp_of(timestamp, timestamp_ms)
     if isinstance(value, CloudEvent):
         value = to_record(value)
     if isinstance(value, NewRecord):
@@ -106,6 +98,18 @@ def new_record(
             sequence=sequence,
         )
     )
+
+
+def _stamp_of(timestamp: datetime, timestamp_ms: int | None) -> int:
+    if timestamp_ms is not None:
+        raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
+    if not isinstance(timestamp, datetime):
+        raise InvalidRecordError(
+            f"timestamp {timestamp!r} is of type {type(timestamp).__name__}",
+            "give a datetime with a time zone, or milliseconds since the Unix epoch as "
+            "timestamp_ms",
+        )
+    return _plain_stamp(timestamp, "timestamp")
 
 
 def serialized(serializer: Serializer, value: Any, *others: Any) -> NewRecord:

@@ -45,6 +45,7 @@ CLIENT = {
     "fetch",
     "groups",
     "instances",
+    "latest",
     "objects",
     "offsets",
     "pipeline_progress",
@@ -54,12 +55,13 @@ CLIENT = {
     "reset_group",
     "retry_instances",
     "run_stages",
+    "send",
     "status",
     "stream",
     "subscribe",
     "topology",
 }
-PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
+PRODUCER = {"close", "flush", "last_sequence", "last_sequences", "send", "send_many", "send_soon"}
 SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch"}
 DELIVERY = {
     "ack",

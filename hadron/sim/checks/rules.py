@@ -164,6 +164,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "refusal-by-an-uncommitted-record",
         "M streams",
     ),
+    "D6 names of producers": ("zombie-of-a-named-producer", "claim-that-comes-late", "M streams"),
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger",
         "one_output_per_stage",
