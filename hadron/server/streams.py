@@ -84,6 +84,9 @@ def _append(
     is_conditional = request.HasField("expect_offset") or request.HasField("expect_key_offset")
     if not (has_index or is_conditional or request.HasField("last_sequence")):
         return AppendBatch.of(item.id, head, size)
+    for number in (request.expect_offset, request.last_sequence):
+        if number >> 63:
+            raise RequestError(f"{number} is out of bounds", "offsets and sequences are below 2^63")
     if is_conditional and head.n != 1:
         raise RequestError(
             f"a condition is for one record, and the batch has {head.n}", "send each by itself"

@@ -25,7 +25,7 @@ from hadron.state.machine import Context, Feature
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
-from hadron.storage.report import Report
+from hadron.storage.report import SLICE_BYTES, Report
 
 STREAM_KEY: Final = PREFIX + "stream_key"
 _BY_OFFSET: Final = PREFIX + "stream_key_by_offset"
@@ -108,12 +108,10 @@ def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> sli
 
 # --- verification -------------------------------------------------------------------------------
 
-_BATCHES_PER_STEP: Final = 20
-
 _BATCHES: Final = (
     "SELECT s.base_offset, s.count, s.bytes, coalesce(s.start, 0), b.bytes"
     f" FROM {_STREAM_BATCH} s LEFT JOIN {BODY} b ON b.lsn = coalesce(s.body_lsn, s.lsn)"
-    " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset LIMIT ?"
+    " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset"
 )
 _ROWS: Final = (
     f"SELECT key_hash, offset FROM {STREAM_KEY} WHERE stream_id = ? AND offset >= ? AND offset < ?"
@@ -156,11 +154,13 @@ class StreamKeysCheck:
 
     def _slice(self, db: apsw.Connection, stream_id: int) -> bool:
         """Some batches of a stream; whether it was the last of them."""
-        rows: list[Any] = db.execute(
-            _BATCHES, (stream_id, self._offset, _BATCHES_PER_STEP)
-        ).fetchall()
+        read = 0
+        rows: Any = db.execute(_BATCHES, (stream_id, self._offset))
         for base, count, size, start, body in rows:
+            if read >= SLICE_BYTES:
+                return False
             self._offset = base + count
+            read += size
             # What is missing or damaged is the other checks' to tell.
             if type(body) is bytes:
                 try:
@@ -168,8 +168,6 @@ class StreamKeysCheck:
                 except (HadronError, ValueError, IndexError):
                     continue
                 self._check_batch(db, stream_id, base, count, hashes)
-        if len(rows) == _BATCHES_PER_STEP:
-            return False
         beyond: Any = db.execute(_BEYOND, (stream_id,)).fetchone()
         if beyond[0]:
             self._problem(stream_id, f"{beyond[0]} keys have their latest record behind its end")

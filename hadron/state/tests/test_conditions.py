@@ -180,7 +180,7 @@ class TestCheck:
     ) -> None:
         self.filled(tables)
         assert self.problems(tables.db) == []
-        monkeypatch.setattr(stream_keys, "_BATCHES_PER_STEP", 1)
+        monkeypatch.setattr(stream_keys, "SLICE_BYTES", 1)
         assert self.problems(tables.db) == []
 
     @pytest.mark.parametrize(
