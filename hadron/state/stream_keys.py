@@ -18,7 +18,7 @@ from hadron.model.columns import view
 from hadron.model.errors import HadronError
 from hadron.model.kinds import spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import StreamSpec
+from hadron.model.schema import INDEXED, StreamSpec
 from hadron.model.tables import PREFIX
 from hadron.state import slices
 from hadron.state.machine import Context, Feature
@@ -54,6 +54,9 @@ _DROP: Final = (
     f" FROM {STREAM_KEY} k JOIN {_STREAM_PARTITION} p USING (stream_id)"
     " WHERE k.stream_id = ? AND k.offset < p.first_offset ORDER BY k.offset LIMIT ?)"
 )
+_IS_INDEXED: Final = (
+    f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ? AND json_extract(spec, '$.keys') = ?"
+)
 _OWNED: Final = slices.Owned(STREAM_KEY, "stream_id, key_hash", "stream_id = ?")
 
 NO_OFFSET: Final = -1
@@ -73,6 +76,12 @@ def latest(db: Database, stream_id: int, key_hash: int) -> int:
     """The offset of the latest kept record with a key of this hash, or `NO_OFFSET`."""
     row = db.execute(_GET, (stream_id, signed(key_hash))).fetchone()
     return int(row[0]) if row is not None else NO_OFFSET
+
+
+def is_indexed(db: Database, stream_id: int) -> bool:
+    """Whether a stream is declared so. For who has not got its specification."""
+    row = db.execute(_IS_INDEXED, (stream_id, INDEXED)).fetchone()
+    return row is not None
 
 
 def hashes_of(packed: bytes) -> list[int]:

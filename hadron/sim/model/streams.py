@@ -139,10 +139,7 @@ class Streams:
         stream_id = command.stream_id
         if command.producer_id and command.sequence != -1:
             self._producer(command)
-        hashes = [
-            int.from_bytes(command.key_hashes[at : at + 8], "little")
-            for at in range(0, len(command.key_hashes), 8)
-        ]
+        hashes = _hashes(command)
         if command.expect_offset is not None and command.expect_offset != self.bounds(stream_id)[1]:
             raise Refused(OffsetMismatchError)
         if command.expect_key_offset is not None:
@@ -156,11 +153,14 @@ class Streams:
             self.bounds(stream_id)
             name.last_sequence = command.last_sequence
         result = self.append_batch(entry, command)
-        new = {each: result["base_offset"] + at for at, each in enumerate(hashes) if each}
-        self.keys.setdefault(stream_id, {}).update(new)
-        if new:
-            self._forget_keys(stream_id, 2 * len(new))
+        self.note_keys(command, result["base_offset"])
         return result
+
+    def note_keys(self, command: AppendGuarded, base: int) -> None:
+        new = {each: base + at for at, each in enumerate(_hashes(command)) if each}
+        self.keys.setdefault(command.stream_id, {}).update(new)
+        if new:
+            self._forget_keys(command.stream_id, 2 * len(new))
 
     def claim(self, entry: Entry, command: ClaimProducer) -> dict[str, Any]:
         """D6: whoever knows the latest claim makes the next one, and shuts its maker out."""
@@ -319,6 +319,11 @@ class Streams:
                 for producer_id, p in known.items()
             ],
         }
+
+
+def _hashes(command: AppendGuarded) -> list[int]:
+    packed = command.key_hashes
+    return [int.from_bytes(packed[at : at + 8], "little") for at in range(0, len(packed), 8)]
 
 
 def _has_room(gone: Sequence[Batch | Body]) -> bool:

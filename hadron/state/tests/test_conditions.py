@@ -9,16 +9,19 @@ import pytest
 
 from hadron.model.batch import read_head
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import OffsetMismatchError
+from hadron.model.errors import OffsetMismatchError, RequestError
 from hadron.model.record import NewRecord
 from hadron.model.schema import INDEXED, StreamSpec
+from hadron.model.transactions import TransactionId
 from hadron.state import stream_keys, streams
 from hadron.state.dropping import DropObject
+from hadron.state.intents import FinishTransaction, WriteIntents
+from hadron.state.machine import encode
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS
 from hadron.state.stream_keys import StreamKeysCheck, latest
-from hadron.state.streams import AppendGuarded
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.storage.report import Report
 
@@ -197,3 +200,37 @@ class TestCheck:
         self.filled(tables)
         tables.db.execute(damage)
         assert any(told in problem for problem in self.problems(tables.db))
+
+
+class TestTransactions:
+    """What of this may stand in one."""
+
+    TX = TransactionId("us/p0", 3, 12, 7)
+
+    def prepared(self, tables: Replicated, command: AppendBatch) -> int:
+        tables.submit(WriteIntents(self.TX, 0, (encode(command),)))
+        return len(tables.log)
+
+    def test_keys_of_a_transactions_records_are_indexed_when_it_ends(
+        self, tables: Replicated
+    ) -> None:
+        lsn = self.prepared(tables, guarded(A, B))
+        assert known(tables) == []
+        tables.submit(guarded(A))
+        tables.submit(FinishTransaction(self.TX, lsn, 1))
+        assert known(tables) == [(A, 1), (B, 2)]
+
+    @pytest.mark.parametrize(
+        ("command", "told"),
+        [
+            (AppendBatch(1, 1, 100, b"", 0, -1), "does not say which keys it has"),
+            (guarded(A, offset=0), "cannot stand in a transaction"),
+            (guarded(A, key_offset=-1), "cannot stand in a transaction"),
+            (guarded(A, pid=PID, sequence=0), "cannot stand in a transaction"),
+        ],
+    )
+    def test_what_could_be_refused_later_is_refused_now(
+        self, tables: Replicated, command: AppendBatch, told: str
+    ) -> None:
+        with pytest.raises(RequestError, match=told):
+            self.prepared(tables, command)
