@@ -60,7 +60,7 @@ def next_machine(tree: Path) -> StateMachine:
     assert found.loader is not None
     module = module_from_spec(found)
     found.loader.exec_module(module)
-    return StateMachine((*FEATURES, module.FEATURE), version=2)
+    return StateMachine((*FEATURES, module.FEATURE), version=3)
 
 
 def put(path: Path, old: str, new: str) -> None:
