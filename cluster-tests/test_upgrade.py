@@ -65,7 +65,7 @@ async def test_one_node_after_the_other_becomes_a_newer_version(
         await load.start("n1")
         await load.progress()
         # The leader knows the command, n2 would not: nothing that it cannot apply gets to it.
-        assert "still follows version 2 of its rules" in await upgrade.count(3)
+        assert "still follows version 1 of its rules" in await upgrade.count(3)
         # In between it may be killed and go on with either version.
         load.kill("n3")
         upgrade.use(newer=False)
@@ -84,7 +84,7 @@ async def test_one_node_after_the_other_becomes_a_newer_version(
         cluster.spawn("n2")
         await _wait_ended(cluster, "n2")
         error, hint = last_words(cluster.log("n2"))
-        assert "follows version 3 of its rules; this Hadron knows them up to version 2" in error
+        assert "follows version 2 of its rules; this Hadron knows them up to version 1" in error
         assert "a newer version of Hadron has run here: install that one again" in hint
         upgrade.use(newer=True)
         await load.start("n2")

@@ -68,5 +68,5 @@ FEATURES: Final = tuple(
     )
 )
 
-MACHINE: Final = StateMachine(FEATURES, version=2)
+MACHINE: Final = StateMachine(FEATURES, version=1)
 """Of this version of Hadron."""

@@ -9,7 +9,7 @@ shuts the others out from that entry on.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -106,8 +106,6 @@ class ClaimProducer(Command, frozen=True, array_like=True, tag=41):
             and shuts nobody out.
         token: random, of this one claim: who repeats it, because the answer was lost, has it.
     """
-
-    since: ClassVar[int] = 2
 
     stream_id: int
     name: str

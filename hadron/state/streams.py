@@ -133,8 +133,6 @@ class AppendGuarded(AppendBatch, frozen=True, array_like=True, tag=40):
         last_sequence: that the program of a named producer has given the last record; -1: none.
     """
 
-    since: ClassVar[int] = 2
-
     expect_offset: int | None = None
     expect_key_offset: int | None = None
     key_hashes: bytes = b""

@@ -46,7 +46,7 @@ def make_next_version(tree: Path) -> Path:
     """A copy of the product as the next version of it, which has one more command, in `tree`; the
     program that is `hadron` there."""
     copy_with_counters(tree)
-    put(tree / "hadron/state/features.py", "version=2)", "version=3)")
+    put(tree / "hadron/state/features.py", "version=1)", "version=2)")
     put(tree / "hadron/state/counters.py", "    name: str\n", "    since = 3\n    name: str\n")
     program = tree / "next_hadron.py"
     program.write_text("import sys\n\nfrom hadron.cli import main\n\nsys.exit(main())\n")
@@ -60,7 +60,7 @@ def next_machine(tree: Path) -> StateMachine:
     assert found.loader is not None
     module = module_from_spec(found)
     found.loader.exec_module(module)
-    return StateMachine((*FEATURES, module.FEATURE), version=3)
+    return StateMachine((*FEATURES, module.FEATURE), version=2)
 
 
 def put(path: Path, old: str, new: str) -> None:
