@@ -69,6 +69,11 @@ def command() -> None:
     help="Drop the oldest records of a partition that is larger, such as 10GiB.",
 )
 @click.option(
+    "--keys",
+    type=click.Choice(["indexed"]),
+    help="Keep the latest record of each key known, from the first record on.",
+)
+@click.option(
     "--namespace",
     "-n",
     default="",
@@ -84,6 +89,7 @@ def stream(
     partitions: tuple[str, ...],
     max_age: str | None,
     max_bytes: str | None,
+    keys: str | None,
     namespace: str,
     **options: Any,
 ) -> None:
@@ -97,6 +103,7 @@ def stream(
       hadron create stream hello
       hadron create stream orders --partitions aws.us-east-1/p0,gcp.us-east4/p0
       hadron create stream flights --max-age 7d --dry-run -o yaml > flights.yaml
+      hadron create stream accounts --keys indexed
     """
     with session_of(ctx).connect(namespace=namespace) as client:
         named = [each for listed in partitions for each in listed.split(",") if each]
@@ -106,6 +113,7 @@ def stream(
             return {
                 "partitions": named or _partitions(client, known),
                 "retention": {key: text for key, text in retention.items() if text},
+                "keys": keys or "",
             }
 
         _create(client, "Stream", name, options, fields)

@@ -50,6 +50,8 @@ class Recipe:
     headers: Mapping[str, str]
     id: str = ""
     timestamp_ms: int | None = None
+    expected: tuple[int | None, int | None] = (None, None)
+    """The one record's offset, and that of its key's latest record."""
 
     def event(self, line: bytes, where: str) -> NewRecord:
         """The record of a CloudEvent in JSON. Raises `InvalidRecordError` naming `where`."""
@@ -60,7 +62,14 @@ class Recipe:
             raise InvalidRecordError(f"{where}: {error.message}", error.hint) from error
         headers = {**(record.headers or {}), **self.headers}
         key = record.key if self.key is None else self.key
-        return _checked(msgspec.structs.replace(record, key=key, headers=headers), where)
+        changed = msgspec.structs.replace(
+            record,
+            key=key,
+            headers=headers,
+            expect_offset=self.expected[0],
+            expect_key_offset=self.expected[1],
+        )
+        return _checked(changed, where)
 
     def document(self, data: bytes, fields: Any, where: str) -> NewRecord:
         """The record whose value is the JSON text `data`, which says `fields`; the text goes out as
@@ -85,6 +94,8 @@ class Recipe:
                 headers=self.headers or None,
                 id=self.id,
                 timestamp_ms=self.timestamp_ms,
+                expect_offset=self.expected[0],
+                expect_key_offset=self.expected[1],
             ),
             where,
         )

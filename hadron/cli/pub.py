@@ -112,6 +112,19 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     shell_complete=complete_partitions,
     help="Pin to this partition (a replica set's name).",
 )
+@click.option(
+    "--expect-offset",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Publish the one record at this offset of its partition, or not at all.",
+)
+@click.option(
+    "--expect-key-offset",
+    type=click.IntRange(min=-1),
+    metavar="N",
+    help="Publish the one record when the latest with its key is at this offset (-1: there is "
+    "none), or not at all; of a stream with `keys: indexed`.",
+)
 @click.option("--region", help="Only partitions whose names begin so, up to a / or a dot.")
 @click.option(
     "--failover",
@@ -161,6 +174,8 @@ def command(
     event_type: str,
     headers: dict[str, str],
     partition: str | None,
+    expect_offset: int | None,
+    expect_key_offset: int | None,
     region: str | None,
     failover: Failover,
     event_id: str,
@@ -180,6 +195,7 @@ def command(
       hadron pub orders --file orders.jsonl --key-field customer --type order.placed
       tail -f app.log | hadron pub logs
       hadron pub pictures --file cat.jpg --format raw --header name=cat.jpg
+      hadron pub accounts +5 --key anna --expect-key-offset 17
       hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
     from hadron.cli import inputs
@@ -188,8 +204,10 @@ def command(
     source = inputs.Source.choose(values, file, form, delimiter)
     if key_field and (key or source.form not in ("jsonl", "csv")):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    if event_id and len(values) != 1 and source.form != "raw":
-        raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
+    is_conditional = expect_offset is not None or expect_key_offset is not None
+    for given, what in ((event_id, "--id"), (is_conditional, "a condition")):
+        if given and len(values) != 1 and source.form != "raw":
+            raise click.UsageError(f"{what} is for one VALUE, or --format raw", ctx)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key),
@@ -198,6 +216,7 @@ def command(
         {**event_headers, **headers},
         event_id,
         timestamp_ms,
+        (expect_offset, expect_key_offset),
     )
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)

@@ -7,8 +7,8 @@ import click
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.quantities import once
-from hadron.cli.records import TOKENS_HELP, records_output_option
-from hadron.cli.session import connects, session_of
+from hadron.cli.records import TOKENS_HELP, RecordPrinter, records_output_option
+from hadron.cli.session import Session, connects, session_of
 
 
 @click.command("read", short_help="Read the records that a stream has, and stop at its end.")
@@ -29,6 +29,13 @@ from hadron.cli.session import connects, session_of
     metavar="POSITION",
     help=f"Where to start: {FROM_HELP} Default: earliest.",
 )
+@click.option(
+    "--latest-of",
+    "key",
+    metavar="KEY",
+    help="Only the latest record with this key, of a stream with `keys: indexed`; fails when there "
+    "is none.",
+)
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @records_output_option
@@ -39,6 +46,7 @@ def command(
     stream: str,
     partition: str | None,
     start: Position | None,
+    key: str | None,
     limit: int | None,
     form: str | None,
     output: str | None,
@@ -49,11 +57,17 @@ def command(
     Examples:
       hadron read flights --partition local/p0 --offset 1000 --limit 5
       hadron read flights --from -10 -o json
+      hadron read accounts --latest-of anna
       hadron read flights --from -1h -f '%o %k %s\\n' | head
       hadron read orders -f cloudevents | hadron pub copies --format cloudevents
     """
     from hadron.cli.sub import read_once
 
+    if key is not None:
+        if start or limit:
+            raise click.UsageError("--latest-of is one record: no --from, and no --limit", ctx)
+        _read_latest(session_of(ctx), stream, key, partition, form, output)
+        return
     read_once(
         session_of(ctx).url,
         stream,
@@ -63,3 +77,25 @@ def command(
         form=form,
         output=output,
     )
+
+
+def _read_latest(
+    session: Session,
+    stream: str,
+    key: str,
+    partition: str | None,
+    form: str | None,
+    output: str | None,
+) -> None:
+    from hadron.cli.inputs import argument
+    from hadron.model.errors import NotFoundError
+
+    printer = RecordPrinter(form, output, None)
+    with session.connect() as client:
+        record = client.latest(stream, argument(key), partition=partition)
+        if record is None:
+            raise NotFoundError(
+                f"stream {stream!r} has no record with the key {key!r}",
+                "it never had one, or retention has dropped it",
+            )
+        printer.print([record])

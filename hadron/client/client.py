@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from hadron.client.connecting.background import Background
 from hadron.client.connecting.contexts import find_server
@@ -23,7 +23,7 @@ from hadron.client.consuming.settings import (
 )
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.pipelines.calls import PipelineCalls
-from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, StageRun
+from hadron.client.pipelines.methods import PipelineMethods
 from hadron.client.producing.assembly import open_producer
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.new_records import Serializer
@@ -35,20 +35,20 @@ from hadron.client.producing.settings import (
     DEFAULT_MAX_BUFFER_BYTES,
     ProducerSettings,
 )
+from hadron.client.producing.standing import StandingProducers
 from hadron.client.reading.calls import FETCH_BYTES, ReadCalls, start_of
 from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
 from hadron.client.terms.arguments import names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
-from hadron.client.terms.results import Applied, Fetched, PartitionOffsets
-from hadron.client.transactions.offered import OffersTransactions
+from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
+from hadron.client.transactions.offered import TransactionMethods
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
-from hadron.model.limits import DEFAULT_MICRO_BATCH
-from hadron.model.record import Deserializer
+from hadron.model.record import Deserializer, Headers, Record
 from hadron.model.schema import SchemaObject
-from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
+from hadron.wire.messages import cluster_pb2, groups_pb2
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """A node needs a second or two to start; a mistyped address should not take a minute."""
@@ -57,7 +57,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
 
 
-class Client(OffersTransactions, EnteredOnce, AsyncOnly):
+class Client(TransactionMethods, PipelineMethods, EnteredOnce, AsyncOnly):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
     Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block
@@ -84,6 +84,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
         self._catalog = Catalog(self._session)
         self._declarations = Declarations(self._session, self._catalog)
         self._reading = ReadCalls(self._session, self._catalog)
+        self._standing = StandingProducers(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
         self._transactions = self._make_transactions(self._session, self._catalog)
@@ -127,6 +128,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
         max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
         value_serializer: Serializer | None = None,
+        name: str | None = None,
     ) -> Opening[Producer]:
         """A producer, for use as `async with client.producer(...) as producer`.
 
@@ -153,6 +155,11 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
             delivery_timeout_s: after this long without an outcome a record fails.
             value_serializer: called with each value, gives what is sent: bytes, str or anything
                 JSON.
+            name: of a task, such as "billing-3", for one process at a time: once this one is open,
+                one that was opened before gets `ProducerFencedError`. It has to be claimed at all
+                partitions that the producer may use, so opening waits for their leaders. Records
+                stay in their partitions, and may have a `sequence`, by which those that an earlier
+                process has logged are known: `last_sequence` says where to go on.
         """
         settings = ProducerSettings(
             acks=acks,
@@ -166,6 +173,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
             max_buffer_bytes=max_buffer_bytes,
             delivery_timeout_s=delivery_timeout_s,
             value_serializer=value_serializer,
+            name=name,
         ).checked()
         stream = text_of("stream", stream)
         return Opening(
@@ -173,6 +181,46 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
             "producer",
             "producer",
             f"of {stream!r}",
+        )
+
+    async def send(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+    ) -> Receipt:
+        """Publish one record and wait until a majority has it, by a producer that the client keeps
+        for the stream. Arguments and errors are those of `Producer.send`.
+
+        Args:
+            expect_offset: log the record at this offset of its partition, or not at all: what has
+                come before it is all known.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
+
+        Raises `OffsetMismatchError`, with `.actual`, when that is not so, and it is not in the log.
+        """
+        producer = await self._standing.producer(text_of("stream", stream))
+        return await producer.send(
+            value,
+            key=key,
+            type=type,
+            timestamp_ms=timestamp_ms,
+            headers=headers,
+            id=id,
+            partition=partition,
+            timestamp=timestamp,
+            expect_offset=expect_offset,
+            expect_key_offset=expect_key_offset,
         )
 
     # --- consuming ------------------------------------------------------------------------------
@@ -329,6 +377,20 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
             stream, partition, offset, max_bytes, max_wait_ms, stream_id, after
         )
 
+    async def latest(
+        self, stream: str, key: bytes | str, *, partition: str | None = None
+    ) -> Record | None:
+        """The latest record with this key, of a stream declared with `keys: indexed`; None where
+        none is kept. It is so when the leader answers; `expect_key_offset` of `send` holds what
+        is written then to it.
+
+        Args:
+            partition: where to look; None is where the key's records go by themselves.
+
+        Raises `RequestError` for a stream whose keys are not indexed.
+        """
+        return await self._reading.latest(stream, key, partition)
+
     async def offsets(
         self,
         stream: str,
@@ -352,6 +414,7 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
         partitions: str | Sequence[str] | None = None,
         retention: Mapping[str, str] | None = None,
         description: str = "",
+        keys: Literal["", "indexed"] = "",
     ) -> SchemaObject:
         """Declare a stream in the client's namespace; one that is there already is returned.
 
@@ -359,10 +422,14 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
             partitions: the replica sets, by name, on which it has one; None is the cluster's only
                 one, and `RequestError` where it has several.
             retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+            keys: "indexed" keeps the latest record of each key known, for `latest` and
+                `expect_key_offset`.
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
-        return await self._declarations.create_stream(name, partitions, retention, description)
+        return await self._declarations.create_stream(
+            name, partitions, retention, description, keys
+        )
 
     async def apply(
         self, objects: Declared, *, dry_run: bool = False, allow_destructive: bool = False
@@ -474,98 +541,6 @@ class Client(OffersTransactions, EnteredOnce, AsyncOnly):
 
         With `force` also while members are connected, who fail. Raises as `reset_group` does."""
         return await self._groups.delete(stream, group, partitions, within_s, force=force)
-
-    # --- pipelines ------------------------------------------------------------------------------
-
-    async def pipeline_progress(
-        self, name: str = "", *, within_s: float | None = None
-    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
-        """Counts of instances and stages of one pipeline, or of all. Raises `IncompleteError` as
-        `groups` does."""
-        return await self._pipelines.progress(name, within_s)
-
-    async def instances(
-        self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
-    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
-        """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
-        return await self._pipelines.instances(pipeline, status, after_id, limit)
-
-    async def retry_instances(
-        self,
-        pipeline: str,
-        instance_ids: Sequence[int] | None = None,
-        *,
-        on_progress: Callable[[int], None] | None = None,
-    ) -> int:
-        """Let failed instances of a pipeline run again; returns how many do.
-
-        What was done of them stays: only the stages that failed run again, with the attempts that
-        they are declared to have. It may be repeated: instances that were retried already and have
-        not failed again are passed over.
-
-        Args:
-            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
-            on_progress: called after each step with how many it were so far.
-
-        Raises `NotFoundError` for a pipeline or an instance that does not exist, `RequestError`
-        for one that has not failed; of its step nothing was done then, earlier ones stand.
-        """
-        return await self._pipelines.retry(pipeline, instance_ids, on_progress)
-
-    def run_stages(
-        self,
-        pipeline: str,
-        *,
-        engine: str = "spark",
-        stages: Sequence[str] = (),
-        max_batch: int = DEFAULT_MICRO_BATCH,
-        credit: int = DEFAULT_CREDIT,
-    ) -> Opening[StageRun]:
-        """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
-
-        Args:
-            stages: which ones this runner can run; none means all of `engine`.
-            max_batch: invocations per micro-batch, at most.
-            credit: micro-batches that come before the first `grant`.
-        """
-        return self._pipelines.run(pipeline, engine, stages, max_batch, credit)
-
-    async def complete_stages(
-        self,
-        pipeline_id: int,
-        stage: str,
-        instance_ids: Sequence[int],
-        attempts: Sequence[int],
-        created_ms: Sequence[int],
-        batch: bytes | None,
-        partition: str = "",
-    ) -> pipelines_pb2.CompleteStagesResponse:
-        """Commit outputs and completions together, all or none.
-
-        Args:
-            attempts, created_ms: of the invocations, in the order of `instance_ids`.
-            batch: one encoded record batch with one output per instance in the same order; None
-                for a stage without an output.
-            partition: of the outputs; "" is the pipeline's own replica set.
-
-        Returns:
-            The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
-        """
-        return await self._pipelines.complete(
-            pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
-        )
-
-    async def fail_stages(
-        self,
-        pipeline_id: int,
-        stage: str,
-        instance_ids: Sequence[int],
-        attempts: Sequence[int],
-        created_ms: Sequence[int],
-        reason: str,
-    ) -> None:
-        """These attempts failed; the stage's retry policy decides what follows."""
-        await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, created_ms, reason)
 
 
 def nodes_of(client: Client) -> Nodes:

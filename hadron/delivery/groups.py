@@ -247,6 +247,11 @@ class Groups(Part):
                 f"stream {name!r} cannot be its own dead letter stream",
                 "the group would be given its dead letters again",
             )
+        if spec.has_key_index:
+            raise RequestError(
+                f"stream {name!r} has an index of keys, which producers fill",
+                "dead letters go to a stream without `keys: indexed`",
+            )
         return item.id
 
     async def _start(self, stream_id: int, start: str) -> int:

@@ -52,6 +52,9 @@ def _check_output(
     path: ValuePath = ("stages", index, "output")
     stream = judge.find_stream(notes, (*path, "stream"), obj.namespace, stage.output.stream)
     partition = stage.output.partition or _spec(obj).replica_set
+    if stream is not None and stream.has_key_index:
+        found = f"{shorten(stage.output.stream)} has an index of keys, which producers fill"
+        notes.note((*path, "stream"), found, "a stream without `keys: indexed`")
     if stream is None or partition in stream.partitions:
         return
     why = "" if stage.output.partition else ", the pipeline's replica set,"

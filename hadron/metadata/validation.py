@@ -135,8 +135,29 @@ def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> N
         notes.note(("partitions",), found, expected)
 
 
+def _refuse_change(before: SchemaObject, after: SchemaObject) -> list[Problem]:
+    """An index of keys is of all of a partition's records, and of all of a key's, whoever
+    insists."""
+    old, new = before.spec, after.spec
+    assert isinstance(old, StreamSpec)
+    assert isinstance(new, StreamSpec)
+    if old.keys != new.keys:
+        found = f"{shorten(new.keys) if new.keys else 'not given'}, and the stream has records"
+        has = f"{old.keys}, as it was created" if old.keys else "nothing, as it was created"
+        return [Problem(after.label, ("keys",), found, f"{has}; or another stream")]
+    if old.has_key_index and old.partitions != new.partitions:
+        found = f"{', '.join(new.partitions)}: keys would move, and their index says where they are"
+        expected = f"{', '.join(old.partitions)}, as it was created; or another stream"
+        return [Problem(after.label, ("partitions",), found, expected)]
+    return []
+
+
 RULES: Final[Mapping[str, KindRules]] = {
-    "Stream": KindRules(check=_check_stream, holds="its records and its consumer groups"),
+    "Stream": KindRules(
+        check=_check_stream,
+        refuse_change=_refuse_change,
+        holds="its records and its consumer groups",
+    ),
     "Pipeline": pipelines.RULES,
     **services.RULES,
 }

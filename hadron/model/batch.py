@@ -23,6 +23,7 @@ and the time beside them.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -94,6 +95,22 @@ class StampedBatch(msgspec.Struct, frozen=True):
 def key_hash(key: bytes) -> int:
     """xxh3-64 of the key, with 0 moved to 1 because 0 says "no key"."""
     return xxhash.xxh3_64_intdigest(key) or 1
+
+
+def bytes_of(key: bytes | str) -> bytes:
+    """A key as it is hashed and compared: text as UTF-8."""
+    return key.encode() if isinstance(key, str) else bytes(key)
+
+
+def partition_of(key: bytes | str, partitions: Sequence[str]) -> str:
+    """Where records with this key are, of a stream's partitions as they are declared, while keys
+    choose and none was away."""
+    return partitions[key_hash(bytes_of(key)) % len(partitions)]
+
+
+def producer_id_of(name: str) -> bytes:
+    """Of a producer with a name: nobody has to look it up."""
+    return hashlib.blake2b(name.encode(), digest_size=16, person=b"hadron producer").digest()
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -120,6 +120,33 @@ class SequenceError(RequestError):
     """A producer's sequence number does not follow the last one that was logged (PROTOCOL D1)."""
 
 
+class ProducerFencedError(SequenceError):
+    """Another producer was opened with the same name: this one may not go on (PROTOCOL D6)."""
+
+
+class OffsetMismatchError(RequestError):
+    """A record was to get a certain offset, or its key to have its latest record at one, and that
+    is not so: it was not logged (PROTOCOL D5).
+
+    Attributes:
+        expected: the offset that was asked for; -1 for a key without a record.
+        actual: what is so: the next offset of the partition, or that of the key's latest record.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        retryable: bool | None = None,
+        expected: int = -1,
+        actual: int = -1,
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.expected = expected
+        self.actual = actual
+
+
 class SchemaError(RequestError):
     """A schema document was refused; the message lists every problem found."""
 

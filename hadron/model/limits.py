@@ -60,6 +60,15 @@ Kafka's idempotent producer has the same bound."""
 PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
 """Producer state may be evicted when idle for longer (PROTOCOL D1)."""
 
+PRODUCER_NAME_IDLE_MS: Final = 30 * 24 * 3600 * 1000
+"""A producer's name, with the last number of its program, may be evicted when idle for longer
+(PROTOCOL D6). Kafka forgets a transactional id after 7 days, RabbitMQ's streams never do: an
+importer that runs once a month should find where it was."""
+
+MAX_PRODUCER_NAMES: Final = 1_000
+"""Names that a partition keeps: who names producers by what is made anew for each run, such as a
+process's number, hears of it. A stream of RabbitMQ keeps 255."""
+
 MAX_IN_FLIGHT: Final = 100_000
 """Records that one member of a group holds. Kafka hands 500 to a poll, RabbitMQ any number."""
 

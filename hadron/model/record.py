@@ -51,6 +51,11 @@ class NewRecord(_NewValue, frozen=True, kw_only=True):
         id: the record's own id; "" leaves it to be derived from stream, partition and offset.
         partition: where it goes and stays, whatever its key and the producer's failover; None
             leaves that to the producer.
+        expect_offset: it is logged at this offset of its partition, or not at all.
+        expect_key_offset: it is logged when the latest record with its key has this offset, -1 for
+            a key without a record, or not at all; of a stream declared with `keys: indexed`.
+        sequence: of a producer with a name: a number of the program's own, which rises within a
+            partition. What has one that is there already is not logged again.
     """
 
     key: bytes | str | None = None
@@ -59,6 +64,9 @@ class NewRecord(_NewValue, frozen=True, kw_only=True):
     headers: Mapping[str, str] | None = None
     id: str = ""
     partition: str | None = None
+    expect_offset: int | None = None
+    expect_key_offset: int | None = None
+    sequence: int | None = None
 
 
 def encode_value(value: Any) -> tuple[int, bytes]:

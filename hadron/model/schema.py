@@ -26,6 +26,10 @@ Time = Annotated[int, msgspec.Meta(extra={"quantity": TIME})]
 """Milliseconds since the Unix epoch; a document's key has no `_ms`."""
 
 
+INDEXED = "indexed"
+"""How a stream's keys may be kept."""
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an object declares. Each kind has its own: `hadron.model.kinds` lists them."""
 
@@ -46,6 +50,12 @@ class StreamSpec(Spec, frozen=True, kw_only=True):
 
     partitions: tuple[str, ...]
     retention: Retention = Retention()
+    keys: str = ""
+    """"indexed": which record of a key is the latest is known. Nothing else for now."""
+
+    @property
+    def has_key_index(self) -> bool:
+        return self.keys == INDEXED
 
 
 class NamespaceSpec(Spec, frozen=True, kw_only=True):

@@ -7,15 +7,17 @@ from typing import Final, TypeAlias
 
 import trio
 
-from hadron.model.batch import StampedBatch, judge_batch
-from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
+from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, judge_batch
+from hadron.model.errors import HadronError, OffsetMismatchError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES
-from hadron.model.schema import SchemaObject
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES, MAX_NAME_LENGTH, TOKEN_BYTES
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
+from hadron.state.producers import Appended, Claimed, ClaimProducer, claim_of
 from hadron.state.retention import kept_bytes
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.stream_keys import NO_OFFSET, latest
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2
 
@@ -28,7 +30,13 @@ _MAX_WAIT_MS: Final = 60_000
 
 _Fetch: TypeAlias = Call[streams_pb2.FetchRequest, streams_pb2.FetchResponse]
 _Offsets: TypeAlias = Call[streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse]
-_Named = streams_pb2.ProduceRequest | streams_pb2.FetchRequest | streams_pb2.OffsetsRequest
+_Named = (
+    streams_pb2.ProduceRequest
+    | streams_pb2.FetchRequest
+    | streams_pb2.OffsetsRequest
+    | streams_pb2.LatestRequest
+    | streams_pb2.ClaimProducerRequest
+)
 """What names a partition."""
 
 
@@ -41,10 +49,12 @@ def _produce(
     item = _partition(leading, request)
     if request.acks not in streams_pb2.Acks.values():
         raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
-    command = append_of(item, attachment)
+    command = append_of(item, attachment, request)
 
     def done(appended: Appended, error: HadronError | None) -> None:
-        if error is not None:
+        if isinstance(error, OffsetMismatchError):
+            call.send(streams_pb2.ProduceResponse(mismatch=_mismatch(error)), end=True)
+        elif error is not None:
             call.fail(error)
         else:
             call.send(
@@ -59,14 +69,143 @@ def _produce(
     leading.controller.submit(command, attachment, acks=request.acks, done=done)
 
 
-def append_of(item: SchemaObject, batch: memoryview) -> AppendBatch:
-    """A batch as it is appended to a stream. Raises what makes it none (BOUNDS W4)."""
+_PLAIN: Final = streams_pb2.ProduceRequest()
+"""A batch that expects nothing."""
+
+
+def append_of(
+    item: SchemaObject, batch: memoryview, request: streams_pb2.ProduceRequest = _PLAIN
+) -> AppendBatch:
+    """The command for a batch that is to be appended to a stream. Raises what makes it none
+    (BOUNDS W4), and what its conditions forbid."""
     if len(batch) > MAX_BATCH_BYTES:
         raise RecordTooLargeError(
             f"a batch of {len(batch)} bytes is over the limit of {MAX_BATCH_BYTES}",
             "send fewer or smaller records per batch",
         )
-    return AppendBatch.of(item.id, judge_batch(batch), len(batch))
+    return _append(item, request, judge_batch(batch), len(batch))
+
+
+def _append(
+    item: SchemaObject, request: streams_pb2.ProduceRequest, head: BatchHead, size: int
+) -> AppendBatch:
+    """The command for a batch: the plain one, where there is nothing more to it."""
+    assert isinstance(item.spec, StreamSpec)
+    has_index = item.spec.has_key_index
+    is_conditional = request.HasField("expect_offset") or request.HasField("expect_key_offset")
+    if not (has_index or is_conditional or request.HasField("last_sequence")):
+        return AppendBatch.of(item.id, head, size)
+    for number in (request.expect_offset, request.last_sequence):
+        if number >> 63:
+            raise RequestError(f"{number} is out of bounds", "offsets and sequences are below 2^63")
+    if is_conditional and head.n != 1:
+        raise RequestError(
+            f"a condition is for one record, and the batch has {head.n}", "send each by itself"
+        )
+    expect_key_offset = None
+    if request.HasField("expect_key_offset"):
+        expect_key_offset = request.expect_key_offset
+        if not has_index:
+            raise no_key_index(item)
+        if not len(head.kh):
+            raise RequestError(
+                f"expect_key_offset {expect_key_offset} of a record without a key", "give its key"
+            )
+    return AppendGuarded(
+        item.id,
+        head.n,
+        size,
+        head.pid,
+        head.pep,
+        head.seq,
+        request.expect_offset if request.HasField("expect_offset") else None,
+        expect_key_offset,
+        bytes(head.kh) if has_index else b"",
+        request.last_sequence if request.HasField("last_sequence") else NO_SEQUENCE,
+    )
+
+
+def no_key_index(item: SchemaObject) -> RequestError:
+    return RequestError(
+        f"stream {item.name!r} has no index of keys",
+        "create one with `keys: indexed`: it is of all of a stream's records, or there is none",
+    )
+
+
+def _mismatch(error: OffsetMismatchError) -> streams_pb2.ProduceResponse.Mismatch:
+    return streams_pb2.ProduceResponse.Mismatch(
+        message=error.message, hint=error.hint, expected=error.expected, actual=error.actual
+    )
+
+
+def _claim_producer(
+    leading: Leading,
+    call: Call[streams_pb2.ClaimProducerRequest, streams_pb2.ClaimProducerResponse],
+    request: streams_pb2.ClaimProducerRequest,
+    _attachment: memoryview,
+) -> None:
+    item = _partition(leading, request)
+    if not 0 < len(request.name) <= MAX_NAME_LENGTH:
+        raise RequestError(
+            f"a producer's name has {len(request.name)} characters", f"1 to {MAX_NAME_LENGTH}"
+        )
+    if len(request.token) > TOKEN_BYTES:
+        raise RequestError(f"a token of {len(request.token)} bytes", f"at most {TOKEN_BYTES}")
+    call.spawn(_answer_claim, leading, call, item.id, request)
+
+
+async def _answer_claim(
+    leading: Leading,
+    call: Call[streams_pb2.ClaimProducerRequest, streams_pb2.ClaimProducerResponse],
+    stream_id: int,
+    request: streams_pb2.ClaimProducerRequest,
+) -> None:
+    name, controller = request.name, leading.controller
+    if request.HasField("after"):
+        command = ClaimProducer(stream_id, name, request.after, request.token)
+        claimed: Claimed = await controller.execute(command)
+    else:
+        claimed = await controller.query(lambda db: claim_of(db, stream_id, name))
+        # That nobody has it, or has taken it since, is in no table (PROTOCOL A2).
+        await controller.confirm_leadership()
+    call.send(
+        streams_pb2.ClaimProducerResponse(claim=claimed.claim, last_sequence=claimed.last_sequence),
+        end=True,
+    )
+
+
+def _latest(
+    leading: Leading,
+    call: Call[streams_pb2.LatestRequest, streams_pb2.LatestResponse],
+    request: streams_pb2.LatestRequest,
+    _attachment: memoryview,
+) -> None:
+    item = _partition(leading, request)
+    assert isinstance(item.spec, StreamSpec)
+    if not item.spec.has_key_index:
+        raise no_key_index(item)
+    call.spawn(_answer_latest, leading, call, item.id, request.key_hash)
+
+
+async def _answer_latest(
+    leading: Leading,
+    call: Call[streams_pb2.LatestRequest, streams_pb2.LatestResponse],
+    stream_id: int,
+    key_hash: int,
+) -> None:
+    offset = await leading.controller.query(lambda db: latest(db, stream_id, key_hash))
+    # That there is no later one is in no table: a deposed leader must not say so (PROTOCOL A2).
+    await leading.controller.confirm_leadership()
+    if offset == NO_OFFSET or offset < leading.visible.bounds(stream_id).first_offset:
+        call.send(streams_pb2.LatestResponse(), end=True)
+        return
+    async with call.room(MAX_BATCH_BYTES):
+        batch = (await leading.visible.read(stream_id, offset, 1))[0]
+        call.send(
+            streams_pb2.LatestResponse(batch=batch_info(batch), offset=offset),
+            [batch.data],
+            end=True,
+        )
 
 
 def _fetch(
@@ -208,6 +347,14 @@ def batch_info(batch: StampedBatch) -> common_pb2.BatchInfo:
 
 METHODS: Final = (
     led("Produce", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
+    led("ProduceIf", streams_pb2.ProduceRequest, streams_pb2.ProduceResponse, _produce),
+    led(
+        "ClaimProducer",
+        streams_pb2.ClaimProducerRequest,
+        streams_pb2.ClaimProducerResponse,
+        _claim_producer,
+    ),
+    led("Latest", streams_pb2.LatestRequest, streams_pb2.LatestResponse, _latest),
     led("Fetch", streams_pb2.FetchRequest, streams_pb2.FetchResponse, _fetch),
     led("Offsets", streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse, _offsets),
 )

@@ -17,7 +17,7 @@ from hadron.state import attempts, groups, locks, streams
 from hadron.state.attempts import Attempts
 from hadron.state.groups import GROUP, GROUP_ACK
 from hadron.state.machine import BatchShape, Command, Context, Feature
-from hadron.state.streams import Appended
+from hadron.state.producers import Appended
 
 _ACK_WITHIN: Final = (
     f"SELECT first FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? AND last >= ?"

@@ -27,6 +27,7 @@ from hadron.state import locks, schema, skips, slices, streams
 from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
+from hadron.state.producers import Appended
 from hadron.state.schema import SCHEMA_OBJECT
 
 PIPELINE: Final = PREFIX + "pipeline"
@@ -166,7 +167,7 @@ class Triggered(msgspec.Struct, frozen=True):
 class Completed(msgspec.Struct, frozen=True):
     """When `stale` is not empty nothing was done: these did not wait for this attempt."""
 
-    appended: streams.Appended | None
+    appended: Appended | None
     stale: tuple[int, ...] = ()
 
 

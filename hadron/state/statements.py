@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
-from hadron.state import groups, locks, pipelines, streams
+from hadron.state import groups, locks, pipelines, stream_keys, streams
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
+from hadron.state.names import label_of
 from hadron.state.pipelines import CompleteStages, FailStages
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.transaction_events import RecordsAcknowledged
 
 
@@ -28,6 +30,35 @@ def _check_append(context: Context, command: AppendBatch) -> None:
             "number statements instead: what is sent again under its number is known",
         )
     streams.bounds(context.db, command.stream_id)
+    if stream_keys.is_indexed(context.db, command.stream_id):
+        raise RequestError(
+            f"{label_of(context.db, command.stream_id)} has an index of keys, and the batch does "
+            "not say which keys it has",
+            "an AppendGuarded does",
+        )
+
+
+def _check_guarded(context: Context, command: AppendGuarded) -> None:
+    """Raises `NotFoundError` when the stream has no partition here, `RequestError` for what would
+    have to hold until the transaction has ended, while others append."""
+    if command.expect_offset is not None or command.expect_key_offset is not None:
+        raise RequestError(
+            "a record that expects an offset cannot stand in a transaction",
+            "send it alone: nothing holds a stream's end, or a key, until a transaction ends",
+        )
+    if command.producer_id or command.last_sequence != NO_SEQUENCE:
+        raise RequestError(
+            f"a batch of producer {command.producer_id.hex()} cannot stand in a transaction",
+            "number statements instead: what is sent again under its number is known",
+        )
+    streams.bounds(context.db, command.stream_id)
+
+
+def _append_guarded(context: Context, command: AppendGuarded) -> StatementResult:
+    result = _append(context, command)
+    if command.key_hashes and result != DELETED:
+        stream_keys.note(context, command.stream_id, result.base_offset, command.key_hashes)
+    return result
 
 
 def _append(context: Context, command: AppendBatch) -> StatementResult:
@@ -141,6 +172,7 @@ FEATURE: Final = Feature(
     name="statements",
     statements={
         AppendBatch: Statement(check=_check_append, apply=_append),
+        AppendGuarded: Statement(check=_check_guarded, apply=_append_guarded),
         AckRecords: Statement(check=_check_ack, apply=_ack, locks=_ack_locks),
         CompleteStages: Statement(check=_check_complete, apply=_complete, locks=_stage_locks),
         FailStages: Statement(check=_check_stages, apply=_fail, locks=_stage_locks),

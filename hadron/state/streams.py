@@ -1,9 +1,8 @@
-"""Streams: the partition of each stream that lives on this replica set, and its producers.
+"""Streams: the partition of each stream that lives on this replica set.
 
 A replica set holds at most one partition of a stream, so a stream's id names the partition here.
 Safety rule: offsets are assigned by `apply` alone, from `next_offset`, so an offset means the same
-record on every replica; what a producer sends again is found by its sequence and not logged again
-(PROTOCOL D1).
+record on every replica; what a producer sends again is known by its sequence (`producers`).
 """
 
 from __future__ import annotations
@@ -13,26 +12,29 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
-import msgspec
-
 from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, check_batch
-from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
+from hadron.model.errors import (
+    CorruptionError,
+    NotFoundError,
+    OffsetMismatchError,
+    OffsetOutOfRangeError,
+)
 from hadron.model.ids import Ballot
-from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.tables import PREFIX
-from hadron.state import bodies, slices
+from hadron.state import bodies, producers, slices, stream_keys
 from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
-from hadron.state.machine import BatchShape, Command, Context, Feature, NoChange
+from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.names import label_of
+from hadron.state.producers import Appended
 from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.stream_keys import NO_OFFSET
 from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 
 STREAM_PARTITION: Final = PREFIX + "stream_partition"
 STREAM_BATCH: Final = PREFIX + "stream_batch"
-PRODUCER: Final = PREFIX + "producer"
 _BY_BODY: Final = PREFIX + "stream_batch_by_body"
 
 _TABLES: Final = f"""
@@ -55,31 +57,11 @@ CREATE TABLE IF NOT EXISTS {STREAM_BATCH}(
     PRIMARY KEY (stream_id, base_offset)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {_BY_BODY} ON {STREAM_BATCH}(body_lsn) WHERE body_lsn IS NOT NULL;
-CREATE TABLE IF NOT EXISTS {PRODUCER}(
-    stream_id INTEGER NOT NULL,
-    producer_id BLOB NOT NULL,
-    producer_epoch INTEGER NOT NULL,
-    next_sequence INTEGER NOT NULL,
-    last_ms INTEGER NOT NULL,
-    recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
-    PRIMARY KEY (stream_id, producer_id)
-) STRICT, WITHOUT ROWID;
 """
 
 _KEPT: Final = "base_offset, count, bytes, append_ms, epoch, incarnation, lsn, body_lsn, start"
 """Of a batch, as `KeptBatch` has it."""
 
-_SET_PRODUCER: Final = (
-    f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
-    " last_ms = excluded.last_ms, recent = excluded.recent"
-)
-_PRODUCERS: Final = slices.Owned(PRODUCER, "stream_id, producer_id", "stream_id = ?")
-_EVICT_PRODUCERS: Final = f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ?"
-_GET_PRODUCER: Final = (
-    f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
-    " WHERE stream_id = ? AND producer_id = ?"
-)
 _MOVE_END: Final = (
     f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
     " WHERE stream_id = ? RETURNING next_offset"
@@ -116,14 +98,6 @@ _STAMPS: Final = (
     " WHERE stream_id = ? AND base_offset <= ? ORDER BY base_offset DESC LIMIT 1"
 )
 
-_EVICTS: Final = 0
-"""Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
-the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
-a bad die: commands of two kinds that take turns have one parity each.)"""
-
-_MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
-"""SQLite's largest integer."""
-
 
 class AppendBatch(Command, frozen=True, array_like=True, tag=2):
     """Append a record batch, the entry's body or a part of it, to a stream's partition here."""
@@ -147,14 +121,26 @@ class AppendBatch(Command, frozen=True, array_like=True, tag=2):
         return cls(stream_id, head.n, size, head.pid, head.pep, head.seq)
 
 
-class Appended(msgspec.Struct, frozen=True, array_like=True):
-    """Where a batch went: the result of `AppendBatch`, and what dedupe remembers of it."""
+class AppendGuarded(AppendBatch, frozen=True, array_like=True, tag=40):
+    """An `AppendBatch` with more to it, of which plain ones pay nothing.
 
-    base_offset: int
-    count: int
-    append_ms: int
-    sequence: int = NO_SEQUENCE
-    duplicate: bool = False
+    Attributes:
+        expect_offset: the first record gets this offset, or nothing is appended.
+        expect_key_offset: the latest record with the first record's key has this one, or nothing is
+            appended; -1: there is none.
+        key_hashes: of the records, 8 bytes each, little-endian, 0 for none: of a stream whose keys
+            are indexed. Empty where no record has a key.
+        last_sequence: that the program of a named producer has given the last record; -1: none.
+    """
+
+    expect_offset: int | None = None
+    expect_key_offset: int | None = None
+    key_hashes: bytes = b""
+    last_sequence: int = NO_SEQUENCE
+
+    @property
+    def rows(self) -> int:
+        return 1 + len(self.key_hashes) // 8
 
 
 class PartitionBounds(NamedTuple):
@@ -164,65 +150,61 @@ class PartitionBounds(NamedTuple):
     next_offset: int
 
 
-_encode_recent = msgspec.msgpack.Encoder().encode
-_decode_recent = msgspec.msgpack.Decoder(list[Appended]).decode
-
-
 def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
     if not command.producer_id or command.sequence == NO_SEQUENCE:
         return append(context, command.stream_id, command.count, command.size)
-    recent = _check_sequence(context, command)
+    recent = producers.check(context, command)
     appended = append(
         context, command.stream_id, command.count, command.size, sequence=command.sequence
     )
-    recent.append(appended)
-    context.db.execute(
-        _SET_PRODUCER,
-        (
-            command.stream_id,
-            command.producer_id,
-            command.producer_epoch,
-            command.sequence + command.count,
-            context.now_ms,
-            _encode_recent(recent[-PRODUCER_WINDOW:]),
-        ),
-    )
-    if command.sequence == 0 and command.producer_id[0] == _EVICTS:
-        context.db.execute(_EVICT_PRODUCERS, (command.stream_id, context.now_ms - PRODUCER_IDLE_MS))
+    producers.note(context, command, recent, appended)
     return appended
 
 
-def _check_sequence(context: Context, command: AppendBatch) -> list[Appended]:
-    """Return the producer's recent batches, or say that this one is known or does not follow."""
-    if command.producer_epoch > _MAX_PRODUCER_EPOCH:
-        raise SequenceError(
-            f"producer epoch {command.producer_epoch} is over the limit of {_MAX_PRODUCER_EPOCH}"
-        )
-    row = context.db.execute(_GET_PRODUCER, (command.stream_id, command.producer_id)).fetchone()
-    name = command.producer_id.hex()
-    if row is None or command.producer_epoch > row[0]:
-        if command.sequence != 0:
-            raise SequenceError(
-                f"producer {name} is not known here but continues at sequence {command.sequence}",
-                "its state was evicted or lost; start a new producer",
-            )
-        return []
-    epoch, next_sequence, packed = row
-    if command.producer_epoch < epoch:
-        raise SequenceError(
-            f"producer {name} has epoch {command.producer_epoch}, a newer one has {epoch}",
-            "another process took over this producer's name",
-        )
-    recent = _decode_recent(packed)
-    if command.sequence == next_sequence:
-        return recent
-    for known in recent:
-        if known.sequence == command.sequence and known.count == command.count:
-            raise NoChange(msgspec.structs.replace(known, duplicate=True))
-    raise SequenceError(
-        f"producer {name} sent sequence {command.sequence}, expected {next_sequence}",
-        "a batch before it was refused or lost; start a new producer",
+def apply_append_guarded(context: Context, command: AppendGuarded) -> Appended:
+    """Raises `OffsetMismatchError` when a condition is not met. What is known by its sequence was
+    appended then, and its conditions are of the past."""
+    recent: list[Appended] | None = None
+    if command.producer_id and command.sequence != NO_SEQUENCE:
+        recent = producers.check(context, command)
+    _check_conditions(context, command)
+    if command.last_sequence != NO_SEQUENCE:
+        producers.note_last(context, command, command.last_sequence)
+    appended = append(
+        context, command.stream_id, command.count, command.size, sequence=command.sequence
     )
+    if recent is not None:
+        producers.note(context, command, recent, appended)
+    if command.key_hashes:
+        stream_keys.note(context, command.stream_id, appended.base_offset, command.key_hashes)
+    return appended
+
+
+def _check_conditions(context: Context, command: AppendGuarded) -> None:
+    db, stream_id = context.db, command.stream_id
+    if (expected := command.expect_offset) is not None:
+        actual = bounds(db, stream_id).next_offset
+        if actual != expected:
+            raise OffsetMismatchError(
+                f"the next offset of {label_of(db, stream_id)} {context.place} is {actual}, not "
+                f"{expected}: the record was not logged",
+                "read what has come before it, and decide anew",
+                expected=expected,
+                actual=actual,
+            )
+    if (expected := command.expect_key_offset) is not None:
+        key_hash = next(iter(stream_keys.hashes_of(command.key_hashes)), 0)
+        actual = stream_keys.latest(db, stream_id, key_hash)
+        if actual != expected:
+            is_at = f"is at offset {actual}" if actual != NO_OFFSET else "is not there, or dropped"
+            not_at = f"not at {expected}" if expected != NO_OFFSET else "and there should be none"
+            raise OffsetMismatchError(
+                f"the latest record of this key in {label_of(db, stream_id)} {context.place} "
+                f"{is_at}, {not_at}: the record was not logged",
+                "read the key's latest record, and decide anew",
+                expected=expected,
+                actual=actual,
+            )
 
 
 def append(
@@ -278,10 +260,8 @@ def _close(context: Context, stream_id: int) -> bool:
     db.execute(f"DELETE FROM {STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
     if db.changes():
         context.emit(PartitionClosed(stream_id))
-    return any(
-        db.execute(f"SELECT 1 FROM {table} WHERE stream_id = ? LIMIT 1", (stream_id,)).fetchone()
-        for table in (STREAM_BATCH, PRODUCER)
-    )
+    left = db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ? LIMIT 1", (stream_id,))
+    return left.fetchone() is not None
 
 
 def share(context: Context, stream_id: int, offset: int) -> tuple[Place, KeptBatch]:
@@ -349,22 +329,20 @@ def drop(context: Context, stream_id: int, batches: Slice) -> None:
 
 
 def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
-    """Batches first, as far as no member needs them."""
+    """Batches, as far as no member needs them."""
     db = context.db
     batches = oldest(db, stream_id, lambda lsn, _end: lsn <= portion.until_lsn)
     if batches.count:
         drop(context, stream_id, batches)
         return slices.Dropped(batches.count, batches.bytes)
-    if db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone():
-        return slices.Dropped(0)
-    rows = slices.delete_some(db, [_PRODUCERS], stream_id, portion.rows)
-    return slices.Dropped(rows, is_done=rows < portion.rows)
+    left = db.execute(f"SELECT 1 FROM {STREAM_BATCH} WHERE stream_id = ?", (stream_id,)).fetchone()
+    return slices.Dropped(0, is_done=left is None)
 
 
 FEATURE: Final = Feature(
     name="streams",
     tables=_TABLES,
-    commands={AppendBatch: apply_append_batch},
+    commands={AppendBatch: apply_append_batch, AppendGuarded: apply_append_guarded},
     declared={"Stream": _open},
     deleted={"Stream": _close},
     leftovers={"Stream": _drop_some},

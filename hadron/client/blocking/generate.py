@@ -203,14 +203,6 @@ class Source:
     def find_class(self, name: str) -> ast.ClassDef:
         return next(n for n in self._body if isinstance(n, ast.ClassDef) and n.name == name)
 
-    def offers(self, node: ast.ClassDef) -> Iterator[tuple[Source, ast.ClassDef]]:
-        """Base classes that have some of its calls, as their names say, and where they are."""
-        for base in node.bases:
-            name = ast.unparse(base)
-            if name.startswith("Offers"):
-                home = Source(self.imported[name].rpartition(".")[0])
-                yield home, home.find_class(name)
-
     def find_function(self, name: str) -> ast.FunctionDef:
         return next(n for n in self._body if isinstance(n, ast.FunctionDef) and n.name == name)
 
@@ -250,10 +242,9 @@ class Module:
         lines += _docstring(_class_words(face, node), 4)
         if face.module.endswith(".deliveries"):
             lines.append("    __slots__ = ()")
-        for of, each in [(source, node), *source.offers(node)]:
-            for method in methods(each):
-                if method.name not in face.by_hand:
-                    lines += ["", *self._method(method, face, of, faces)]
+        for written, method in _offered(source, node):
+            if method.name not in face.by_hand:
+                lines += ["", *self._method(method, face, written, faces)]
         self._parts.append("\n".join(lines))
 
     def _method(
@@ -359,6 +350,20 @@ def methods(node: ast.ClassDef) -> Iterator[Function]:
             yield each
 
 
+def _offered(source: Source, node: ast.ClassDef) -> Iterator[tuple[Source, Function]]:
+    """What a class has itself, and what it has of parts that were too long to stand in it, whose
+    names say that they are `…Methods`; with the module that each is written in."""
+    for method in methods(node):
+        yield source, method
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id.endswith("Methods"):
+            home = source.home_of(base.id)
+            assert home is not None, base.id
+            part = Source(home)
+            for method in methods(part.find_class(base.id)):
+                yield part, method
+
+
 def _variable(face: Face) -> str:
     return face.name.lower()
 
@@ -443,10 +448,10 @@ def _laid_out(text: str, module: str) -> str:
 def _parts_of_client() -> Iterator[Face]:
     """Of what `Client` gives for a name; see the module."""
     source = Source(_CLIENT.module)
-    for method in methods(source.find_class(_CLIENT.name)):
+    for written, method in _offered(source, source.find_class(_CLIENT.name)):
         if isinstance(method, ast.FunctionDef) and isinstance(method.returns, ast.Name):
             name = method.returns.id
-            home = source.home_of(name)
+            home = written.home_of(name)
             if name not in _ANSWERS and home is not None and home.startswith("hadron.client."):
                 yield Face(home, name, _PART, "return self._call({async_call})")
 

@@ -165,6 +165,12 @@ class Outbox:
     def flush(self) -> None:
         self._portal.call(self._flush)
 
+    def last_sequence(self) -> int:
+        return self._portal.call(self._producer.last_sequence)  # type: ignore[no-any-return]
+
+    def last_sequences(self) -> dict[str, int]:
+        return self._portal.call(self._producer.last_sequences)  # type: ignore[no-any-return]
+
     def wait_for(self, pending: SyncPending) -> Receipt:
         """The receipt of one of this producer's records."""
         return self._portal.call(self._wait_for, pending)  # type: ignore[no-any-return]

@@ -16,6 +16,8 @@ Rules (PROTOCOL D1):
   again; those that "do not follow" (`SequenceError`) are given up with `OutcomeUnknownError`,
   because another copy of them may still be under way. Once nothing is in doubt, the others, of
   which no copy can be anywhere, are numbered again from 0 under a *new* producer id.
+* A producer with a name cannot have a new id: it claims its name again (`needs_claim`), which
+  gives it a higher epoch, or says that somebody else has the name.
 * "Does not follow" without a hole means that the server forgot the producer (24 idle hours, or a
   tail lost with `acks=leader`): the same cure.
 """
@@ -24,9 +26,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
+from hadron.client.producing.outgoing_batch import BatchState, Identity, OutgoingBatch
+from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import (
     CorruptionError,
     DeadlineExceededError,
@@ -35,8 +38,10 @@ from hadron.model.errors import (
     MetadataBehindError,
     NotLeaderError,
     NotReadyError,
+    OffsetMismatchError,
     OutcomeUnknownError,
     OverloadedError,
+    ProducerFencedError,
     RequestError,
     SequenceError,
     UnreachableError,
@@ -59,11 +64,24 @@ MAX_REFUSALS: Final = 3
 failure or 24 idle hours; a server that refuses fresh producer ids is broken."""
 
 
+NOT_KNOWN: Final = -1
+"""The offset of a record that an earlier process has logged under the same name and sequence."""
+
+
+class Claim(NamedTuple):
+    """A named producer's claim of one partition: its identity there, and the last sequence that its
+    program has given to a record which is in the log, -1 for none."""
+
+    identity: Identity
+    last_sequence: int
+
+
 class PartitionAccumulator:
     """Batches of one partition, in the order in which their records were given.
 
     Args:
-        new_producer_id: gives 16 random bytes.
+        new_producer_id: gives 16 random bytes; where the producer has no name.
+        claim: where it has one: of this partition.
         on_resolved: called with every batch that is acked or failed.
         batch_bytes: a batch is complete once it holds this much.
     """
@@ -73,7 +91,8 @@ class PartitionAccumulator:
         stream: str,
         partition: str,
         *,
-        new_producer_id: Callable[[], bytes],
+        new_producer_id: Callable[[], bytes] | None = None,
+        claim: Claim | None = None,
         on_resolved: Callable[[OutgoingBatch], None],
         batch_bytes: int,
         codec: str = "none",
@@ -92,7 +111,16 @@ class PartitionAccumulator:
         self._batch_bytes = batch_bytes
         self._codec = codec
         self._window = window
-        self._producer_id = new_producer_id()
+        self.claim = claim
+        if claim is not None:
+            self._identity = claim.identity
+            self.last_sequence = claim.last_sequence
+        else:
+            assert new_producer_id is not None
+            self._identity = Identity(new_producer_id())
+            self.last_sequence = NO_SEQUENCE
+        self._given_sequence = self.last_sequence
+        """The program's own, of what was taken last."""
         self._next_sequence = 0
         self._next_order = 0
         self._hole = False
@@ -119,6 +147,11 @@ class PartitionAccumulator:
         return sorted(batches, key=lambda batch: batch.order)
 
     @property
+    def needs_claim(self) -> bool:
+        """Whether its name has to be claimed again before anything more is sent."""
+        return self.claim is not None and self._hole and not (self._sent or self._resend)
+
+    @property
     def needs_patience(self) -> bool:
         """Whether trying again makes sense only after a while."""
         return any(
@@ -140,6 +173,45 @@ class PartitionAccumulator:
         self.held_bytes += batch.added
         self._open = batch
         if batch.is_full(self._batch_bytes):
+            self.seal()
+        return batch, index
+
+    def add_conditional(self, record: NewRecord, now_ms: int, now_s: float) -> OutgoingBatch:
+        """Put a record that expects something into a batch of its own. Raises as `add` does."""
+        batch = self._new_batch(now_s)
+        batch.add(record, now_ms)
+        batch.expect_offset = record.expect_offset
+        batch.expect_key_offset = record.expect_key_offset
+        self.held_bytes += batch.added
+        self.seal()
+        batch.state = BatchState.QUEUED
+        self._queue.append(batch)
+        return batch
+
+    def add_numbered(
+        self, record: NewRecord, sequence: int, now_ms: int, now_s: float
+    ) -> tuple[OutgoingBatch, int]:
+        """Put a record in that its program has numbered; one that is in the log already comes back
+        as that. Raises `InvalidRecordError` where numbers do not rise, and as `add` does."""
+        if sequence <= self.last_sequence:
+            known = self._new_batch(now_s)
+            known.count = 1
+            known.acked(NOT_KNOWN, 0, duplicate=True)
+            return known, 0
+        if sequence <= self._given_sequence:
+            # Those before it may have failed by now, and be given again.
+            given = [each.last_sequence for each in self.unresolved()]
+            self._given_sequence = max((each for each in given if each is not None), default=-1)
+        if sequence <= self._given_sequence:
+            raise InvalidRecordError(
+                f"the sequence {sequence} comes behind {self._given_sequence}, which is on its way "
+                f"to {self.stream}/{self.partition}",
+                "sequences rise within a partition",
+            )
+        batch, index = self.add(record, now_ms, now_s)
+        batch.last_sequence = self._given_sequence = sequence
+        if self._hole:
+            # What was in doubt may be in the log, and be given again: each is told by itself.
             self.seal()
         return batch, index
 
@@ -182,6 +254,8 @@ class PartitionAccumulator:
                 self.seal()
             if not self._queue or (self._hole and self._sent):
                 return None
+            if self._hole and self.claim is not None:
+                return None
             if self._hole:
                 self._start_afresh()
             batch = self._queue.popleft()
@@ -198,7 +272,7 @@ class PartitionAccumulator:
 
     def _number(self, batch: OutgoingBatch) -> bool:
         try:
-            batch.number(self._producer_id, self._next_sequence, self._codec)
+            batch.number(self._identity, self._next_sequence, self._codec)
         except HadronError as error:
             self._fail(batch, error)
             return False
@@ -211,9 +285,35 @@ class PartitionAccumulator:
         return True
 
     def _start_afresh(self) -> None:
-        self._producer_id = self._new_producer_id()
+        assert self._new_producer_id is not None
+        self._identity = Identity(self._new_producer_id())
         self._next_sequence = 0
         self._hole = False
+
+    def claimed(self, claim: Claim) -> None:
+        """The name is this producer's still, or again: nothing of an earlier claim can come any
+        more, and what it has brought is known."""
+        assert self.needs_claim
+        self.claim, self._identity = claim, claim.identity
+        self._next_sequence = 0
+        self._hole = False
+        self.last_sequence = max(self.last_sequence, claim.last_sequence)
+        known = [
+            batch
+            for batch in self._queue
+            if batch.last_sequence is not None and batch.last_sequence <= self.last_sequence
+        ]
+        for batch in known:
+            self._queue.remove(batch)
+            self.held_bytes -= batch.size
+            batch.acked(NOT_KNOWN, 0, duplicate=True)
+            self._on_resolved(batch)
+
+    def refuse_all(self, error: HadronError) -> None:
+        """Nothing more can be sent. Only while nothing is under way."""
+        for batch in self.unresolved():
+            self._forget(batch)
+            self._fail(batch, _unknown(batch, str(error)) if batch.may_be_logged else error)
 
     # --- answers --------------------------------------------------------------------------------
 
@@ -224,6 +324,8 @@ class PartitionAccumulator:
         self._sent.remove(batch)
         self.in_flight -= 1
         batch.acked(base_offset, append_ms, duplicate)
+        if batch.last_sequence is not None:
+            self.last_sequence = max(self.last_sequence, batch.last_sequence)
         self.held_bytes -= batch.size
         self._on_resolved(batch)
 
@@ -231,14 +333,16 @@ class PartitionAccumulator:
         """The call of a batch under way ended with an error; sorts out what it means."""
         self.in_flight -= 1
         self.stalled = True
-        if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS:
+        is_fenced = isinstance(error, ProducerFencedError)
+        if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS and not is_fenced:
             batch.state = BatchState.UNANSWERED
             batch.refusals += 1
             batch.out_of_sequence = True
         elif isinstance(error, (RequestError, CorruptionError)):
             self._sent.remove(batch)
             self._hole = True
-            self._fail(batch, _unknown(batch, str(error)) if batch.may_be_logged else error)
+            in_doubt = batch.may_be_logged and not _is_final(error)
+            self._fail(batch, _unknown(batch, str(error)) if in_doubt else error)
         else:
             batch.state = BatchState.UNANSWERED
             batch.trouble = error
@@ -340,6 +444,12 @@ class PartitionAccumulator:
         batch.failed(error)
         self.held_bytes -= batch.size
         self._on_resolved(batch)
+
+
+def _is_final(error: HadronError) -> bool:
+    """Whether another copy that is still under way is refused as well, and none was logged: its
+    leader would have known it by its sequence. Offsets only rise."""
+    return isinstance(error, OffsetMismatchError) and error.actual > error.expected
 
 
 def _unknown(batch: OutgoingBatch, reason: str) -> OutcomeUnknownError:

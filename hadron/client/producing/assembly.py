@@ -9,6 +9,7 @@ import anyio
 
 from hadron.client.connecting.session import Session
 from hadron.client.producing.accumulator import PartitionAccumulator
+from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import OutgoingBatch
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.publisher import Publisher
@@ -33,6 +34,7 @@ async def open_producer(
         await catalog.partitions(stream, settings.partition)
     item = await catalog.stream(stream)
     names = settings.choose(item)
+    settings.check_keys(item, names)
     opening = streams_pb2.ProduceRequest(
         namespace=session.endpoint.namespace,
         stream=stream,
@@ -40,6 +42,7 @@ async def open_producer(
         stream_id=item.id,
         metadata_index=item.metadata_index,
     )
+    naming = await _named(session, settings, opening, names)
     publishers: list[Publisher] = []
 
     def resolved(batch: OutgoingBatch) -> None:
@@ -50,6 +53,7 @@ async def open_producer(
             stream,
             partition,
             new_producer_id=lambda: session.ports.random.token_bytes(16),
+            claim=naming.claims[partition] if naming is not None else None,
             on_resolved=resolved,
             batch_bytes=settings.batch_bytes,
             codec=settings.codec,
@@ -57,7 +61,13 @@ async def open_producer(
         request = streams_pb2.ProduceRequest(partition=partition)
         request.MergeFrom(opening)
         return PartitionSender(
-            session, accumulator, request, eager=settings.linger_ms <= 0, substitutes=substitutes
+            session,
+            accumulator,
+            request,
+            eager=settings.linger_ms <= 0,
+            substitutes=substitutes,
+            naming=naming,
+            on_fenced=lambda error: publishers[0].fenced(error),
         )
 
     router = Router(
@@ -83,8 +93,22 @@ async def open_producer(
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-    _follow(session, catalog, opening, settings, router, publisher)
+    _follow(session, catalog, opening, settings, router, publisher, naming)
     return Producer(publisher)
+
+
+async def _named(
+    session: Session,
+    settings: ProducerSettings,
+    opening: streams_pb2.ProduceRequest,
+    partitions: list[str],
+) -> Naming | None:
+    """The producer's name, claimed at all of these, if it has one."""
+    if settings.name is None:
+        return None
+    naming = Naming(session, settings.name)
+    await naming.open(opening, partitions)
+    return naming
 
 
 def _follow(
@@ -94,6 +118,7 @@ def _follow(
     settings: ProducerSettings,
     router: Router,
     publisher: Publisher,
+    naming: Naming | None,
 ) -> None:
     """Use partitions that are added to the stream while the producer is open.
 
@@ -120,6 +145,12 @@ def _follow(
             return
         for request in (opening, *(sender.request for sender in router.senders)):
             request.metadata_index = now.metadata_index
+        if naming is not None:
+            try:
+                await naming.open(opening, settings.choose(now))
+            except HadronError as error:
+                _log.warning("stream %s has more partitions: %s", opening.stream, error)
+                return
         if router.extend(settings.choose(now)):
             _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
             publisher.grown()

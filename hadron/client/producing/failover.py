@@ -30,6 +30,8 @@ def may_move(batch: OutgoingBatch, *, twice: bool) -> bool:
     Args:
         twice: also when it may be in the log of its own (`failover="duplicate"`).
     """
+    if batch.is_conditional:
+        return False
     if twice:
         return not batch.is_done
     if batch.state is BatchState.OPEN or batch.state is BatchState.QUEUED:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from hadron.client.terms.arguments import instant_ms
+from hadron.client.terms.arguments import instant_ms, whole_of
 from hadron.model.cloudevents import CloudEvent, to_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
@@ -41,9 +41,12 @@ def new_record(
     record_id: str,
     partition: str | None = None,
     timestamp: datetime | None = None,
+    expect_offset: int | None = None,
+    expect_key_offset: int | None = None,
+    sequence: int | None = None,
 ) -> NewRecord:
     """The record to send; `value` may itself be a `NewRecord` or a `CloudEvent`, of which only the
-    partition may be given besides. Raises `InvalidRecordError`."""
+    partition, conditions and the sequence may be given besides. Raises `InvalidRecordError`."""
     if (
         type(value) is bytes
         and key is None
@@ -53,18 +56,13 @@ def new_record(
         and timestamp is None
         and not headers
         and partition is None
+        and expect_offset is None
+        and expect_key_offset is None
+        and sequence is None
     ):
         return NewRecord(value=value)  # Most are so, and there is nothing to check.
     if timestamp is not None:
-        if timestamp_ms is not None:
-            raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
-        if not isinstance(timestamp, datetime):
-            raise InvalidRecordError(
-                f"timestamp {timestamp!r} is of type {type(timestamp).__name__}",
-                "give a datetime with a time zone, or milliseconds since the Unix epoch as "
-                "timestamp_ms",
-            )
-        timestamp_ms = _plain_stamp(timestamp, "timestamp")
+        timestamp_ms = _stamp_of(timestamp, timestamp_ms)
     if isinstance(value, CloudEvent):
         value = to_record(value)
     if isinstance(value, NewRecord):
@@ -73,8 +71,15 @@ def new_record(
                 "a whole record was given together with key, type, timestamp_ms, headers or id",
                 "put them into the NewRecord or the CloudEvent",
             )
-        if partition is not None:
-            value = msgspec.structs.replace(value, partition=partition)
+        besides = {
+            "partition": partition,
+            "expect_offset": expect_offset,
+            "expect_key_offset": expect_key_offset,
+            "sequence": sequence,
+        }
+        if any(each is not None for each in besides.values()):
+            given = {name: each for name, each in besides.items() if each is not None}
+            value = msgspec.structs.replace(value, **given)
         return check_record(value)
     # Most have none: to ask an abstract class of it costs more than all the rest here.
     if headers is not None and isinstance(headers, Sequence):
@@ -88,8 +93,23 @@ def new_record(
             headers=headers,
             id=record_id,
             partition=partition,
+            expect_offset=expect_offset,
+            expect_key_offset=expect_key_offset,
+            sequence=sequence,
         )
     )
+
+
+def _stamp_of(timestamp: datetime, timestamp_ms: int | None) -> int:
+    if timestamp_ms is not None:
+        raise InvalidRecordError("both timestamp and timestamp_ms are given", "give one")
+    if not isinstance(timestamp, datetime):
+        raise InvalidRecordError(
+            f"timestamp {timestamp!r} is of type {type(timestamp).__name__}",
+            "give a datetime with a time zone, or milliseconds since the Unix epoch as "
+            "timestamp_ms",
+        )
+    return _plain_stamp(timestamp, "timestamp")
 
 
 def serialized(serializer: Serializer, value: Any, *others: Any) -> NewRecord:
@@ -159,6 +179,19 @@ def check_record(record: NewRecord) -> NewRecord:
             changes["id"] = plain
     if record.partition is not None:
         _plain_text("a partition", record.partition)
+    if record.expect_offset is not None:
+        changes["expect_offset"] = _plain_offset("expect_offset", record.expect_offset, 0)
+    if record.expect_key_offset is not None:
+        changes["expect_key_offset"] = _plain_offset(
+            "expect_key_offset", record.expect_key_offset, -1
+        )
+        if key is None:
+            raise InvalidRecordError(
+                f"expect_key_offset {record.expect_key_offset} of a record without a key",
+                "give its key",
+            )
+    if record.sequence is not None:
+        changes["sequence"] = _plain_offset("sequence", record.sequence, 0)
     if record.headers:
         changes["headers"] = _plain_headers(record.headers)
     return msgspec.structs.replace(record, **changes) if changes else record
@@ -172,6 +205,13 @@ def _plain_stamp(stamp: object, name: str = "timestamp_ms") -> int:
     if not -_INT64 <= number < _INT64:
         raise InvalidRecordError(f"{name} {number} is out of bounds", "64 bits, signed")
     return number
+
+
+def _plain_offset(name: str, offset: object, least: int) -> int:
+    try:
+        return whole_of(name, offset, least, _INT64 - 1)
+    except RequestError as error:
+        raise InvalidRecordError(error.message, error.hint) from None
 
 
 def _plain_headers(headers: Any) -> Mapping[str, str]:

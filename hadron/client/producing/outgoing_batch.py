@@ -6,15 +6,23 @@ became of it.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hadron.model.batch import encode_batch
 from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import HadronError
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
+
+
+class Identity(NamedTuple):
+    """Whose sequence it is that numbers a batch."""
+
+    producer_id: bytes
+    epoch: int = 0
 
 
 class Waiter(Protocol):
@@ -55,7 +63,10 @@ class OutgoingBatch:
         "doubtful_elsewhere",
         "duplicate",
         "error",
+        "expect_key_offset",
+        "expect_offset",
         "failure_seen",
+        "last_sequence",
         "order",
         "out_of_sequence",
         "partition",
@@ -98,6 +109,11 @@ class OutgoingBatch:
         self.waiter: Waiter | None = None
         self.waiting = 0
         """Tasks that wait for one of its records, and so will see a failure."""
+        self.expect_offset: int | None = None
+        self.expect_key_offset: int | None = None
+        """What its one record asks for."""
+        self.last_sequence: int | None = None
+        """What the program has numbered its last record."""
         self._builder: BatchBuilder | None = None
         self._values: Sequence[bytes] = ()
         self._now_ms = 0
@@ -116,6 +132,16 @@ class OutgoingBatch:
         self.size = builder.size
         return index
 
+    @property
+    def is_conditional(self) -> bool:
+        """It has one record, which names what is to be so where it is logged: there it stays."""
+        return self.expect_offset is not None or self.expect_key_offset is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing more to it than its records."""
+        return not self.is_conditional and self.last_sequence is None
+
     def fill(self, values: Sequence[bytes], size: int, now_ms: int) -> None:
         """Make the batch out of plain values; `size` is what they take of the buffer."""
         self._values = values
@@ -129,23 +155,31 @@ class OutgoingBatch:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def number(self, producer_id: bytes, sequence: int, codec: str) -> None:
+    def number(self, identity: Identity, sequence: int, codec: str) -> None:
         """Encode under a sequence, or once more under another one.
 
         Raises `RecordTooLargeError` or `InvalidRecordError` when the records make no batch.
         """
+        producer_id, epoch = identity
         if self.data:
             # Its records went when it was first encoded; only a hole in the sequence leads here.
             decoded = decode_batch(self.data)
-            decoded.head.pid = producer_id
+            decoded.head.pid, decoded.head.pep = producer_id, epoch
             decoded.head.seq = sequence
             self.data = encode_batch(decoded.head, decoded.body, codec)
         elif self._builder is not None:
-            self.data = self._builder.build(producer_id=producer_id, sequence=sequence, codec=codec)
+            self.data = self._builder.build(
+                producer_id=producer_id, producer_epoch=epoch, sequence=sequence, codec=codec
+            )
             self._builder = None
         else:
             self.data = encode_values(
-                self._values, self._now_ms, producer_id=producer_id, sequence=sequence, codec=codec
+                self._values,
+                self._now_ms,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                sequence=sequence,
+                codec=codec,
             )
             self._values = ()
 
@@ -192,4 +226,4 @@ class OutgoingBatch:
         error = self.error
         assert error is not None
         self.failure_seen = True
-        return type(error)(error.message, error.hint, retryable=error.retryable)
+        return copy.copy(error)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from hadron.model.batch import key_hash
+from hadron.model.batch import bytes_of, key_hash
 from hadron.model.errors import NotFoundError
 
 PARTITIONERS: Final = ("key", "round_robin")
@@ -57,8 +57,7 @@ class Partitioner(Generic[T]):
                 self._current = self._next_up(self._free, self._current)
                 place = self._free[self._current]
             return place
-        data = key.encode() if isinstance(key, str) else bytes(key)
-        index = key_hash(data) % len(self._keyed)
+        index = key_hash(bytes_of(key)) % len(self._keyed)
         place = self._keyed[index]
         return self._keyed[self._next_up(self._keyed, index)] if place.is_away else place
 

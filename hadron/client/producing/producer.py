@@ -59,6 +59,9 @@ class Producer(EnteredOnce):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+        sequence: int | None = None,
     ) -> Receipt:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
@@ -75,16 +78,34 @@ class Producer(EnteredOnce):
             partition: where it goes and stays, whatever its key and the producer's `failover`;
                 one of those that the producer may use.
             timestamp: event time as a datetime with its time zone, in place of `timestamp_ms`.
+            expect_offset: log it at this offset of its partition, or not at all.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
+            sequence: of a producer with a name: a number of the program's own, such as where in a
+                file the record stood, which rises within a partition. What the name has logged is
+                not logged again: its receipt is a `duplicate` at offset -1.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
+            OffsetMismatchError: what was expected is not so, and it is not in the log.
+            ProducerFencedError: another producer was opened with this one's name.
             OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
             DeadlineExceededError: the delivery timeout passed and it is not in the log.
             RequestError: the cluster refused it.
         """
         publisher = self._publisher
         record = publisher.new_record(
-            value, key, type, timestamp_ms, headers, id, partition, timestamp
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
+            sequence,
         )
         sender = await publisher.wait_room(record.key, record.partition)
         return await Pending(*publisher.add(record, sender)).wait()
@@ -100,6 +121,9 @@ class Producer(EnteredOnce):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+        sequence: int | None = None,
     ) -> Pending:
         """Publish one record and return once it is buffered; waits only while the buffer is full.
 
@@ -107,7 +131,17 @@ class Producer(EnteredOnce):
         """
         publisher = self._publisher
         record = publisher.new_record(
-            value, key, type, timestamp_ms, headers, id, partition, timestamp
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
+            sequence,
         )
         buffer = publisher.buffer
         sender = buffer.place(record.key, record.partition)
@@ -162,6 +196,22 @@ class Producer(EnteredOnce):
         Raises the first failure that nobody has seen.
         """
         await self._publisher.finish(Ending(timeout_s))
+
+    # --- what was before ------------------------------------------------------------------------
+
+    async def last_sequence(self) -> int:
+        """Of a producer with a name: up to here all is in the log that its program has given, in
+        this process or in those before; -1 is nothing. The lowest of the partitions': whoever goes
+        on behind it gives again what some have, and they do not log that again.
+
+        Raises `RequestError` without a name.
+        """
+        return min((await self.last_sequences()).values())
+
+    async def last_sequences(self) -> dict[str, int]:
+        """By partition, the last sequence that is in the log there; -1 for none."""
+        await anyio.lowlevel.checkpoint()
+        return self._publisher.last_sequences()
 
     # --- life -----------------------------------------------------------------------------------
 

@@ -25,7 +25,13 @@ from hadron.client.producing.router import Router
 from hadron.client.producing.sender import PartitionSender
 from hadron.client.terms.ending import Ending
 from hadron.client.terms.results import Receipt
-from hadron.model.errors import ClosedError, HadronError, NotFoundError
+from hadron.model.errors import (
+    ClosedError,
+    HadronError,
+    InvalidRecordError,
+    NotFoundError,
+    RequestError,
+)
 from hadron.model.record import NewRecord
 
 _log = logging.getLogger(__name__)
@@ -168,6 +174,12 @@ class Publisher:
         """Buffer one checked record; return its batch and its index there."""
         if self._closed or self.gone is not None:
             self.check_open()
+        if (
+            record.sequence is not None
+            or record.expect_offset is not None
+            or record.expect_key_offset is not None
+        ):
+            return self._add_special(record)
         accumulator = sender.accumulator
         batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
         self.buffer.bytes += batch.added
@@ -184,6 +196,45 @@ class Publisher:
         ):
             self._router.advance()
         return batch, index
+
+    def _add_special(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
+        """One that expects something, or that its program has numbered: it has one place only."""
+        sender = self._router.home_of(record)
+        accumulator, now_ms = sender.accumulator, self._now_ms()
+        if record.sequence is None:
+            batch, index = accumulator.add_conditional(record, now_ms, self._coarse_s), 0
+        elif accumulator.claim is None:
+            raise InvalidRecordError(
+                f"the sequence {record.sequence} is given to a producer without a name",
+                "a sequence is remembered by the producer's name: open it with name=",
+            )
+        elif record.expect_offset is not None or record.expect_key_offset is not None:
+            raise InvalidRecordError(
+                f"the sequence {record.sequence} is given together with a condition",
+                "a record is held to what was read, or known by its number",
+            )
+        else:
+            batch, index = accumulator.add_numbered(record, record.sequence, now_ms, self._coarse_s)
+        self.buffer.bytes += batch.added
+        sender.pump()
+        return batch, index
+
+    def last_sequences(self) -> dict[str, int]:
+        """By partition, of those that a named producer may use. Raises `RequestError` without a
+        name."""
+        self.check_open()
+        accumulators = [sender.accumulator for sender in self._router.senders]
+        if any(each.claim is None for each in accumulators):
+            raise RequestError(
+                "a producer without a name has no sequences of its program's", "open it with name="
+            )
+        return {each.partition: each.last_sequence for each in accumulators}
+
+    def fenced(self, error: HadronError) -> None:
+        """Somebody else has the name: nothing more can be sent."""
+        if self.gone is None:
+            self.gone = error
+            self.buffer.wake_all()
 
     def add_values(
         self, values: Sequence[bytes], size: int, sender: PartitionSender

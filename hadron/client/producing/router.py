@@ -15,7 +15,9 @@ from hadron.client.producing import failover as rules
 from hadron.client.producing.outgoing_batch import OutgoingBatch
 from hadron.client.producing.partitioner import Partitioner
 from hadron.client.producing.sender import PartitionSender, Substitutes
-from hadron.model.errors import NotFoundError
+from hadron.model.batch import partition_of
+from hadron.model.errors import InvalidRecordError, NotFoundError
+from hadron.model.record import NewRecord
 
 
 class MakeSender(Protocol):
@@ -132,6 +134,24 @@ class Router:
                 return sender
         self._staying.add(partition)
         return self._staying.senders[-1]
+
+    def home_of(self, record: NewRecord) -> PartitionSender:
+        """The sender of a record that names what is to be so in its partition, or that is known
+        there by its number: it stays there, whoever is away.
+
+        Raises `InvalidRecordError` when nothing says which one that is.
+        """
+        if record.partition is not None:
+            return self.at(record.partition)
+        if self.only is not None:
+            return self.only
+        if record.key is None or not self._by_key:
+            raise InvalidRecordError(
+                "a record that expects an offset, or has a sequence, may go to any of several "
+                "partitions",
+                f"name its partition: one of {', '.join(self.partitions)}; or give it a key",
+            )
+        return self.at(partition_of(record.key, self.partitions))
 
     def extend(self, partitions: list[str]) -> bool:
         """The stream has these partitions now; whether any is new. Those known so far come first,

@@ -20,6 +20,7 @@ from hadron.client.connecting.outages import TELL_AFTER_S
 from hadron.client.connecting.session import Session
 from hadron.client.producing.accumulator import PartitionAccumulator
 from hadron.client.producing.failover import AWAY_AFTER_S
+from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -28,15 +29,19 @@ from hadron.model.errors import (
     MetadataBehindError,
     NotFoundError,
     NotReadyError,
+    OffsetMismatchError,
     OverloadedError,
     PeerError,
+    ProducerFencedError,
+    RequestError,
 )
 from hadron.wire.calling import Caller, OpenedCall
-from hadron.wire.messages import groups_pb2, method, streams_pb2
+from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
 _log = logging.getLogger(__name__)
 
 _PRODUCE: Final = method("Produce")
+_PRODUCE_IF: Final = method("ProduceIf")
 _LIST_GROUPS: Final = method("ListGroups")
 """A question that a leader answers only once a majority has confirmed it (PROTOCOL A2)."""
 
@@ -62,6 +67,8 @@ class PartitionSender:
     Args:
         eager: do not let records gather while a batch is under way (a linger of 0).
         substitutes: None keeps every record here.
+        naming: of a producer with a name, how that is claimed again.
+        on_fenced: somebody else has it.
     """
 
     def __init__(
@@ -72,11 +79,15 @@ class PartitionSender:
         *,
         eager: bool,
         substitutes: Substitutes | None = None,
+        naming: Naming | None = None,
+        on_fenced: Callable[[HadronError], None] = lambda _: None,
     ) -> None:
         self.accumulator = accumulator
         self.request = request
         self.is_away = False
         self._substitutes = substitutes
+        self._naming = naming
+        self._on_fenced = on_fenced
         self._closed = False
         self._session = session
         self._eager = eager
@@ -114,6 +125,9 @@ class PartitionSender:
                 accumulator.resume()
             if accumulator.is_empty:
                 return
+            if accumulator.needs_claim:
+                self._recover()
+                return
             connection = self._session.connection_now(accumulator.partition)
             if connection is None:
                 if accumulator.in_flight == 0:
@@ -124,8 +138,7 @@ class PartitionSender:
                 return
             try:
                 call = connection.call(
-                    _PRODUCE,
-                    self.request,
+                    *self._asked(batch),
                     [batch.data],
                     on_message=functools.partial(self._on_answer, batch),
                     on_end=functools.partial(self._on_end, batch),
@@ -139,6 +152,17 @@ class PartitionSender:
                         self._silent_since_s = anyio.current_time()
                     self._calls[batch], self._way = call, connection
 
+    def _asked(self, batch: OutgoingBatch) -> tuple[Method, streams_pb2.ProduceRequest]:
+        if batch.is_plain:
+            return _PRODUCE, self.request
+        request = streams_pb2.ProduceRequest(
+            expect_offset=batch.expect_offset,
+            expect_key_offset=batch.expect_key_offset,
+            last_sequence=batch.last_sequence,
+        )
+        request.MergeFrom(self.request)
+        return _PRODUCE_IF, request
+
     # --- answers --------------------------------------------------------------------------------
 
     def _on_answer(self, batch: OutgoingBatch, answer: streams_pb2.ProduceResponse, _: Any) -> None:
@@ -148,7 +172,10 @@ class PartitionSender:
         self.is_away = False
         self._troubled_since_s, self._told = None, False
         self._silent_since_s = anyio.current_time()
-        self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
+        if answer.HasField("mismatch"):
+            self.accumulator.refused(batch, _mismatch_from(answer.mismatch))
+        else:
+            self.accumulator.acked(batch, answer.base_offset, answer.append_ms, answer.duplicate)
         self.pump()
 
     def _on_end(self, batch: OutgoingBatch, error: HadronError | None) -> None:
@@ -164,6 +191,8 @@ class PartitionSender:
             self._session.suspect(self.accumulator.partition)
         if isinstance(error, PeerError):
             self._complain(error)
+        if isinstance(error, ProducerFencedError):
+            self._on_fenced(error)
         self.accumulator.refused(batch, error)
         if self.is_away or (self._tries and isinstance(error, PeerError)):
             self.go_away(error.message)
@@ -197,6 +226,10 @@ class PartitionSender:
                     connection = await self._session.connect(accumulator.partition)
                     if self.is_away:
                         await self._probe(connection)
+                    if accumulator.stalled and accumulator.in_flight == 0:
+                        accumulator.resume()
+                    if self._naming is not None and accumulator.needs_claim:
+                        await self._claim_again(self._naming, connection)
                     break
                 except NotFoundError as error:
                     self._session.suspect(accumulator.partition)
@@ -210,6 +243,19 @@ class PartitionSender:
         if accumulator.stalled and accumulator.in_flight == 0:
             accumulator.resume()
         self.pump()
+
+    async def _claim_again(self, naming: Naming, connection: Caller) -> None:
+        """Raises what may pass; what does not ends all that waits."""
+        accumulator = self.accumulator
+        assert accumulator.claim is not None
+        try:
+            claim = await naming.claim(connection, self.request, accumulator.claim)
+        except RequestError as error:
+            if isinstance(error, ProducerFencedError):
+                self._on_fenced(error)
+            accumulator.refuse_all(error)
+        else:
+            accumulator.claimed(claim)
 
     @property
     def _is_wanted(self) -> bool:
@@ -292,3 +338,7 @@ class PartitionSender:
             call = self._calls.pop(batch, None)
             if call is not None:
                 call.cancel()
+
+
+def _mismatch_from(told: streams_pb2.ProduceResponse.Mismatch) -> OffsetMismatchError:
+    return OffsetMismatchError(told.message, told.hint, expected=told.expected, actual=told.actual)

@@ -9,10 +9,10 @@ import msgspec
 from hadron.client.producing.failover import FAILOVERS
 from hadron.client.producing.new_records import Serializer
 from hadron.client.producing.partitioner import PARTITIONERS, partitions_in
-from hadron.client.terms.arguments import milliseconds_of, seconds_of, whole_of
+from hadron.client.terms.arguments import milliseconds_of, seconds_of, text_of, whole_of
 from hadron.model.batch import CODECS
 from hadron.model.errors import RequestError
-from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_NAME_LENGTH, MAX_RECORD_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import streams_pb2
 
@@ -41,17 +41,18 @@ DEFAULT_DELIVERY_TIMEOUT_S: Final = 120.0
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """See `Client.producer`."""
 
-    acks: str
-    partition: str | None
-    region: str | None
-    partitioner: str
-    failover: str
-    codec: str
-    batch_bytes: int
-    linger_ms: float
-    max_buffer_bytes: int
-    delivery_timeout_s: float
-    value_serializer: Serializer | None
+    acks: str = "majority"
+    partition: str | None = None
+    region: str | None = None
+    partitioner: str = "key"
+    failover: str = "unkeyed"
+    codec: str = "none"
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    linger_ms: float = DEFAULT_LINGER_MS
+    max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
+    delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S
+    value_serializer: Serializer | None = None
+    name: str | None = None
 
     def checked(self) -> ProducerSettings:
         """With plain numbers. Raises `RequestError` naming the setting that makes no sense."""
@@ -74,8 +75,23 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 f"value_serializer {self.value_serializer!r} cannot be called",
                 "give a function from a value to bytes, str or anything JSON, such as json.dumps",
             )
+        failover = self.failover
+        if self.name is not None:
+            name = text_of("name", self.name)
+            if len(name) > MAX_NAME_LENGTH:
+                raise RequestError(
+                    f"a producer's name of {len(name)} characters is too long",
+                    f"at most {MAX_NAME_LENGTH}",
+                )
+            if failover in ("any", "duplicate"):
+                raise RequestError(
+                    f"failover {failover!r} of the producer {name!r}",
+                    "what a name has logged is known by partition: its records stay in theirs",
+                )
+            failover = "none"
         return msgspec.structs.replace(
             self,
+            failover=failover,
             batch_bytes=whole_of("batch_bytes", self.batch_bytes, 1, _MAX_BATCH_BYTES),
             linger_ms=milliseconds_of("linger_ms", self.linger_ms, 0),
             max_buffer_bytes=whole_of("max_buffer_bytes", self.max_buffer_bytes, 1),
@@ -83,6 +99,26 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "delivery_timeout_s", self.delivery_timeout_s, _SHORTEST_TIMEOUT_S
             ),
         )
+
+    def check_keys(self, stream: SchemaObject, names: list[str]) -> None:
+        """Raises `RequestError` where the records of one key would lie in several partitions, and
+        the index of the stream's keys could not say which is the latest."""
+        assert isinstance(stream.spec, StreamSpec)
+        if not stream.spec.has_key_index or self.partition is not None:
+            return
+        if len(stream.spec.partitions) == 1:
+            return
+        strays = {
+            f"failover={self.failover!r}": self.failover in ("any", "duplicate"),
+            f"partitioner={self.partitioner!r}": self.partitioner != "key",
+            f"region={self.region!r}": len(names) < len(stream.spec.partitions),
+        }
+        for setting in (each for each, is_so in strays.items() if is_so):
+            raise RequestError(
+                f"stream {stream.name!r} has an index of keys, and with {setting} records of one "
+                "key lie in several partitions",
+                "leave that out, or name one partition for all records",
+            )
 
     def choose(self, stream: SchemaObject) -> list[str]:
         """The stream's partitions that records may go to. Raises `NotFoundError` when none is in

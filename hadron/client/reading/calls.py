@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from hadron.client.connecting.session import Session
 from hadron.client.reading.reader import Position, ReadPlan, SpanReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, whole_of
 from hadron.client.terms.results import Fetched, PartitionOffsets
-from hadron.model.batch import StampedBatch
+from hadron.model.batch import StampedBatch, bytes_of, key_hash, partition_of
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
-from hadron.model.record import Deserializer, record_type
+from hadron.model.record import Deserializer, Record, record_type
+from hadron.model.record_batch import decode_batch
 from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
 
 FETCH_BYTES: Final = 4 << 20
 
 _FETCH: Final = method("Fetch")
 _OFFSETS: Final = method("Offsets")
+_LATEST: Final = method("Latest")
 
 
 def start_of(start: Position, offset: int | str | None) -> Position:
@@ -118,6 +120,45 @@ class ReadCalls:
                 for entry in answer.partitions
             )
         return found
+
+    async def latest(self, stream: str, key: Any, partition: str | None) -> Record | None:
+        stream = text_of("stream", stream)
+        if not isinstance(key, (str, bytes)):
+            raise RequestError(f"key {key!r} is of type {type(key).__name__}", "give bytes or str")
+        data = bytes_of(key)
+        try:
+            return await self._latest(stream, data, partition)
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._latest(stream, data, partition)
+
+    async def _latest(self, stream: str, key: bytes, partition: str | None) -> Record | None:
+        names = await self._catalog.partitions(stream, partition)
+        item = await self._catalog.stream(stream)
+        name = partition_of(key, names)
+        request = streams_pb2.LatestRequest(
+            namespace=self._namespace,
+            stream=stream,
+            partition=name,
+            stream_id=item.id,
+            metadata_index=item.metadata_index,
+            key_hash=key_hash(key),
+        )
+        answer, attachment = await self._session.request(name, _LATEST, request)
+        if not answer.HasField("offset"):
+            return None
+        base_offset = answer.batch.base_offset
+        batch = decode_batch(attachment, base_offset=base_offset, stream=stream, partition=name)
+        (record,) = batch.records(answer.offset - base_offset, answer.offset - base_offset + 1)
+        found = record.key
+        if found is None or bytes_of(found) != key:
+            raise RequestError(
+                f"{key!r} and {found!r} have the same hash, and the latest record of the two, at "
+                f"offset {answer.offset} of {name}, is the other one's",
+                "the index is of hashes: look for the record in the stream",
+            )
+        return record
 
     async def fetch(
         self,

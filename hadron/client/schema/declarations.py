@@ -62,6 +62,7 @@ class Declarations:
         partitions: str | Sequence[str] | None,
         retention: Mapping[str, str] | None,
         description: str,
+        keys: str,
     ) -> SchemaObject:
         name = text_of("name", name)
         chosen = names_of("partitions", partitions)
@@ -76,6 +77,7 @@ class Declarations:
             "description": description,
             "partitions": chosen,
             "retention": retention,
+            "keys": keys,
         }
         (wanted,) = declared(document)
         if known:

@@ -52,6 +52,7 @@ CLIENT = {
     "fetch",
     "groups",
     "instances",
+    "latest",
     "objects",
     "offsets",
     "outcome",
@@ -63,6 +64,7 @@ CLIENT = {
     "resolve_transaction",
     "retry_instances",
     "run_stages",
+    "send",
     "status",
     "stream",
     "subscribe",
@@ -70,7 +72,7 @@ CLIENT = {
     "transaction",
     "transactions",
 }
-PRODUCER = {"close", "flush", "send", "send_many", "send_soon"}
+PRODUCER = {"close", "flush", "last_sequence", "last_sequences", "send", "send_many", "send_soon"}
 SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch", "transactions"}
 WORK = {"ack", "commit", "publish", "publish_many", "receipts", "rollback"}
 DELIVERY = {

@@ -13,7 +13,7 @@ from hadron.client.transactions.transaction import Transaction
 from hadron.model.transactions import TransactionId
 
 
-class OffersTransactions:
+class TransactionMethods:
     """These calls of a client; its blocking face has them as well."""
 
     _transactions: TransactionCalls

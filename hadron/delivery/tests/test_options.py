@@ -25,7 +25,7 @@ from hadron.model.errors import (
 )
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
-from hadron.model.schema import StreamSpec
+from hadron.model.schema import INDEXED, StreamSpec
 from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state import group_views, groups
 from hadron.state.group_endings import DeadLetterRecords
@@ -107,6 +107,7 @@ class TestOptions:
             ({"max_attempts": 3, "dead_letter_stream": "nowhere"}, "'nowhere' does not exist"),
             ({"max_attempts": 3, "dead_letter_stream": "flights"}, "its own dead letter stream"),
             ({"max_attempts": 3, "dead_letter_stream": "far"}, "has no partition on local/p0"),
+            ({"max_attempts": 3, "dead_letter_stream": "keyed"}, "has an index of keys"),
             ({"max_attempts": 1_001}, "max_attempts is 1001, it may be 0 to 1000"),
             ({"order": 3}, "order is 3, it may be 0 to 2"),
             ({"heartbeat_threshold": 0}, "heartbeat_threshold is 0"),
@@ -119,6 +120,7 @@ class TestOptions:
         self, stack: Stack, wanted: dict[str, Any], message: str
     ) -> None:
         await stack.declare("Stream", "far", StreamSpec(partitions=("local/p1",)))
+        await stack.declare("Stream", "keyed", StreamSpec(partitions=("local/p0",), keys=INDEXED))
         with pytest.raises(RequestError, match=message):
             await Consumer(stack).join(**wanted)
         assert await stack.rows("SELECT * FROM hadron_group") == []

@@ -9,10 +9,10 @@ import pytest
 
 from hadron.metadata.homes import with_partitions
 from hadron.metadata.judging import Key, key_of
-from hadron.metadata.validation import validate
+from hadron.metadata.validation import RULES, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
-from hadron.model.schema import NamespaceSpec, Retention, SchemaObject, StreamSpec
+from hadron.model.schema import INDEXED, NamespaceSpec, Retention, SchemaObject, StreamSpec
 
 SETS = {"local/p0", "local/p1"}
 
@@ -269,3 +269,37 @@ def test_the_error_lists_every_problem() -> None:
         "2 problems with the schema:\n  Stream default/a: partitions[0]: x, expected y\n"
         "  Stream default/b: x, expected y"
     )
+
+
+def test_a_stage_fills_no_index_of_keys() -> None:
+    problems = _validate(
+        _stream(),
+        _stream("verdicts", keys=INDEXED),
+        _pipeline(_stage(output=Output(stream="verdicts"))),
+    )
+    assert len(problems) == 1
+    assert "'verdicts' has an index of keys" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({}, {"keys": INDEXED}, "keys: 'indexed', and the stream has records"),
+        ({"keys": INDEXED}, {}, "keys: not given, and the stream has records"),
+    ],
+)
+def test_keys_are_indexed_from_the_first_record_on(
+    before: dict[str, Any], after: dict[str, Any], told: str
+) -> None:
+    problems = RULES["Stream"].refuse_change(_stream(**before), _stream(**after))
+    assert [told in str(problem) for problem in problems] == [True]
+    assert RULES["Stream"].refuse_change(_stream(**before), _stream(**before)) == []
+
+
+def test_partitions_are_not_added_where_keys_are_indexed() -> None:
+    one, two = ("local/p0",), ("local/p0", "local/p1")
+    (problem,) = RULES["Stream"].refuse_change(
+        _stream("s", *one, keys=INDEXED), _stream("s", *two, keys=INDEXED)
+    )
+    assert "keys would move" in str(problem)
+    assert RULES["Stream"].refuse_change(_stream("s", *one), _stream("s", *two)) == []

@@ -9,7 +9,7 @@ from hadron.model.documents.names import SET_NAME_FORM, check_named
 from hadron.model.documents.problem import Notes
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.problems import shorten
-from hadron.model.schema import StreamSpec
+from hadron.model.schema import INDEXED, StreamSpec
 
 MAX_PARTITIONS: Final = 1_000
 """A client keeps a connection per leader; more is a design that wants another stream."""
@@ -26,6 +26,8 @@ def _check(notes: Notes, spec: StreamSpec) -> None:
         if partition in seen:
             notes.note(path, f"{shorten(partition)} again", "each partition once")
         seen.add(partition)
+    if spec.keys not in ("", INDEXED):
+        notes.note(("keys",), shorten(spec.keys), f"{INDEXED}, or nothing")
     retention = spec.retention
     for key, value in (("max_age", retention.max_age_ms), ("max_bytes", retention.max_bytes)):
         if value < 0:

@@ -29,7 +29,7 @@ from hadron.wire.messages import replication_pb2
 class Count(Command, frozen=True, array_like=True, tag=100):
     """What the next version has: a command, and a table."""
 
-    since: ClassVar[int] = 2
+    since: ClassVar[int] = MACHINE.version + 1
 
     name: str
     by: int
@@ -51,7 +51,7 @@ COUNTERS = Feature(
     tables="CREATE TABLE IF NOT EXISTS counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
     " STRICT;",
 )
-NEXT = StateMachine((*FEATURES, COUNTERS), version=2)
+NEXT = StateMachine((*FEATURES, COUNTERS), version=MACHINE.version + 1)
 
 
 def answered(version: int) -> replication_pb2.HandshakeResponse:
@@ -123,15 +123,17 @@ async def test_members_are_upgraded_one_by_one(tmp_path: Path, clock: MockClock)
         await make_stream(nodes)
         async with nodes.client() as client:
             await send(client, ["a"])
-        with pytest.raises(OldMemberError, match="follows version 1 of its rules, Count needs"):
+        with pytest.raises(
+            OldMemberError, match=f"follows version {MACHINE.version} of its rules, Count needs"
+        ):
             await controller(nodes).execute(Count("c", 3))
         await nodes.wait_in_step()
-        assert followed(nodes) == [1, 1, 1]
+        assert followed(nodes) == [MACHINE.version] * 3
 
         await nodes.crash("n3")
         nodes.machines["n3"] = NEXT
         await nodes.start("n3")
-        await nodes.wait_for("newer rules", lambda: followed(nodes) == [2, 2, 2])
+        await nodes.wait_for("newer rules", lambda: followed(nodes) == [NEXT.version] * 3)
         assert await controller(nodes).execute(Count("c", 3)) == 3
         await nodes.wait_in_step()
 

@@ -71,9 +71,11 @@ async def test_a_good_file_is_good(directory: Path) -> None:
         "log",
         "kept bodies",
         "batches",
+        "key index",
         "streams",
         "counted bodies",
         "groups",
+        "transactions",
         "replay",
     ]
     assert report.skipped == []

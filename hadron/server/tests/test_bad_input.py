@@ -31,6 +31,7 @@ from hadron.model.errors import (
     NotLeaderError,
     NotReadyError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RecordTooLargeError,
     RequestError,
     SchemaError,
@@ -172,6 +173,36 @@ BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
         NotFoundError,
         "namespace 'nope'",
     ),
+    "the latest of a stream without an index": (
+        method("Latest"),
+        streams_pb2.LatestRequest(stream="events", key_hash=1),
+        RequestError,
+        "has no index of keys",
+    ),
+    "a claim of no name": (
+        method("ClaimProducer"),
+        streams_pb2.ClaimProducerRequest(stream="events", after=0),
+        RequestError,
+        "0 characters",
+    ),
+    "a claim of a huge name": (
+        method("ClaimProducer"),
+        streams_pb2.ClaimProducerRequest(stream="events", name="x" * 101),
+        RequestError,
+        "101 characters",
+    ),
+    "a claim with a huge token": (
+        method("ClaimProducer"),
+        streams_pb2.ClaimProducerRequest(stream="events", name="n", after=0, token=b"t" * 17),
+        RequestError,
+        "17 bytes",
+    ),
+    "a claim after one that never was": (
+        method("ClaimProducer"),
+        streams_pb2.ClaimProducerRequest(stream="events", name="n", after=(1 << 64) - 1),
+        ProducerFencedError,
+        "was opened again",
+    ),
     "a subscription that does not open": (
         method("Subscribe"),
         groups_pb2.SubscribeRequest(),
@@ -254,6 +285,33 @@ BAD_QUESTIONS: dict[str, tuple[Method, Any, type[HadronError], str]] = {
         if each.audience is Audience.MEMBERS
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("values", "asks", "error", "says"),
+    [
+        ((b"a", b"b"), {"expect_offset": 1}, RequestError, "for one record, and the batch has 2"),
+        ((b"a",), {"expect_key_offset": -1}, RequestError, "has no index of keys"),
+        ((b"a",), {"last_sequence": 1}, RequestError, "has no name here"),
+        ((b"a",), {"last_sequence": 1 << 63}, RequestError, "out of bounds"),
+        ((b"a",), {"expect_offset": 1 << 63}, RequestError, "out of bounds"),
+    ],
+)
+async def test_what_cannot_be_asked_of_a_batch(
+    tmp_path: Path,
+    clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    values: tuple[bytes, ...],
+    asks: dict[str, int],
+    error: type[HadronError],
+    says: str,
+) -> None:
+    request = streams_pb2.ProduceRequest(stream="events")
+    for name, value in asks.items():
+        setattr(request, name, value)
+    async with one_node(tmp_path, caplog) as (_, connection):
+        with pytest.raises(error, match=says):
+            await connection.request(method("ProduceIf"), request, [encode_values(values, 1)])
 
 
 @pytest.mark.parametrize("name", list(BAD_QUESTIONS))

@@ -34,8 +34,9 @@ from hadron.state import schema, streams
 from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted
 from hadron.state.locks import all_held
+from hadron.state.producers import Appended
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.streams import AppendBatch
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 from hadron.wire.system import SystemClock

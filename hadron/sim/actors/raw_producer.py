@@ -13,7 +13,7 @@ import trio
 from google.protobuf.message import Message
 
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import HadronError, SequenceError
+from hadron.model.errors import HadronError, OffsetMismatchError, SequenceError
 from hadron.model.limits import PRODUCER_WINDOW
 from hadron.sim.actors.clients import STREAM, Actor
 from hadron.sim.evidence.history import Publish
@@ -23,6 +23,7 @@ from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import Method, method, streams_pb2
 
 PRODUCE: Final = method("Produce")
+PRODUCE_IF: Final = method("ProduceIf")
 _TRIES: Final = 4
 
 
@@ -39,10 +40,22 @@ def _after(number: _Number, publish: Publish) -> _Number:
 
 
 async def produce_once(
-    world: World, node: str, host: str, request: Message, attachment: bytes, timeout_s: float
+    world: World,
+    node: str,
+    host: str,
+    request: streams_pb2.ProduceRequest,
+    attachment: bytes,
+    timeout_s: float,
 ) -> Any:
-    """One batch to one node; raises what `ask_once` raises."""
-    return await ask_once(world, node, host, PRODUCE, request, [attachment], timeout_s)
+    """One batch to one node; raises what `ask_once` raises, and `OffsetMismatchError` where the
+    node says that what was expected is not so."""
+    is_plain = not request.HasField("expect_offset")
+    what = PRODUCE if is_plain else PRODUCE_IF
+    answer = await ask_once(world, node, host, what, request, [attachment], timeout_s)
+    if answer.HasField("mismatch"):
+        told = answer.mismatch
+        raise OffsetMismatchError(told.message, expected=told.expected, actual=told.actual)
+    return answer
 
 
 async def ask_once(

@@ -159,6 +159,12 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D4 a reader names what it has read",
         "follower-of-a-log-that-lost-its-end",
     ),
+    "D5 conditions": (
+        "condition-of-a-record-that-was-logged",
+        "refusal-by-an-uncommitted-record",
+        "M streams",
+    ),
+    "D6 names of producers": ("zombie-of-a-named-producer", "claim-that-comes-late", "M streams"),
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger",
         "one_output_per_stage",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from hadron.model.batch import read_head, split_batches
+from hadron.model.batch import producer_id_of, read_head, split_batches
 from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
 from hadron.sim.evidence.evidence import Evidence, Violation
@@ -19,6 +19,7 @@ from hadron.state.group_changes import DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Command, StateMachine
+from hadron.state.producers import ClaimProducer
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch
@@ -140,6 +141,8 @@ class _Model:
                     command.sequence + command.count,
                     now_ms,
                 )
+        elif isinstance(command, ClaimProducer):
+            self.producers[command.stream_id, producer_id_of(command.name)] = 0, now_ms
         elif isinstance(command, CreateGroup):
             self.groups[lsn] = set(range(command.floor))
             self._groups_of.setdefault(command.stream_id, []).append(lsn)

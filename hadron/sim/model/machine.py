@@ -35,11 +35,13 @@ from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.producers import ClaimProducer
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
 from hadron.state.slices import SLICE_ROWS
-from hadron.state.streams import AppendBatch
+from hadron.state.stream_keys import signed
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
 
 STREAMS: Final = "M streams"
@@ -50,6 +52,8 @@ SCHEMA: Final = "M schema"
 AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
     STREAMS: (
         AppendBatch,
+        AppendGuarded,
+        ClaimProducer,
         TrimStream,
         DoTogether,
         DropBodies,
@@ -90,7 +94,10 @@ NOT_MODELLED: Final[dict[type[Command], str]] = {}
 AREA_OF: Final = {command: area for area, commands in AREAS.items() for command in commands}
 
 TABLES: Final[dict[str, str]] = {
-    **dict.fromkeys(("stream_partition", "stream_batch", "counted_body", "producer"), STREAMS),
+    **dict.fromkeys(
+        ("stream_partition", "stream_batch", "stream_key", "counted_body", "producer"), STREAMS
+    ),
+    "producer_name": STREAMS,
     **dict.fromkeys(
         ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),
         STREAMS,
@@ -125,6 +132,7 @@ TABLES: Final[dict[str, str]] = {
 
 _JOINABLE: Final = (
     AppendBatch,
+    AppendGuarded,
     AckRecords,
     EndDeliveries,
     DeadLetterRecords,
@@ -168,6 +176,8 @@ class Model:
         self._check_locks(command)
         runs: dict[type[Command], Callable[[Entry, Any], Any]] = {
             AppendBatch: self.streams.append_batch,
+            AppendGuarded: self.streams.append_guarded,
+            ClaimProducer: self.streams.claim,
             TrimStream: self._trim,
             CreateGroup: self.groups.create,
             AckRecords: self.groups.acknowledge,
@@ -326,9 +336,13 @@ class Model:
         if self.schema.dropped[object_id][0] == "Pipeline":
             return self._left_of_pipeline(object_id)
         groups, producers = self.groups, self.streams.producers.get(object_id, {})
+        names = self.streams.names.get(object_id, {})
+        keys = self.streams.keys.get(object_id, {})
         ids = groups.of_stream(object_id)
         return [
             *(_without(producers, each) for each in sorted(producers)),
+            *(_without(names, each) for each in sorted(names)),
+            *(_without(keys, each) for each in sorted(keys, key=signed)),
             *(
                 _without(groups.skipped, ("group", each))
                 for each in ids

@@ -6,12 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hadron.model.errors import NotFoundError, SequenceError
+from hadron.model.batch import producer_id_of
+from hadron.model.errors import (
+    NotFoundError,
+    OffsetMismatchError,
+    ProducerFencedError,
+    RequestError,
+    SequenceError,
+)
 from hadron.model.ids import Ballot
-from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.limits import (
+    MAX_PRODUCER_NAMES,
+    PRODUCER_IDLE_MS,
+    PRODUCER_NAME_IDLE_MS,
+    PRODUCER_WINDOW,
+)
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
-from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
-from hadron.state.streams import AppendBatch
+from hadron.state.producers import ClaimProducer
+from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES, SLICE_ROWS
+from hadron.state.streams import AppendBatch, AppendGuarded
 
 _MAX_EPOCH: Final = (1 << 63) - 1
 
@@ -53,15 +66,28 @@ class Producer:
 
 
 @dataclass(slots=True)
+class Name:
+    """Of a producer: who has claimed it last, and what its program has logged."""
+
+    name: str
+    claim: int
+    token: bytes
+    last_sequence: int = -1
+
+
+@dataclass(slots=True)
 class Streams:
     """Attributes:
     open: (first offset, next offset) of each partition that is here.
     batches: by stream, the oldest first; those of deleted ones, too, until they are dropped.
+    keys: by stream and hash: the offset of the latest record with such a key.
     """
 
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     batches: dict[int, list[Batch]] = field(default_factory=dict)
     producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
+    names: dict[int, dict[bytes, Name]] = field(default_factory=dict)
+    keys: dict[int, dict[int, int]] = field(default_factory=dict)
     bodies: dict[int, Body] = field(default_factory=dict)
 
     def bounds(self, stream_id: int) -> tuple[int, int]:
@@ -108,6 +134,70 @@ class Streams:
             lsn for lsn, body in self.bodies.items() if not body.holds and not self.in_body(lsn)
         )
 
+    def append_guarded(self, entry: Entry, command: AppendGuarded) -> dict[str, Any]:
+        """D5: what is known already is answered before anything is asked of it."""
+        stream_id = command.stream_id
+        if command.producer_id and command.sequence != -1:
+            self._producer(command)
+        hashes = _hashes(command)
+        if command.expect_offset is not None and command.expect_offset != self.bounds(stream_id)[1]:
+            raise Refused(OffsetMismatchError)
+        if command.expect_key_offset is not None:
+            found = self.latest(stream_id, hashes[0] if hashes else 0)
+            if found != command.expect_key_offset:
+                raise Refused(OffsetMismatchError)
+        if command.last_sequence != -1:
+            name = self.names.get(stream_id, {}).get(command.producer_id)
+            if name is None or command.last_sequence <= name.last_sequence:
+                raise Refused(RequestError)
+            self.bounds(stream_id)
+            name.last_sequence = command.last_sequence
+        result = self.append_batch(entry, command)
+        self.note_keys(command, result["base_offset"])
+        return result
+
+    def note_keys(self, command: AppendGuarded, base: int) -> None:
+        new = {each: base + at for at, each in enumerate(_hashes(command)) if each}
+        self.keys.setdefault(command.stream_id, {}).update(new)
+        if new:
+            self._forget_keys(command.stream_id, 2 * len(new))
+
+    def claim(self, entry: Entry, command: ClaimProducer) -> dict[str, Any]:
+        """D6: whoever knows the latest claim makes the next one, and shuts its maker out."""
+        stream_id, producer_id = command.stream_id, producer_id_of(command.name)
+        self.bounds(stream_id)
+        known = self.names.setdefault(stream_id, {})
+        name = known.get(producer_id)
+        if name is not None and name.token == command.token:
+            raise Known({"claim": name.claim, "last_sequence": name.last_sequence})
+        if command.after != (name.claim if name is not None else 0):
+            raise Refused(ProducerFencedError)
+        producers = self.producers.setdefault(stream_id, {})
+        if name is None:
+            since_ms = entry.now_ms - PRODUCER_NAME_IDLE_MS
+            gone = [each for each in known if producers[each].last_ms < since_ms]
+            if len(known) - len(gone) >= MAX_PRODUCER_NAMES:
+                raise Refused(RequestError)
+            for each in gone:
+                del known[each], producers[each]
+        last_sequence = name.last_sequence if name is not None else -1
+        known[producer_id] = Name(command.name, entry.lsn, command.token, last_sequence)
+        producers[producer_id] = Producer(entry.lsn, 0, entry.now_ms, [])
+        return {"claim": entry.lsn, "last_sequence": last_sequence}
+
+    def latest(self, stream_id: int, key_hash: int) -> int:
+        """The offset of a key's latest record that is kept, or -1."""
+        first = self.open.get(stream_id, (0, 0))[0]
+        found = self.keys.get(stream_id, {}).get(key_hash, -1)
+        return found if found >= first else -1
+
+    def _forget_keys(self, stream_id: int, count: int) -> None:
+        """Of records that were dropped, so many."""
+        keys, first = self.keys.get(stream_id, {}), self.open[stream_id][0]
+        gone = sorted((offset, key) for key, offset in keys.items() if offset < first)
+        for _, key in gone[:count]:
+            del keys[key]
+
     def append_batch(self, entry: Entry, command: AppendBatch) -> dict[str, Any]:
         """D1."""
         sequence, now_ms = command.sequence, entry.now_ms
@@ -124,6 +214,8 @@ class Streams:
         if sequence == 0 and command.producer_id[0] == 0:
             # One of 256 new producers has those forgotten that were idle for too long.
             for producer_id in list(known):
+                if producer_id in self.names.get(command.stream_id, {}):
+                    continue
                 if known[producer_id].last_ms < now_ms - PRODUCER_IDLE_MS:
                     del known[producer_id]
         return appended(base, command.count, now_ms, sequence)
@@ -138,7 +230,8 @@ class Streams:
                 raise Refused(SequenceError)
             return Producer(command.producer_epoch, 0, 0, [])
         if command.producer_epoch < known.epoch:
-            raise Refused(SequenceError)
+            is_named = command.producer_id in self.names.get(command.stream_id, {})
+            raise Refused(ProducerFencedError if is_named else SequenceError)
         if command.sequence == known.next_sequence:
             return known
         for base, count, append_ms, sequence, _ in known.recent:
@@ -159,12 +252,14 @@ class Streams:
             self.open[stream_id] = first, following
             self.batches[stream_id] = kept[len(gone) :]
             self._let_go(gone)
+            self._forget_keys(stream_id, SLICE_ROWS)
         return first, gone
 
     def close(self, stream_id: int) -> bool:
         """The stream is deleted; whether anything of it is left."""
         self.open.pop(stream_id, None)
-        return bool(self.batches.get(stream_id) or self.producers.get(stream_id))
+        kept = (self.batches, self.producers, self.names, self.keys)
+        return any(each.get(stream_id) for each in kept)
 
     def drop_batches(self, stream_id: int, until_lsn: int) -> tuple[int, int]:
         """(batches, bytes) of a deleted stream that went."""
@@ -208,12 +303,27 @@ class Streams:
                 (lsn, b.size, self.in_body(lsn), b.holds, b.append_ms, *b.ballot)
                 for lsn, b in self.bodies.items()
             ],
+            "producer_name": [
+                (each, producer_id, n.name, n.claim, n.token, n.last_sequence)
+                for each, named in self.names.items()
+                for producer_id, n in named.items()
+            ],
+            "stream_key": [
+                (each, key - (1 << 64) if key >= 1 << 63 else key, offset)
+                for each, latest in self.keys.items()
+                for key, offset in latest.items()
+            ],
             "producer": [
                 (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))
                 for each, known in self.producers.items()
                 for producer_id, p in known.items()
             ],
         }
+
+
+def _hashes(command: AppendGuarded) -> list[int]:
+    packed = command.key_hashes
+    return [int.from_bytes(packed[at : at + 8], "little") for at in range(0, len(packed), 8)]
 
 
 def _has_room(gone: Sequence[Batch | Body]) -> bool:

@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
+from hadron.model.kinds import spec_from_json
+from hadron.model.schema import StreamSpec
 from hadron.model.transactions import Participant, TransactionId
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups, ranges_of
@@ -27,7 +29,7 @@ from hadron.state.intents import (
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.slices import SLICE_ROWS
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 
 _Result = tuple[int, int, int, bool]
 _DONE: Final = (-1, 0, 0, False)
@@ -273,7 +275,14 @@ class Transactions:
         if isinstance(command, AppendBatch):
             if command.producer_id:
                 raise Refused(RequestError)
+            if isinstance(command, AppendGuarded) and (
+                (command.expect_offset, command.expect_key_offset) != (None, None)
+                or command.last_sequence != -1
+            ):
+                raise Refused(RequestError)
             self.streams.bounds(command.stream_id)
+            if type(command) is AppendBatch and self._is_indexed(command.stream_id):
+                raise Refused(RequestError)
         elif isinstance(command, AckRecords):
             group = self.groups.find(command.group_id)
             _, following = self.streams.bounds(group.stream_id)
@@ -295,6 +304,10 @@ class Transactions:
         else:
             raise Refused(RequestError)
 
+    def _is_indexed(self, stream_id: int) -> bool:
+        spec = spec_from_json("Stream", self.objects[stream_id].spec)
+        return isinstance(spec, StreamSpec) and spec.has_key_index
+
     def _do(self, entry: Entry) -> _Result:
         """What a statement comes to, whatever was deleted since it was checked."""
         command = entry.command
@@ -302,6 +315,8 @@ class Transactions:
             if command.stream_id not in self.streams.open:
                 return _DELETED
             base = self.streams.append(entry, command.stream_id, command.count, command.size)
+            if isinstance(command, AppendGuarded):
+                self.streams.note_keys(command, base)
             return base, command.count, entry.now_ms, False
         if isinstance(command, AckRecords):
             group = self.groups.by_id.get(command.group_id)

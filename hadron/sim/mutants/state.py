@@ -33,6 +33,36 @@ plant(
 )
 
 plant(
+    "condition asked of what is known already",
+    "a record that was logged is sent again, and refused because it stands where it expects to be",
+    Edit(
+        "state.streams:apply_append_guarded",
+        "    recent: list[Appended] | None = None\n",
+        "    _check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
+    ),
+    scenarios=("condition-of-a-record-that-was-logged",),
+)
+
+plant(
+    "zombie of a name is heard",
+    "what a producer writes after another one has taken its name is logged",
+    Edit("state.producers:check", "if batch.producer_epoch < epoch:", "if False:"),
+    Edit(
+        "state.producers:check",
+        "if row is None or batch.producer_epoch > row[0]:",
+        "if row is None or batch.producer_epoch != row[0]:",
+    ),
+    scenarios=("zombie-of-a-named-producer",),
+)
+
+plant(
+    "late claim shuts out",
+    "a claim counts whoever has claimed the name since it was made",
+    Edit("state.producers:apply_claim_producer", "if command.after != claim:", "if False:"),
+    scenarios=("claim-that-comes-late",),
+)
+
+plant(
     "stamps go back",
     "an entry gets its leader's clock, also when that is behind the entry before",
     Edit(

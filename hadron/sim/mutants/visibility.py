@@ -20,6 +20,20 @@ plant(
 )
 
 plant(
+    "condition refused early",
+    "a record is refused for one of another producer that is not committed",
+    Edit(
+        "partition.waiters:Waiters.add",
+        "        level = submission.acks\n",
+        "        if submission.error is not None:\n"
+        "            submission.done(None, submission.error)\n"
+        "            return\n"
+        "        level = submission.acks\n",
+    ),
+    scenarios=("refusal-by-an-uncommitted-record",),
+)
+
+plant(
     "reads above the watermark",
     "what the leader has on its own disk is shown to readers and groups",
     Edit(

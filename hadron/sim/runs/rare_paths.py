@@ -127,8 +127,8 @@ PATHS: Final = (
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "replication.reaching:Reaching._send_to_snapshot"),
     # what is told, and when
-    _raised("dedupe hit from the table", "state.streams:_check_sequence", "NoChange"),
-    _raised("sequence refused", "state.streams:_check_sequence", "SequenceError"),
+    _raised("dedupe hit from the table", "state.producers:check", "NoChange"),
+    _raised("sequence refused", "state.producers:check", "SequenceError"),
     _called(
         "retry answered after its original's commit",
         "partition.controller:Controller._on_written",

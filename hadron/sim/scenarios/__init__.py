@@ -6,6 +6,7 @@
     membership   B: promotion, members that come and go
     files        A, B, D, F: what is dropped, room, write-ahead logs
     snapshots    A, B: what was trimmed comes by a copy
+    conditions   D: records that expect an offset, producers that have a name
     damage       A, B, C: disks that change beneath a node
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
@@ -17,6 +18,7 @@
 """
 
 from hadron.sim.scenarios import (
+    conditions,
     copies,
     damage,
     files,
@@ -35,6 +37,7 @@ from hadron.sim.scenarios.play import SCENARIOS, Directed
 __all__ = [
     "SCENARIOS",
     "Directed",
+    "conditions",
     "copies",
     "damage",
     "files",

@@ -19,7 +19,7 @@ from hadron.client import Client
 from hadron.client.terms.results import BatchReceipt
 from hadron.fakes.trace import Trace
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError, OffsetMismatchError, RequestError
 from hadron.model.record_batch import decode_batch
 from hadron.node.settings import Settings
 from hadron.sim.actors.clients import STREAM, text
@@ -87,6 +87,8 @@ class Play(Run):
         host: str = "c1",
         node: str = "n1",
         again: Publish | None = None,
+        epoch: int = 0,
+        expect_offset: int | None = None,
     ) -> Publish:
         """One request to one node on a connection of its own, without retries: a client that hangs
         up after `timeout_s`. `again` is the operation that this is a retry of."""
@@ -94,11 +96,19 @@ class Play(Run):
             host, producer.hex(), STREAM, self.world.config.name, values, acks=acks
         )
         batch = encode_values(
-            [value.encode() for value in values], 1, producer_id=producer, sequence=sequence
+            [value.encode() for value in values],
+            1,
+            producer_id=producer,
+            producer_epoch=epoch,
+            sequence=sequence,
         )
-        request = streams_pb2.ProduceRequest(stream=STREAM, acks=_ACKS[acks])
+        request = streams_pb2.ProduceRequest(
+            stream=STREAM, acks=_ACKS[acks], expect_offset=expect_offset
+        )
         try:
             answer = await produce_once(self.world, node, host, request, batch, timeout_s)
+        except OffsetMismatchError as error:
+            self.history.refused(operation, error)
         except (HadronError, OSError) as error:
             self.history.unknown(operation, error)
         else:
@@ -107,6 +117,15 @@ class Play(Run):
             operation.duplicate = answer.duplicate
             self.history.ok(operation)
         return operation
+
+    async def claim(self, name: str, after: int | None = None, token: bytes = b"") -> int:
+        """Ask who has a producer's name, or claim it; raises what the leader says."""
+        request = streams_pb2.ClaimProducerRequest(
+            stream=STREAM, name=name, after=after, token=token
+        )
+        what = method("ClaimProducer")
+        answer = await ask_once(self.world, "n1", "c1", what, request, [], 5.0)
+        return int(answer.claim)
 
     async def together(self, *values: str, host: str = "c1") -> Publish:
         """Publish each value as a batch of its own, all of them in one entry: at the leader itself,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from hadron.model.batch import producer_id_of
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Participant, StatementResult, TransactionId
@@ -17,6 +18,7 @@ from hadron.state.bodies import DropBodies
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
+from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
@@ -30,16 +32,18 @@ from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.producers import ClaimProducer, claim_of
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
 
 _STREAMS: Final = ("a", "b", "letters")
 _PIPELINES: Final = ("p", "q")
 _STAGES: Final = ("one", "two", "three")
+_NAMES: Final = ("billing", "import")
 _PRODUCERS: Final = (bytes(16), b"\0" + bytes(range(15)), b"\7" * 16)
 
 
@@ -48,6 +52,7 @@ class Commands:
 
     def __init__(self, seed: int, tables: Replicated, *, adopts: bool) -> None:
         self._random = random.Random(seed)
+        self._expecting = random.Random(f"{seed} expecting")
         self._tables = tables
         self._adopts = adopts
         self._index = 0
@@ -223,7 +228,7 @@ class Commands:
             rng.choice((b"u", b"u", b"v")) * 16,
             (("n1", "voter"), ("nö", "voter")),
             before[0][0] if before and not raised else rng.randbytes(16),
-            1,
+            MACHINE.version,
             before[0][0] if before else b"",
             0 if self._adopts or rng.random() < 0.5 else max(self._stands_at() + raised * 9 - 3, 0),
         )
@@ -249,7 +254,53 @@ class Commands:
             sequence -= rng.randint(0, min(sequence, 12))
         elif rng.random() < 0.1:
             epoch, sequence = epoch + rng.randint(-1, 1), 0
-        return AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+        if self._expecting.random() < 0.1:
+            return self._claim(stream_id)
+        appended = AppendBatch(stream_id, count, size, producer_id, max(epoch, 0), sequence)
+        return self._guarded(appended) if self._expecting.random() < 0.3 else appended
+
+    def _claim(self, stream_id: int) -> ClaimProducer:
+        rng, name = self._expecting, self._expecting.choice(_NAMES)
+        known = claim_of(self._tables.db, stream_id, name).claim
+        after = known if rng.random() < 0.8 else max(known - 1, 0)
+        return ClaimProducer(stream_id, name, after, rng.randbytes(1))
+
+    def _guarded(self, batch: AppendBatch) -> AppendGuarded:
+        """With keys, and conditions that hold or do not."""
+        rng, stream_id = self._expecting, batch.stream_id
+        hashes = [rng.choice((0, 1, 2, (1 << 64) - 1)) for _ in range(batch.count)]
+        end = self._end(stream_id)
+        last = -1
+        name = rng.choice(_NAMES)
+        if rng.random() < 0.4:
+            # As the program of a named producer, which has the name, or had it.
+            known = self._tables.rows(
+                "SELECT p.producer_epoch, p.next_sequence, n.last_sequence FROM hadron_producer p"
+                " JOIN hadron_producer_name n USING (stream_id, producer_id) WHERE stream_id = ?"
+                " AND n.name = ?",
+                stream_id,
+                name,
+            )
+            epoch, sequence, before = known[0] if known else (0, 0, -1)
+            last = before + rng.choice((1, 1, 5, 0))
+            batch = msgspec.structs.replace(
+                batch,
+                producer_id=producer_id_of(name),
+                producer_epoch=epoch if rng.random() < 0.8 else max(epoch - 1, 0),
+                sequence=sequence,
+            )
+        return AppendGuarded(
+            stream_id,
+            batch.count,
+            batch.size,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.sequence,
+            rng.choice((None, None, end, max(end - 1, 0))),
+            rng.choice((None, None, -1, rng.randint(-1, end))),
+            b"".join(each.to_bytes(8, "little") for each in hashes),
+            last,
+        )
 
     def _together(self) -> Command:
         """Several commands in one entry, some of which may not be there."""

@@ -34,10 +34,42 @@ _SEEDS = 40
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
         "M streams",
+        Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]"),
+    ),
+    "a key's latest record is the first one of its batch": (
+        "M streams",
+        Edit("state.stream_keys:note", "base_offset + index for", "base_offset for"),
+    ),
+    "a condition is asked of what is known already": (
+        "M streams",
         Edit(
-            "state.streams:apply_append_batch",
-            "recent[-PRODUCER_WINDOW:]",
-            "recent[1 - PRODUCER_WINDOW:]",
+            "state.streams:apply_append_guarded",
+            "    recent: list[Appended] | None = None\n",
+            "    _check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
+        ),
+    ),
+    "keys of dropped records stay": (
+        "M streams",
+        Edit("state.stream_keys:_trimmed", "slices.SLICE_ROWS", "0"),
+    ),
+    "a claim that comes late counts": (
+        "M streams",
+        Edit("state.producers:apply_claim_producer", "command.after != claim", "False"),
+    ),
+    "a claim leaves the other's sequence": (
+        "M streams",
+        Edit(
+            "state.producers:apply_claim_producer",
+            "    db.execute(_SET, (stream_id, producer_id, claim, 0,",
+            "    0 and db.execute(_SET, (stream_id, producer_id, claim, 0,",
+        ),
+    ),
+    "names are forgotten with those who have none": (
+        "M streams",
+        Edit(
+            "state.producers:note",
+            "context.db.execute(_EVICT,",
+            "context.db.execute(_EVICT.partition(' AND producer_id')[0],",
         ),
     ),
     "a time leaves out its own millisecond": (
@@ -249,7 +281,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         heads.append(tables)
     histories.judge()
     assert complaints == []
-    assert histories.judged["M streams"] == 5 + 3 * 10
+    assert histories.judged["M streams"] == 5 + 3 * 12
 
     heads[0].db.execute("UPDATE hadron_stream_partition SET next_offset = 99")
     histories.look(heads[0].db)

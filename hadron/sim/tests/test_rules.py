@@ -16,7 +16,7 @@ _RULES = (
     *(f"A{number}" for number in range(1, 8)),
     *(f"B{number}" for number in range(1, 9)),
     "C",
-    *(f"D{number}" for number in range(1, 5)),
+    *(f"D{number}" for number in range(1, 7)),
     "E3",
 )
 

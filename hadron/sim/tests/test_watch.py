@@ -181,7 +181,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "D1 sequences follow each other": (
         "producers-idle-for-a-day",
-        (Edit("state.streams:_check_sequence", "if command.sequence != 0:", "if False:"),),
+        (Edit("state.producers:check", "if batch.sequence != 0:", "if False:"),),
     ),
     "D1 what may be logged is sent as it was": (
         "batch-in-doubt-behind-one-that-was-given-up",
@@ -285,7 +285,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "M streams": (
         "retry-after-a-restart",
-        (Edit("state.streams:apply_append_batch", "recent[-PRODUCER_WINDOW:]", "recent[-1:]"),),
+        (Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[-1:]"),),
     ),
     "M groups": (
         "acknowledgement-from-before-a-deletion",

@@ -25,10 +25,11 @@ from hadron.state.groups import AckRecords
 from hadron.state.machine import Command, Context
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages
+from hadron.state.producers import Appended
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.streams import AppendBatch
 
 _SKEW_MS: Final = 16_000
 """Between an entry's time and the world's: 5 s that a leader's clock may be off its peers', 5 s by

@@ -19,8 +19,9 @@ from hadron.state.bodies import Place
 from hadron.state.execute import Outcome, execute
 from hadron.state.features import FEATURES
 from hadron.state.machine import BatchShape, Command, Context, Event, Feature, StateMachine
+from hadron.state.producers import Appended
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.streams import AppendBatch
 from hadron.state.together import DoTogether
 from hadron.storage import bodies
 

@@ -30,10 +30,11 @@ from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.producers import ClaimProducer
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
 
 TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
@@ -130,6 +131,15 @@ GOLDEN: list[tuple[Command, str]] = [
         "942394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
     ),
     (ForgetDecisions(1_000_000), "9224ce000f4240"),
+    (AppendGuarded(3, 1, 90, b"", 0, -1, 17, None), "9b2803015ac40000ff11c0c400ff"),
+    (
+        AppendGuarded(3, 1, 90, b"\x01" * 16, 300, 5, None, -1, b"\x02" * 8, 77),
+        "9b2803015ac41001010101010101010101010101010101cd012c05c0ffc40802020202020202024d",
+    ),
+    (
+        ClaimProducer(3, "billing-3", 12, b"\x05" * 16),
+        "952903a962696c6c696e672d330cc41005050505050505050505050505050505",
+    ),
 ]
 
 
@@ -199,6 +209,9 @@ def test_the_number_comes_first() -> None:
         34,
         35,
         36,
+        40,
+        40,
+        41,
     ]
 
 

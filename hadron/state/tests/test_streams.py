@@ -10,7 +10,8 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.schema import StreamSpec
 from hadron.state import streams
-from hadron.state.streams import AppendBatch, Appended
+from hadron.state.producers import Appended
+from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
 PID = b"p" * 16

@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/streams.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\x90\x01\n\x0eProduceRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x1d\n\x04\x61\x63ks\x18\x04 \x01(\x0e\x32\x0f.hadron.v1.Acks\x12\x11\n\tstream_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\"L\n\x0fProduceResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\x11\n\tappend_ms\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"\xc9\x01\n\x0c\x46\x65tchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x06 \x01(\r\x12\x11\n\tstream_id\x18\x07 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x08 \x01(\x04\x12 \n\x05\x61\x66ter\x18\t \x01(\x0b\x32\x11.hadron.v1.Ballot\"a\n\rFetchResponse\x12%\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x14.hadron.v1.BatchInfo\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\"\xb4\x01\n\x0eOffsetsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\r\n\x05\x61t_ms\x18\x04 \x01(\x03\x12\x11\n\tstream_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\x12\x13\n\x06\x62\x65\x66ore\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nwith_bytes\x18\x08 \x01(\x08\x42\t\n\x07_before\"\xeb\x01\n\x0fOffsetsResponse\x12\x38\n\npartitions\x18\x01 \x03(\x0b\x32$.hadron.v1.OffsetsResponse.Partition\x1a\x9d\x01\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\x11\n\tat_offset\x18\x04 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x05 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x12\n\x05\x62ytes\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_bytes*8\n\x04\x41\x63ks\x12\x11\n\rACKS_MAJORITY\x10\x00\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x01\x12\x0c\n\x08\x41\x43KS_ALL\x10\x02\x32\xf3\x01\n\x07Streams\x12N\n\x07Produce\x12\x19.hadron.v1.ProduceRequest\x1a\x1a.hadron.v1.ProduceResponse\"\x0c\x90\x82\x19\x01\x98\x82\x19\x01\xa0\x82\x19\x02\x12H\n\x05\x46\x65tch\x12\x17.hadron.v1.FetchRequest\x1a\x18.hadron.v1.FetchResponse\"\x0c\x90\x82\x19\x02\x98\x82\x19\x01\xa0\x82\x19\x01\x12N\n\x07Offsets\x12\x19.hadron.v1.OffsetsRequest\x1a\x1a.hadron.v1.OffsetsResponse\"\x0c\x90\x82\x19\x03\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hadron/v1/streams.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xa2\x02\n\x0eProduceRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x1d\n\x04\x61\x63ks\x18\x04 \x01(\x0e\x32\x0f.hadron.v1.Acks\x12\x11\n\tstream_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\x12\x1a\n\rexpect_offset\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11\x65xpect_key_offset\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x1a\n\rlast_sequence\x18\t \x01(\x04H\x02\x88\x01\x01\x42\x10\n\x0e_expect_offsetB\x14\n\x12_expect_key_offsetB\x10\n\x0e_last_sequence\"\xe2\x01\n\x0fProduceResponse\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\x11\n\tappend_ms\x18\x02 \x01(\x03\x12\x11\n\tduplicate\x18\x03 \x01(\x08\x12:\n\x08mismatch\x18\x04 \x01(\x0b\x32#.hadron.v1.ProduceResponse.MismatchH\x00\x88\x01\x01\x1aK\n\x08Mismatch\x12\x0f\n\x07message\x18\x01 \x01(\t\x12\x0c\n\x04hint\x18\x02 \x01(\t\x12\x10\n\x08\x65xpected\x18\x03 \x01(\x03\x12\x0e\n\x06\x61\x63tual\x18\x04 \x01(\x03\x42\x0b\n\t_mismatch\"\xb2\x01\n\x14\x43laimProducerRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x11\n\tstream_id\x18\x04 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x05 \x01(\x04\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05token\x18\x08 \x01(\x0c\x42\x08\n\x06_after\"=\n\x15\x43laimProducerResponse\x12\r\n\x05\x63laim\x18\x01 \x01(\x04\x12\x15\n\rlast_sequence\x18\x02 \x01(\x03\"\x82\x01\n\rLatestRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x11\n\tstream_id\x18\x04 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x05 \x01(\x04\x12\x10\n\x08key_hash\x18\x06 \x01(\x06\"U\n\x0eLatestResponse\x12#\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x14.hadron.v1.BatchInfo\x12\x13\n\x06offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_offset\"\xc9\x01\n\x0c\x46\x65tchRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x06 \x01(\r\x12\x11\n\tstream_id\x18\x07 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x08 \x01(\x04\x12 \n\x05\x61\x66ter\x18\t \x01(\x0b\x32\x11.hadron.v1.Ballot\"a\n\rFetchResponse\x12%\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x14.hadron.v1.BatchInfo\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\"\xb4\x01\n\x0eOffsetsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\t\x12\r\n\x05\x61t_ms\x18\x04 \x01(\x03\x12\x11\n\tstream_id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\x12\x13\n\x06\x62\x65\x66ore\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nwith_bytes\x18\x08 \x01(\x08\x42\t\n\x07_before\"\xeb\x01\n\x0fOffsetsResponse\x12\x38\n\npartitions\x18\x01 \x03(\x0b\x32$.hadron.v1.OffsetsResponse.Partition\x1a\x9d\x01\n\tPartition\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x04\x12\x11\n\tat_offset\x18\x04 \x01(\x04\x12!\n\x06\x62\x61llot\x18\x05 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x12\n\x05\x62ytes\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_bytes*8\n\x04\x41\x63ks\x12\x11\n\rACKS_MAJORITY\x10\x00\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x01\x12\x0c\n\x08\x41\x43KS_ALL\x10\x02\x32\xf4\x03\n\x07Streams\x12N\n\x07Produce\x12\x19.hadron.v1.ProduceRequest\x1a\x1a.hadron.v1.ProduceResponse\"\x0c\x90\x82\x19\x01\x98\x82\x19\x01\xa0\x82\x19\x02\x12H\n\x05\x46\x65tch\x12\x17.hadron.v1.FetchRequest\x1a\x18.hadron.v1.FetchResponse\"\x0c\x90\x82\x19\x02\x98\x82\x19\x01\xa0\x82\x19\x01\x12P\n\tProduceIf\x12\x19.hadron.v1.ProduceRequest\x1a\x1a.hadron.v1.ProduceResponse\"\x0c\x90\x82\x19\x04\x98\x82\x19\x01\xa0\x82\x19\x02\x12K\n\x06Latest\x12\x18.hadron.v1.LatestRequest\x1a\x19.hadron.v1.LatestResponse\"\x0c\x90\x82\x19\x05\x98\x82\x19\x01\xa0\x82\x19\x01\x12`\n\rClaimProducer\x12\x1f.hadron.v1.ClaimProducerRequest\x1a .hadron.v1.ClaimProducerResponse\"\x0c\x90\x82\x19\x06\x98\x82\x19\x01\xa0\x82\x19\x02\x12N\n\x07Offsets\x12\x19.hadron.v1.OffsetsRequest\x1a\x1a.hadron.v1.OffsetsResponse\"\x0c\x90\x82\x19\x03\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,24 +37,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMS'].methods_by_name['Produce']._serialized_options = b'\220\202\031\001\230\202\031\001\240\202\031\002'
   _globals['_STREAMS'].methods_by_name['Fetch']._loaded_options = None
   _globals['_STREAMS'].methods_by_name['Fetch']._serialized_options = b'\220\202\031\002\230\202\031\001\240\202\031\001'
+  _globals['_STREAMS'].methods_by_name['ProduceIf']._loaded_options = None
+  _globals['_STREAMS'].methods_by_name['ProduceIf']._serialized_options = b'\220\202\031\004\230\202\031\001\240\202\031\002'
+  _globals['_STREAMS'].methods_by_name['Latest']._loaded_options = None
+  _globals['_STREAMS'].methods_by_name['Latest']._serialized_options = b'\220\202\031\005\230\202\031\001\240\202\031\001'
+  _globals['_STREAMS'].methods_by_name['ClaimProducer']._loaded_options = None
+  _globals['_STREAMS'].methods_by_name['ClaimProducer']._serialized_options = b'\220\202\031\006\230\202\031\001\240\202\031\002'
   _globals['_STREAMS'].methods_by_name['Offsets']._loaded_options = None
   _globals['_STREAMS'].methods_by_name['Offsets']._serialized_options = b'\220\202\031\003\230\202\031\001\240\202\031\001'
-  _globals['_ACKS']._serialized_start=1036
-  _globals['_ACKS']._serialized_end=1092
+  _globals['_ACKS']._serialized_start=1797
+  _globals['_ACKS']._serialized_end=1853
   _globals['_PRODUCEREQUEST']._serialized_start=88
-  _globals['_PRODUCEREQUEST']._serialized_end=232
-  _globals['_PRODUCERESPONSE']._serialized_start=234
-  _globals['_PRODUCERESPONSE']._serialized_end=310
-  _globals['_FETCHREQUEST']._serialized_start=313
-  _globals['_FETCHREQUEST']._serialized_end=514
-  _globals['_FETCHRESPONSE']._serialized_start=516
-  _globals['_FETCHRESPONSE']._serialized_end=613
-  _globals['_OFFSETSREQUEST']._serialized_start=616
-  _globals['_OFFSETSREQUEST']._serialized_end=796
-  _globals['_OFFSETSRESPONSE']._serialized_start=799
-  _globals['_OFFSETSRESPONSE']._serialized_end=1034
-  _globals['_OFFSETSRESPONSE_PARTITION']._serialized_start=877
-  _globals['_OFFSETSRESPONSE_PARTITION']._serialized_end=1034
-  _globals['_STREAMS']._serialized_start=1095
-  _globals['_STREAMS']._serialized_end=1338
+  _globals['_PRODUCEREQUEST']._serialized_end=378
+  _globals['_PRODUCERESPONSE']._serialized_start=381
+  _globals['_PRODUCERESPONSE']._serialized_end=607
+  _globals['_PRODUCERESPONSE_MISMATCH']._serialized_start=519
+  _globals['_PRODUCERESPONSE_MISMATCH']._serialized_end=594
+  _globals['_CLAIMPRODUCERREQUEST']._serialized_start=610
+  _globals['_CLAIMPRODUCERREQUEST']._serialized_end=788
+  _globals['_CLAIMPRODUCERRESPONSE']._serialized_start=790
+  _globals['_CLAIMPRODUCERRESPONSE']._serialized_end=851
+  _globals['_LATESTREQUEST']._serialized_start=854
+  _globals['_LATESTREQUEST']._serialized_end=984
+  _globals['_LATESTRESPONSE']._serialized_start=986
+  _globals['_LATESTRESPONSE']._serialized_end=1071
+  _globals['_FETCHREQUEST']._serialized_start=1074
+  _globals['_FETCHREQUEST']._serialized_end=1275
+  _globals['_FETCHRESPONSE']._serialized_start=1277
+  _globals['_FETCHRESPONSE']._serialized_end=1374
+  _globals['_OFFSETSREQUEST']._serialized_start=1377
+  _globals['_OFFSETSREQUEST']._serialized_end=1557
+  _globals['_OFFSETSRESPONSE']._serialized_start=1560
+  _globals['_OFFSETSRESPONSE']._serialized_end=1795
+  _globals['_OFFSETSRESPONSE_PARTITION']._serialized_start=1638
+  _globals['_OFFSETSRESPONSE_PARTITION']._serialized_end=1795
+  _globals['_STREAMS']._serialized_start=1856
+  _globals['_STREAMS']._serialized_end=2356
 # @@protoc_insertion_point(module_scope)

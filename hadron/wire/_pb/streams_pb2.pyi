@@ -19,30 +19,101 @@ ACKS_LEADER: Acks
 ACKS_ALL: Acks
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index")
+    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index", "expect_offset", "expect_key_offset", "last_sequence")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EXPECT_KEY_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
     acks: Acks
     stream_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    expect_offset: int
+    expect_key_offset: int
+    last_sequence: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_offset: _Optional[int] = ..., expect_key_offset: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
-    __slots__ = ("base_offset", "append_ms", "duplicate")
+    __slots__ = ("base_offset", "append_ms", "duplicate", "mismatch")
+    class Mismatch(_message.Message):
+        __slots__ = ("message", "hint", "expected", "actual")
+        MESSAGE_FIELD_NUMBER: _ClassVar[int]
+        HINT_FIELD_NUMBER: _ClassVar[int]
+        EXPECTED_FIELD_NUMBER: _ClassVar[int]
+        ACTUAL_FIELD_NUMBER: _ClassVar[int]
+        message: str
+        hint: str
+        expected: int
+        actual: int
+        def __init__(self, message: _Optional[str] = ..., hint: _Optional[str] = ..., expected: _Optional[int] = ..., actual: _Optional[int] = ...) -> None: ...
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPEND_MS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     base_offset: int
     append_ms: int
     duplicate: bool
-    def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    mismatch: ProduceResponse.Mismatch
+    def __init__(self, base_offset: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ..., mismatch: _Optional[_Union[ProduceResponse.Mismatch, _Mapping]] = ...) -> None: ...
+
+class ClaimProducerRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "stream_id", "metadata_index", "name", "after", "token")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    stream_id: int
+    metadata_index: int
+    name: str
+    after: int
+    token: bytes
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., name: _Optional[str] = ..., after: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class ClaimProducerResponse(_message.Message):
+    __slots__ = ("claim", "last_sequence")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    claim: int
+    last_sequence: int
+    def __init__(self, claim: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+
+class LatestRequest(_message.Message):
+    __slots__ = ("namespace", "stream", "partition", "stream_id", "metadata_index", "key_hash")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    KEY_HASH_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    stream: str
+    partition: str
+    stream_id: int
+    metadata_index: int
+    key_hash: int
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., key_hash: _Optional[int] = ...) -> None: ...
+
+class LatestResponse(_message.Message):
+    __slots__ = ("batch", "offset")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    batch: _common_pb2.BatchInfo
+    offset: int
+    def __init__(self, batch: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index", "after")

@@ -35,7 +35,7 @@ def test_every_method_says_what_it_needs(each: Method) -> None:
 def test_what_changes_something_is_no_reading() -> None:
     reading = {each.name for each in METHODS.values() if each.scope is Scope.READ}
     assert reading == {
-        *("Fetch", "Offsets", "ListGroups", "DescribeGroup"),
+        *("Fetch", "Latest", "Offsets", "ListGroups", "DescribeGroup"),
         *("ListInstances", "PipelineProgress", "GetObjects", "WatchSchema"),
         *("Topology", "Status", "ListTransactions"),
         "Forward",  # the leader asks for what the call in it needs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.producer import SyncProducer
@@ -37,12 +37,13 @@ from hadron.client.terms.results import (
     Fetched,
     OpenTransaction,
     PartitionOffsets,
+    Receipt,
     TransactionOutcome,
 )
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
 from hadron.model.limits import DEFAULT_MICRO_BATCH
-from hadron.model.record import Deserializer, Record
+from hadron.model.record import Deserializer, Headers, Record
 from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
 from hadron.model.transactions import TransactionId
@@ -79,6 +80,7 @@ class SyncClient(ClientBase):
         max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES,
         delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
         value_serializer: Serializer | None = None,
+        name: str | None = None,
     ) -> SyncProducer:
         """A producer, for use as `with client.producer(...) as producer`.
 
@@ -105,6 +107,11 @@ class SyncClient(ClientBase):
             delivery_timeout_s: after this long without an outcome a record fails.
             value_serializer: called with each value, gives what is sent: bytes, str or anything
                 JSON.
+            name: of a thread, such as "billing-3", for one process at a time: once this one is
+                open, one that was opened before gets `ProducerFencedError`. It has to be claimed
+                at all partitions that the producer may use, so opening waits for their leaders.
+                Records stay in their partitions, and may have a `sequence`, by which those that an
+                earlier process has logged are known: `last_sequence` says where to go on.
         """
         return SyncProducer(
             self._hold,
@@ -121,7 +128,50 @@ class SyncClient(ClientBase):
                 max_buffer_bytes=max_buffer_bytes,
                 delivery_timeout_s=delivery_timeout_s,
                 value_serializer=value_serializer,
+                name=name,
             ),
+        )
+
+    def send(
+        self,
+        stream: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+    ) -> Receipt:
+        """Publish one record and wait until a majority has it, by a producer that the client keeps
+        for the stream. Arguments and errors are those of `SyncProducer.send`.
+
+        Args:
+            expect_offset: log the record at this offset of its partition, or not at all: what has
+                come before it is all known.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
+
+        Raises `OffsetMismatchError`, with `.actual`, when that is not so, and it is not in the log.
+        """
+        return self._call(
+            lambda client: client.send(
+                stream,
+                value,
+                key=key,
+                type=type,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+                id=id,
+                partition=partition,
+                timestamp=timestamp,
+                expect_offset=expect_offset,
+                expect_key_offset=expect_key_offset,
+            )
         )
 
     def subscribe(
@@ -297,6 +347,20 @@ class SyncClient(ClientBase):
             )
         )
 
+    def latest(
+        self, stream: str, key: bytes | str, *, partition: str | None = None
+    ) -> Record | None:
+        """The latest record with this key, of a stream declared with `keys: indexed`; None where
+        none is kept. It is so when the leader answers; `expect_key_offset` of `send` holds what
+        is written then to it.
+
+        Args:
+            partition: where to look; None is where the key's records go by themselves.
+
+        Raises `RequestError` for a stream whose keys are not indexed.
+        """
+        return self._call(lambda client: client.latest(stream, key, partition=partition))
+
     def offsets(
         self,
         stream: str,
@@ -321,6 +385,7 @@ class SyncClient(ClientBase):
         partitions: str | Sequence[str] | None = None,
         retention: Mapping[str, str] | None = None,
         description: str = "",
+        keys: Literal["", "indexed"] = "",
     ) -> SchemaObject:
         """Declare a stream in the client's namespace; one that is there already is returned.
 
@@ -328,12 +393,14 @@ class SyncClient(ClientBase):
             partitions: the replica sets, by name, on which it has one; None is the cluster's only
                 one, and `RequestError` where it has several.
             retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+            keys: "indexed" keeps the latest record of each key known, for `latest` and
+                `expect_key_offset`.
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
         return self._call(
             lambda client: client.create_stream(
-                name, partitions=partitions, retention=retention, description=description
+                name, partitions=partitions, retention=retention, description=description, keys=keys
             )
         )
 
@@ -462,6 +529,69 @@ class SyncClient(ClientBase):
             )
         )
 
+    def transaction(
+        self,
+        *,
+        driver: str | None = None,
+        partitioner: Literal["key", "round_robin"] = "key",
+        region: str | None = None,
+        codec: Literal["none", "zstd"] = "none",
+        value_serializer: Serializer | None = None,
+    ) -> SyncTransaction:
+        """Records and acknowledgements at any partitions, all done or none, for use as
+        `with client.transaction() as tx`.
+
+        Args:
+            driver: the replica set whose leader decides, and knows the outcome; None is that of the
+                first statement.
+            partitioner, region, codec, value_serializer: as `producer` has them. Records stay
+                where they belong: while a partition is away the transaction fails.
+        """
+        return SyncTransaction(
+            self._hold,
+            lambda client: client.transaction(
+                driver=driver,
+                partitioner=partitioner,
+                region=region,
+                codec=codec,
+                value_serializer=value_serializer,
+            ),
+        )
+
+    def outcome(self, transaction: str | TransactionId) -> TransactionOutcome:
+        """What became of a transaction, as its driver's replica set knows for 24 hours: after a
+        `CommitUnknownError`, by its `.transaction`. One of this client's that is not decided by
+        then never is. Raises `PeerError` while that replica set does not answer.
+        """
+        return self._call(lambda client: client.outcome(transaction))
+
+    def transactions(
+        self, replica_set: str | None = None, *, within_s: float | None = None
+    ) -> list[OpenTransaction]:
+        """Transactions that are not over, as the leader of a replica set has them, or all leaders
+        do: those that it drives, then those that others drive there. Raises `IncompleteError` as
+        `groups` does.
+        """
+        return self._call(lambda client: client.transactions(replica_set, within_s=within_s))
+
+    def resolve_transaction(
+        self,
+        transaction: str | TransactionId,
+        act: Literal["roll_back", "give_up", "force_commit", "force_abort"] = "roll_back",
+        *,
+        participant: str | None = None,
+    ) -> None:
+        """An operator's act, for when a replica set is lost for good.
+
+        "roll_back" ends one that is not decided, and is safe. The others may tear a transaction
+        (PROTOCOL E4): "give_up" has its driver wait no more for `participant`, "force_commit" and
+        "force_abort" end at `participant` what a lost driver has left there. Raises `RequestError`
+        where there is nothing to resolve.
+        """
+        self._call(
+            lambda client: client.resolve_transaction(transaction, act, participant=participant)
+        )
+
     def pipeline_progress(
         self, name: str = "", *, within_s: float | None = None
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
@@ -566,69 +696,6 @@ class SyncClient(ClientBase):
             lambda client: client.fail_stages(
                 pipeline_id, stage, instance_ids, attempts, created_ms, reason
             )
-        )
-
-    def transaction(
-        self,
-        *,
-        driver: str | None = None,
-        partitioner: Literal["key", "round_robin"] = "key",
-        region: str | None = None,
-        codec: Literal["none", "zstd"] = "none",
-        value_serializer: Serializer | None = None,
-    ) -> SyncTransaction:
-        """Records and acknowledgements at any partitions, all done or none, for use as
-        `with client.transaction() as tx`.
-
-        Args:
-            driver: the replica set whose leader decides, and knows the outcome; None is that of the
-                first statement.
-            partitioner, region, codec, value_serializer: as `producer` has them. Records stay
-                where they belong: while a partition is away the transaction fails.
-        """
-        return SyncTransaction(
-            self._hold,
-            lambda client: client.transaction(
-                driver=driver,
-                partitioner=partitioner,
-                region=region,
-                codec=codec,
-                value_serializer=value_serializer,
-            ),
-        )
-
-    def outcome(self, transaction: str | TransactionId) -> TransactionOutcome:
-        """What became of a transaction, as its driver's replica set knows for 24 hours: after a
-        `CommitUnknownError`, by its `.transaction`. One of this client's that is not decided by
-        then never is. Raises `PeerError` while that replica set does not answer.
-        """
-        return self._call(lambda client: client.outcome(transaction))
-
-    def transactions(
-        self, replica_set: str | None = None, *, within_s: float | None = None
-    ) -> list[OpenTransaction]:
-        """Transactions that are not over, as the leader of a replica set has them, or all leaders
-        do: those that it drives, then those that others drive there. Raises `IncompleteError` as
-        `groups` does.
-        """
-        return self._call(lambda client: client.transactions(replica_set, within_s=within_s))
-
-    def resolve_transaction(
-        self,
-        transaction: str | TransactionId,
-        act: Literal["roll_back", "give_up", "force_commit", "force_abort"] = "roll_back",
-        *,
-        participant: str | None = None,
-    ) -> None:
-        """An operator's act, for when a replica set is lost for good.
-
-        "roll_back" ends one that is not decided, and is safe. The others may tear a transaction
-        (PROTOCOL E4): "give_up" has its driver wait no more for `participant`, "force_commit" and
-        "force_abort" end at `participant` what a lost driver has left there. Raises `RequestError`
-        where there is nothing to resolve.
-        """
-        self._call(
-            lambda client: client.resolve_transaction(transaction, act, participant=participant)
         )
 
 

@@ -45,6 +45,9 @@ class SyncProducer(ProducerBase):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+        sequence: int | None = None,
     ) -> Receipt:
         """Publish one record and wait until it is as durable as the producer's `acks` asks.
 
@@ -61,15 +64,33 @@ class SyncProducer(ProducerBase):
             partition: where it goes and stays, whatever its key and the producer's `failover`;
                 one of those that the producer may use.
             timestamp: event time as a datetime with its time zone, in place of `timestamp_ms`.
+            expect_offset: log it at this offset of its partition, or not at all.
+            expect_key_offset: log it when the latest record with its key is at this offset (-1:
+                there is none), or not at all; of a stream declared with `keys: indexed`.
+            sequence: of a producer with a name: a number of the program's own, such as where in a
+                file the record stood, which rises within a partition. What the name has logged is
+                not logged again: its receipt is a `duplicate` at offset -1.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: nothing was sent.
+            OffsetMismatchError: what was expected is not so, and it is not in the log.
+            ProducerFencedError: another producer was opened with this one's name.
             OutcomeUnknownError: the delivery timeout passed and it may or may not be in the log.
             DeadlineExceededError: the delivery timeout passed and it is not in the log.
             RequestError: the cluster refused it.
         """
         return (self._lazy.core or self._lazy.get()).send(
-            value, key, type, timestamp_ms, headers, id, partition, timestamp
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
+            sequence,
         )
 
     def send_soon(
@@ -83,13 +104,26 @@ class SyncProducer(ProducerBase):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
+        sequence: int | None = None,
     ) -> SyncPending:
         """Publish one record and return once it is buffered; waits only while the buffer is full.
 
         Arguments and errors are those of `send`; what happens later is told by `SyncPending.wait`.
         """
         return (self._lazy.core or self._lazy.get()).send_soon(
-            value, key, type, timestamp_ms, headers, id, partition, timestamp
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
+            sequence,
         )
 
     def send_many(self, values: Iterable[Any]) -> list[BatchReceipt]:
@@ -118,3 +152,16 @@ class SyncProducer(ProducerBase):
         Raises the first failure that nobody has seen.
         """
         (self._lazy.core or self._lazy.get()).flush()
+
+    def last_sequence(self) -> int:
+        """Of a producer with a name: up to here all is in the log that its program has given, in
+        this process or in those before; -1 is nothing. The lowest of the partitions': whoever goes
+        on behind it gives again what some have, and they do not log that again.
+
+        Raises `RequestError` without a name.
+        """
+        return (self._lazy.core or self._lazy.get()).last_sequence()
+
+    def last_sequences(self) -> dict[str, int]:
+        """By partition, the last sequence that is in the log there; -1 for none."""
+        return (self._lazy.core or self._lazy.get()).last_sequences()

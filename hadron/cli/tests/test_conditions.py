@@ -1,0 +1,32 @@
+"""Conditions and the latest record of a key, from the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.cli.tests.test_live import good, run
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def test_a_record_on_a_condition() -> None:
+    good("create", "stream", "accounts", "--keys", "indexed")
+    assert "keys: indexed" in good("get", "stream", "accounts", "-o", "yaml")
+    publish = ("pub", "accounts", "--key", "anna")
+    good(*publish, "+5", "--expect-key-offset", "-1")
+    refused = run(*publish, "+7", "--expect-key-offset", "-1")
+    assert refused.returncode != 0
+    assert "is at offset 0, and there should be none" in refused.stderr
+    good(*publish, "+7", "--expect-key-offset", "0", "--expect-offset", "1")
+    assert good("read", "accounts", "--latest-of", "anna") == "+7\n"
+    assert good("read", "accounts", "--latest-of", "anna", "-f", "%o %k\\n") == "1 anna\n"
+    nobody = run("read", "accounts", "--latest-of", "bert")
+    assert nobody.returncode != 0
+    assert "no record with the key 'bert'" in nobody.stderr
+
+
+def test_what_makes_no_sense() -> None:
+    several = run("pub", "accounts", "a", "b", "--expect-offset", "1")
+    assert "a condition is for one VALUE" in several.stderr
+    both = run("read", "accounts", "--latest-of", "k", "--limit", "1")
+    assert "--latest-of is one record" in both.stderr

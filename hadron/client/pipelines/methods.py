@@ -1,0 +1,107 @@
+"""What a client offers about pipelines: a part of `Client`, which would be too long with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hadron.client.pipelines.calls import PipelineCalls
+from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, StageRun
+from hadron.client.terms.opening import Opening
+from hadron.model.limits import DEFAULT_MICRO_BATCH
+from hadron.wire.messages import pipelines_pb2
+
+
+class PipelineMethods:
+    """Its methods are those of `Client`."""
+
+    _pipelines: PipelineCalls
+
+    async def pipeline_progress(
+        self, name: str = "", *, within_s: float | None = None
+    ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+        """Counts of instances and stages of one pipeline, or of all. Raises `IncompleteError` as
+        `groups` does."""
+        return await self._pipelines.progress(name, within_s)
+
+    async def instances(
+        self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
+    ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
+        """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
+        return await self._pipelines.instances(pipeline, status, after_id, limit)
+
+    async def retry_instances(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None = None,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Let failed instances of a pipeline run again; returns how many do.
+
+        What was done of them stays: only the stages that failed run again, with the attempts that
+        they are declared to have. It may be repeated: instances that were retried already and have
+        not failed again are passed over.
+
+        Args:
+            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            on_progress: called after each step with how many it were so far.
+
+        Raises `NotFoundError` for a pipeline or an instance that does not exist, `RequestError`
+        for one that has not failed; of its step nothing was done then, earlier ones stand.
+        """
+        return await self._pipelines.retry(pipeline, instance_ids, on_progress)
+
+    def run_stages(
+        self,
+        pipeline: str,
+        *,
+        engine: str = "spark",
+        stages: Sequence[str] = (),
+        max_batch: int = DEFAULT_MICRO_BATCH,
+        credit: int = DEFAULT_CREDIT,
+    ) -> Opening[StageRun]:
+        """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
+
+        Args:
+            stages: which ones this runner can run; none means all of `engine`.
+            max_batch: invocations per micro-batch, at most.
+            credit: micro-batches that come before the first `grant`.
+        """
+        return self._pipelines.run(pipeline, engine, stages, max_batch, credit)
+
+    async def complete_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        batch: bytes | None,
+        partition: str = "",
+    ) -> pipelines_pb2.CompleteStagesResponse:
+        """Commit outputs and completions together, all or none.
+
+        Args:
+            attempts, created_ms: of the invocations, in the order of `instance_ids`.
+            batch: one encoded record batch with one output per instance in the same order; None
+                for a stage without an output.
+            partition: of the outputs; "" is the pipeline's own replica set.
+
+        Returns:
+            The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
+        """
+        return await self._pipelines.complete(
+            pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
+        )
+
+    async def fail_stages(
+        self,
+        pipeline_id: int,
+        stage: str,
+        instance_ids: Sequence[int],
+        attempts: Sequence[int],
+        created_ms: Sequence[int],
+        reason: str,
+    ) -> None:
+        """These attempts failed; the stage's retry policy decides what follows."""
+        await self._pipelines.fail(pipeline_id, stage, instance_ids, attempts, created_ms, reason)

@@ -1,0 +1,305 @@
+"""Producers of a stream's partition: how far each has come, its last batches, and the names that
+some of them have (PROTOCOL D1, D6).
+
+Safety rule: a batch is logged once. It follows what its producer has logged, or it is one of the
+last few, which gets the first answer again, or it is refused. A name is one producer's: its id is
+made of the name, and whoever claims it gets a higher producer epoch than anybody before, which
+shuts the others out from that entry on.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from hadron.model.batch import NO_SEQUENCE, producer_id_of
+from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
+from hadron.model.limits import (
+    MAX_PRODUCER_NAMES,
+    PRODUCER_IDLE_MS,
+    PRODUCER_NAME_IDLE_MS,
+    PRODUCER_WINDOW,
+)
+from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
+from hadron.state import slices
+from hadron.state.machine import Command, Context, Feature, NoChange
+from hadron.state.names import label_of
+
+PRODUCER: Final = PREFIX + "producer"
+PRODUCER_NAME: Final = PREFIX + "producer_name"
+_STREAM_PARTITION: Final = PREFIX + "stream_partition"
+
+_TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {PRODUCER}(
+    stream_id INTEGER NOT NULL,
+    producer_id BLOB NOT NULL,
+    producer_epoch INTEGER NOT NULL,
+    next_sequence INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,
+    recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
+    PRIMARY KEY (stream_id, producer_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {PRODUCER_NAME}(
+    stream_id INTEGER NOT NULL,
+    producer_id BLOB NOT NULL,          -- made of the name; it is in {PRODUCER}, too
+    name TEXT NOT NULL,
+    claim INTEGER NOT NULL,             -- lsn of the latest: the producer epoch of who has it
+    token BLOB NOT NULL,                -- of whoever claimed it then, and may ask again
+    last_sequence INTEGER NOT NULL,     -- that its program has given; -1: none
+    PRIMARY KEY (stream_id, producer_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+_SET: Final = (
+    f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
+    " last_ms = excluded.last_ms, recent = excluded.recent"
+)
+_GET: Final = (
+    f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
+    " WHERE stream_id = ? AND producer_id = ?"
+)
+_EVICT: Final = (
+    f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ? AND producer_id NOT IN"
+    f" (SELECT producer_id FROM {PRODUCER_NAME} n WHERE n.stream_id = {PRODUCER}.stream_id)"
+)
+_OWNED: Final = tuple(
+    slices.Owned(table, "stream_id, producer_id", "stream_id = ?")
+    for table in (PRODUCER, PRODUCER_NAME)
+)
+_GET_NAME: Final = (
+    f"SELECT claim, token, last_sequence, name FROM {PRODUCER_NAME}"
+    " WHERE stream_id = ? AND producer_id = ?"
+)
+_SET_NAME: Final = (
+    f"INSERT INTO {PRODUCER_NAME} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " claim = excluded.claim, token = excluded.token"
+)
+_SET_LAST: Final = (
+    f"UPDATE {PRODUCER_NAME} SET last_sequence = ? WHERE stream_id = ? AND producer_id = ?"
+)
+_IDLE_NAMES: Final = (
+    f"SELECT n.producer_id FROM {PRODUCER_NAME} n JOIN {PRODUCER} p USING (stream_id, producer_id)"
+    " WHERE n.stream_id = ? AND p.last_ms < ?"
+)
+
+_EVICTS: Final = 0
+"""Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
+the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
+a bad die: commands of two kinds that take turns have one parity each.)"""
+
+_MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
+"""SQLite's largest integer."""
+
+
+NO_CLAIM: Final = 0
+"""Of a name that nobody has claimed."""
+
+
+class ClaimProducer(Command, frozen=True, array_like=True, tag=41):
+    """Give a name to whoever asks, and shut out who has it.
+
+    Attributes:
+        after: the claim that is known to be the latest. One that comes late finds another there,
+            and shuts nobody out.
+        token: random, of this one claim: who repeats it, because the answer was lost, has it.
+    """
+
+    stream_id: int
+    name: str
+    after: int
+    token: bytes
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True):
+    """A name's latest claim: the producer epoch of who made it; and the last sequence that its
+    program has given to a record which is in the log here, -1 for none."""
+
+    claim: int
+    last_sequence: int
+
+
+class Appended(msgspec.Struct, frozen=True, array_like=True):
+    """Where a batch went: the result of `AppendBatch`, and what dedupe remembers of it."""
+
+    base_offset: int
+    count: int
+    append_ms: int
+    sequence: int = NO_SEQUENCE
+    duplicate: bool = False
+
+
+class Numbered(Protocol):
+    """A batch that its producer has numbered, as its command tells of it."""
+
+    @property
+    def stream_id(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def producer_id(self) -> bytes: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def sequence(self) -> int: ...
+
+
+_encode_recent = msgspec.msgpack.Encoder().encode
+_decode_recent = msgspec.msgpack.Decoder(list[Appended]).decode
+
+
+def check(context: Context, batch: Numbered) -> list[Appended]:
+    """Return the producer's recent batches, or say that this one is known or does not follow."""
+    if batch.producer_epoch > _MAX_PRODUCER_EPOCH:
+        raise SequenceError(
+            f"producer epoch {batch.producer_epoch} is over the limit of {_MAX_PRODUCER_EPOCH}"
+        )
+    row = context.db.execute(_GET, (batch.stream_id, batch.producer_id)).fetchone()
+    name = batch.producer_id.hex()
+    if row is None or batch.producer_epoch > row[0]:
+        if batch.sequence != 0:
+            raise SequenceError(
+                f"producer {name} is not known here but continues at sequence {batch.sequence}",
+                "its state was evicted or lost; start a new producer",
+            )
+        return []
+    epoch, next_sequence, packed = row
+    if batch.producer_epoch < epoch:
+        named = context.db.execute(_GET_NAME, (batch.stream_id, batch.producer_id)).fetchone()
+        if named is not None:
+            raise fenced(named[3], context.place)
+        raise SequenceError(
+            f"producer {name} has epoch {batch.producer_epoch}, a newer one has {epoch}",
+            "another process took over this producer's name",
+        )
+    recent = _decode_recent(packed)
+    if batch.sequence == next_sequence:
+        return recent
+    for known in recent:
+        if known.sequence == batch.sequence and known.count == batch.count:
+            raise NoChange(msgspec.structs.replace(known, duplicate=True))
+    raise SequenceError(
+        f"producer {name} sent sequence {batch.sequence}, expected {next_sequence}",
+        "a batch before it was refused or lost; start a new producer",
+    )
+
+
+def note(context: Context, batch: Numbered, recent: list[Appended], appended: Appended) -> None:
+    """Remember a batch behind those that `check` has returned."""
+    recent.append(appended)
+    context.db.execute(
+        _SET,
+        (
+            batch.stream_id,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.sequence + batch.count,
+            context.now_ms,
+            _encode_recent(recent[-PRODUCER_WINDOW:]),
+        ),
+    )
+    if batch.sequence == 0 and batch.producer_id[0] == _EVICTS:
+        context.db.execute(_EVICT, (batch.stream_id, context.now_ms - PRODUCER_IDLE_MS))
+
+
+def fenced(name: str, place: str) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"producer {name!r} was opened again, and that one has the name {place} now",
+        "a name is for one process at a time: let this one end, or give it another name",
+    )
+
+
+def claim_of(db: Database, stream_id: int, name: str) -> Claimed:
+    """A name's latest claim; `NO_CLAIM` for one that is not known."""
+    row = db.execute(_GET_NAME, (stream_id, producer_id_of(name))).fetchone()
+    return Claimed(row[0], row[2]) if row is not None else Claimed(NO_CLAIM, NO_SEQUENCE)
+
+
+def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
+    """Raises `ProducerFencedError` when somebody else has claimed the name since, or it was
+    forgotten, `NotFoundError` when the stream has no partition here, and `RequestError` when there
+    are too many names."""
+    db, stream_id, producer_id = context.db, command.stream_id, producer_id_of(command.name)
+    here = db.execute(f"SELECT 1 FROM {_STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
+    if here.fetchone() is None:
+        raise NotFoundError(f"{label_of(db, stream_id)} has no partition {context.place}")
+    row = db.execute(_GET_NAME, (stream_id, producer_id)).fetchone()
+    claim, token, last_sequence, _ = row or (NO_CLAIM, b"", NO_SEQUENCE, "")
+    if row is not None and token == command.token:
+        raise NoChange(Claimed(claim, last_sequence))
+    if command.after != claim:
+        raise fenced(command.name, context.place)
+    if row is None:
+        _make_room(context, stream_id)
+    # The entry's number: higher than any before, also where the name was forgotten in between.
+    claim = context.lsn
+    db.execute(
+        _SET_NAME, (stream_id, producer_id, command.name, claim, command.token, last_sequence)
+    )
+    db.execute(_SET, (stream_id, producer_id, claim, 0, context.now_ms, _encode_recent([])))
+    return Claimed(claim, last_sequence)
+
+
+def _make_room(context: Context, stream_id: int) -> None:
+    """Forget names that were idle for long; raises `RequestError` where the others are too many."""
+    db = context.db
+    idle = db.execute(_IDLE_NAMES, (stream_id, context.now_ms - PRODUCER_NAME_IDLE_MS)).fetchall()
+    for (producer_id,) in idle:
+        for table in (PRODUCER, PRODUCER_NAME):
+            db.execute(
+                f"DELETE FROM {table} WHERE stream_id = ? AND producer_id = ?",
+                (stream_id, producer_id),
+            )
+    row = db.execute(
+        f"SELECT count(*) FROM {PRODUCER_NAME} WHERE stream_id = ?", (stream_id,)
+    ).fetchone()
+    assert row is not None
+    if row[0] >= MAX_PRODUCER_NAMES:
+        raise RequestError(
+            f"{label_of(db, stream_id)} knows {row[0]} names of producers {context.place}, and "
+            f"{MAX_PRODUCER_NAMES} are the most",
+            "name producers by their task, so that the next process has the name again; one that "
+            f"is idle for {PRODUCER_NAME_IDLE_MS // (24 * 3600 * 1000)} days is forgotten",
+        )
+
+
+def note_last(context: Context, batch: Numbered, last_sequence: int) -> None:
+    """The program of a named producer has given its last record this sequence. Raises
+    `RequestError` where it does not rise."""
+    row = context.db.execute(_GET_NAME, (batch.stream_id, batch.producer_id)).fetchone()
+    if row is None:
+        raise RequestError(
+            f"the sequence {last_sequence} was given by a producer that has no name here",
+            "open the producer with a name",
+        )
+    if last_sequence <= row[2]:
+        raise RequestError(
+            f"producer {row[3]!r} gives the sequence {last_sequence} where it was at {row[2]}",
+            "sequences rise within a partition",
+        )
+    context.db.execute(_SET_LAST, (last_sequence, batch.stream_id, batch.producer_id))
+
+
+def _close(context: Context, stream_id: int) -> bool:
+    left = context.db.execute(f"SELECT 1 FROM {PRODUCER} WHERE stream_id = ? LIMIT 1", (stream_id,))
+    return left.fetchone() is not None
+
+
+def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
+    rows = slices.delete_some(context.db, _OWNED, stream_id, portion.rows)
+    return slices.Dropped(rows, is_done=rows < portion.rows)
+
+
+FEATURE: Final = Feature(
+    name="producers",
+    tables=_TABLES,
+    commands={ClaimProducer: apply_claim_producer},
+    deleted={"Stream": _close},
+    leftovers={"Stream": _drop_some},
+)
