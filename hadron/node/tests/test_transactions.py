@@ -118,6 +118,28 @@ async def test_one_set_alone_needs_one_entry(tmp_path: Path, clock: MockClock) -
             assert await client.commit() == {}
 
 
+async def test_records_bring_their_keys_to_a_stream_with_an_index(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        spec = StreamSpec(partitions=(EU, US), keys="indexed")
+        async with cluster.client() as client:
+            await client.apply([SchemaObject(kind="Stream", name="s", spec=spec)])
+            stream_id = (await client.stream("s")).id
+            for name in (EU, US):
+                await client.offsets("s", partition=name)
+            async with driving(cluster, EU) as driver:
+                done = await driver.commit(
+                    publish(EU, stream_id, b"a", key="k"), publish(US, stream_id, b"b", key="k")
+                )
+                assert done == {EU: [0], US: [0]}
+            for name, value in ((EU, b"a"), (US, b"b")):
+                found = await client.latest("s", "k", partition=name)
+                assert found is not None
+                assert found.value == value
+        await until_over(cluster)
+
+
 async def test_a_third_set_may_drive(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         ids = await make_streams(cluster)

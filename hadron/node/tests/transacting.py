@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.model.batch_building import encode_values
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.record import NewRecord
 from hadron.model.transactions import TransactionId
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.controller import Controller
@@ -45,8 +46,11 @@ Stated = tuple[transactions_pb2.Statement, bytes]
 """A statement with its batch."""
 
 
-def publish(replica_set: str, stream_id: int, *values: bytes) -> Stated:
-    batch = encode_values(values, 1)
+def publish(replica_set: str, stream_id: int, *values: bytes, key: str | None = None) -> Stated:
+    builder = BatchBuilder()
+    for value in values:
+        builder.add(NewRecord(value, key=key), 1)
+    batch = builder.build()
     return (
         Statement(
             replica_set=replica_set,
