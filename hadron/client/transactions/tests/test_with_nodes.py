@@ -10,7 +10,13 @@ import pytest
 import trio
 
 from hadron.client import Client
-from hadron.model.errors import CommitUnknownError, HadronError, NotFoundError, RequestError
+from hadron.model.errors import (
+    CommitUnknownError,
+    ConflictError,
+    HadronError,
+    NotFoundError,
+    RequestError,
+)
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.testing.nodes import Cluster, running_cluster
 
@@ -105,10 +111,11 @@ async def test_what_is_refused_is_told_and_nothing_of_it_is_done(tmp_path: Path)
 
                 await eventually(is_there)
                 second._is_acked = False
-                with pytest.raises(RequestError):  # noqa: PT012
+                with pytest.raises(ConflictError, match=tx.id) as caught:  # noqa: PT012
                     async with client.transaction(driver=US) as other:
                         await other.ack(second)
                         await other.publish("us", b"never")
+                assert caught.value.retryable
         with pytest.raises(NotFoundError, match="'nowhere'"):  # noqa: PT012
             async with client.transaction() as tx:
                 await tx.publish("us", b"never")
