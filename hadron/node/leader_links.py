@@ -335,21 +335,29 @@ class _Link:
         wires.introduce(connection)
         over = trio.Event()
         refusal: HadronError | None = None
+        call: _Any | None = None
 
         def say(messages: Sequence[_Wired], bodies: Sequence[Body]) -> None:
+            assert call is not None
             call.send(transactions_pb2.CoordinateRequest(messages=messages), bodies)
 
+        def close(_: HadronError) -> None:
+            assert call is not None
+            call.cancel()
+
         def on_message(event: transactions_pb2.CoordinateEvent, attachment: memoryview) -> None:
+            assert call is not None
             if call not in self._ways:
                 self._backoff.reset()
-                self.use(call, _Way(say, lambda _: call.cancel()))
+                self.use(call, _Way(say, close))
             links.hear(self.name, event.messages, attachment)
             owed.append(event.ByteSize() + len(attachment))
             has_heard.set()
 
         def on_end(error: HadronError | None) -> None:
+            # A connection that breaks while the call is made ends it before it has come back.
             nonlocal refusal
-            if call in self._ways:
+            if call is not None and call in self._ways:
                 self.ended(call, error)
             else:
                 refusal = error or ConnectionLostError(f"{connection.peer} has ended the call")
