@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from hadron.model.errors import CorruptionError
 from hadron.sim.evidence.evidence import Contents, Evidence, Violation
@@ -50,7 +50,10 @@ def _groups(evidence: Evidence) -> dict[tuple[str, str], _Group]:
         if stream is not None:
             heard = _heard(evidence, stream, row.name)
             now = heard.generations.get(row.group_id) if heard is not None else None
-            start = now.start if now is not None else _start(evidence, row)
+            if now is not None:
+                start = now.start
+            else:
+                start = _start(evidence, row, is_heard=heard is not None)
             found[stream, row.name] = _Group(row, stream, evidence.contents(stream), start, now)
     return found
 
@@ -61,17 +64,19 @@ def _heard(evidence: Evidence, stream: str, name: str) -> Group | None:
     return next((group for key, group in groups if (key[0], key[2]) == (stream, name)), None)
 
 
-def _start(evidence: Evidence, row: GroupRow) -> int:
-    """The floor that the group was created with; 0 where the log does not tell any more."""
+def _start(evidence: Evidence, row: GroupRow, *, is_heard: bool) -> int:
+    """The floor that a group was created with, or reset to, which no leader has served since. Where
+    the log does not tell any more it stands there still, if leaders were listened to; else it is
+    taken for 0."""
     entry = evidence.reference.log.get(row.group_id)
     if entry is not None:
         try:
             command = MACHINE.decode(entry.command)
         except CorruptionError:
-            return 0
+            command = None
         if isinstance(command, CreateGroup | ResetGroup):
             return command.floor
-    return 0
+    return row.floor if is_heard else 0
 
 
 def _offsets(settle: Settle) -> Iterator[int]:
@@ -86,7 +91,7 @@ def groups_stay(evidence: Evidence) -> Iterator[Violation]:
         if group.is_ephemeral or stream not in evidence.streams:
             continue
         evidence.judged["groups_stay"] += 1
-        if (stream, name) not in known and _deletion(evidence, name, 0) is None:
+        if (stream, name) not in known and _change(evidence, name, 0, ("delete",)) is None:
             yield Violation("groups_stay", f"group {name} of {stream} is gone, nobody deleted it")
 
 
@@ -162,14 +167,15 @@ def everything_is_delivered(evidence: Evidence) -> Iterator[Violation]:
             first, given = group.start, delivered.get((stream, name), set())
             if group.now is not None:
                 given = set(group.now.given)
-            if group.now is not None and group.now.began > drained.at:
-                continue  # Reset since then.
+            if _is_another_since(evidence, group, drained.at):
+                yield from _drained_too_early(evidence, drained, stream, end)
+                continue
         elif ephemeral := _ephemeral(evidence, name, stream):
             stream, latest = ephemeral.key[0], ephemeral.latest
             if latest.generation.began > drained.at:
                 continue  # Reset since then, or served by another leader.
             first, given = latest.serve.floor, ephemeral.sent | set(latest.generation.given)
-        elif deletion := _deletion(evidence, name, drained.at):
+        elif deletion := _change(evidence, name, drained.at, ("delete",)):
             yield from _drained_too_early(evidence, drained, deletion.stream, end)
             continue
         else:
@@ -209,13 +215,25 @@ def _ephemeral(evidence: Evidence, name: str, stream: str) -> Group | None:
     )
 
 
-def _deletion(evidence: Evidence, name: str, after: int) -> Regroup | None:
-    """Of a group, one that may have come to pass after a moment."""
+def _is_another_since(evidence: Evidence, group: _Group, at: int) -> bool:
+    """Whether the group may have been reset, or deleted and made anew, after a moment: then what it
+    was given before is not what it lacks now. Leaders are not heard of that before a member comes.
+    """
+    if group.now is not None:
+        return group.now.began > at
+    return _change(evidence, group.row.name, at, ("reset", "delete")) is not None
+
+
+def _change(
+    evidence: Evidence, name: str, after: int, kinds: tuple[Literal["reset", "delete"], ...]
+) -> Regroup | None:
+    """Of a group, one of these kinds that may have come to pass after a moment."""
     return next(
         (
             each
             for each in evidence.history.of(Regroup)
-            if (each.group, each.what) == (name, "delete")
+            if each.group == name
+            and each.what in kinds
             and each.outcome != "refused"
             and (each.outcome == "unknown" or each.ended > after)
         ),

@@ -165,7 +165,9 @@ class Scene:
 
     # --- what leaders do ------------------------------------------------------------------------
 
-    def serve(self, *members: str, most: int = 10, incarnation: int = 1, **options: Any) -> None:
+    def serve(
+        self, *members: str, floor: int = 0, most: int = 10, incarnation: int = 1, **options: Any
+    ) -> None:
         """A leader begins to serve the group, and these members join, 1 and so on."""
         self._driver += 1
         self.history.note(
@@ -178,7 +180,7 @@ class Scene:
                 group_id=self.group_id,
                 epoch=1,
                 incarnation=incarnation,
-                floor=0,
+                floor=floor,
                 **options,
             )
         )

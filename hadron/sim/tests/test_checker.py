@@ -258,6 +258,16 @@ def never_delivered(scene: Scene) -> None:
     scene.history.event("drained", "g", "2")
 
 
+def never_delivered_since_a_reset(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group(floor=1)
+    reset = scene.history.regroup("o0", "g", STREAM, PARTITION, "reset", "earliest")
+    scene.reset(0)
+    scene.history.ok(reset)
+    scene.deliver(1, "b")
+    scene.history.event("drained", "g", "2")
+
+
 def drained_too_early(scene: Scene) -> None:
     scene.publish("a", "b")
     scene.group()
@@ -274,6 +284,15 @@ def group_deleted_and_drained_later(scene: Scene) -> None:
     scene.publish("a")
     scene.history.ok(scene.history.regroup("o0", "g", STREAM, PARTITION, "delete"))
     scene.history.event("drained", "g", "1")
+
+
+def drained_too_early_and_reset(scene: Scene) -> None:
+    scene.publish("a", "b")
+    scene.group(floor=1)
+    scene.history.event("drained", "g", "1")
+    reset = scene.history.regroup("o0", "g", STREAM, PARTITION, "reset", "earliest")
+    scene.reset(0)
+    scene.history.ok(reset)
 
 
 def drained_too_early_and_deleted(scene: Scene) -> None:
@@ -554,7 +573,9 @@ CASES: list[tuple[Spoil, str]] = [
     (lost_ack, "confirmed_acks_stay"),
     (ack_of_nobody, "nothing_acknowledged_by_nobody"),
     (never_delivered, "everything_is_delivered"),
+    (never_delivered_since_a_reset, "everything_is_delivered"),
     (drained_too_early, "everything_is_delivered"),
+    (drained_too_early_and_reset, "everything_is_delivered"),
     (group_gone, "everything_is_delivered"),
     (group_deleted_and_drained_later, "everything_is_delivered"),
     (drained_too_early_and_deleted, "everything_is_delivered"),
@@ -698,6 +719,35 @@ def test_a_group_that_was_drained_may_be_deleted_meanwhile(scene: Scene, ends: b
     if ends:
         scene.history.ok(deletion)
     assert scene.broken() == set()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_group_that_was_drained_may_be_reset_meanwhile(scene: Scene, ends: bool) -> None:
+    # Seed 4008: it had been drained from 1 on, and nobody joined any more after it was at 0 again.
+    scene.publish("a", "b")
+    scene.group(floor=1)
+    scene.serve("c2/m1", floor=1)
+    scene.assign(1, 1)
+    scene.deliver(1, "b")
+    scene.ack((1, 1))
+    scene.history.event("drained", "g", "2")
+    reset = scene.history.regroup("o0", "g", STREAM, PARTITION, "reset", "earliest")
+    scene.reset(0)
+    if ends:
+        scene.history.ok(reset)
+    assert scene.broken() == set()
+
+
+def test_where_a_group_was_reset_to_may_have_left_the_log(scene: Scene) -> None:
+    # And nobody has joined since: where it stands is where it began.
+    scene.publish("a", "b")
+    scene.group()
+    scene.serve("c2/m1")
+    scene.reset(1)
+    scene.end()
+    for node in scene.files:
+        node.log.clear()
+    assert "nothing_acknowledged_by_nobody" not in scene.broken()
 
 
 def test_an_old_leader_may_show_what_it_knew(scene: Scene) -> None:
