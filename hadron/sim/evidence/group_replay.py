@@ -4,7 +4,8 @@ that broke a rule (PROTOCOL D2). Pure.
 Each leader is judged by itself, for a deposed one goes on in good faith until it hears of its
 successor; but what was confirmed by one leader holds for all later ones. Members' words count from
 when they were said, leaders' deeds from when they were done: so whatever is told here could not
-have been right at any order of arrival.
+have been right at any order of arrival. What a leader gives after its node has crashed nobody
+hears: it may even be records that the disk has lost, and others are at their offsets now.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class _Driver:
     reached: int = 0
     lines: dict[str, int] = field(default_factory=dict)
     """Where each key's line of offsets has got to."""
+    is_dead: bool = False
+    """Its node has crashed."""
 
     @property
     def ballot(self) -> Ballot:
@@ -162,7 +165,10 @@ class Replay:
         elif isinstance(entry, Stuck):
             self._drivers[entry.driver].generation.stuck.update(range(entry.first, entry.last + 1))
         elif isinstance(entry, Event):
-            self._leaving.add(entry.subject)
+            if entry.kind == "leaving":
+                self._leaving.add(entry.subject)
+            else:
+                self._crashed(entry.subject)
 
     def _tell(self, rule: str, driver: _Driver, message: str) -> None:
         serve = driver.serve
@@ -186,6 +192,10 @@ class Replay:
             known.latest = driver
         self._drivers[serve.driver] = driver
         self._of[serve.driver] = known
+
+    def _crashed(self, node: str) -> None:
+        for driver in self._drivers.values():
+            driver.is_dead = driver.is_dead or driver.serve.node == node
 
     def _leave(self, driver: _Driver, session: int) -> None:
         """0 is everybody."""
@@ -212,6 +222,8 @@ class Replay:
 
     def _assign(self, note: Assign) -> None:
         driver = self._drivers[note.driver]
+        if driver.is_dead:
+            return
         session, generation, now = driver.sessions[note.session], driver.generation, note.at
         self._check_order(driver, note)
         most = driver.serve.max_attempts
@@ -437,7 +449,7 @@ def _in_order(evidence: Evidence) -> Iterator[tuple[int, object, bool]]:
             moments.append((entry.began, entry, False))
             if entry.how == "ack" and entry.outcome == "ok":
                 moments.append((entry.ended, entry, True))
-        elif isinstance(entry, Event) and entry.kind == "leaving":
+        elif isinstance(entry, Event) and entry.kind in ("leaving", "power", "crash"):
             moments.append((entry.at, entry, False))
     moments.sort(key=lambda moment: moment[0])
     return iter(moments)

@@ -149,7 +149,7 @@ class Serve(Note, tag="serve", kw_only=True):
 
     Attributes:
         group_id: another one after each reset; 0 for an ephemeral group.
-        epoch, incarnation: the leader's ballot.
+        node, epoch, incarnation: the leader, and its ballot.
         order: "none", "strict" or "key".
         fence: (epoch, incarnation, delivery): acknowledgements of what was delivered up to this
             are from before the group was made or reset, and count for nothing.
@@ -166,6 +166,7 @@ class Serve(Note, tag="serve", kw_only=True):
     max_attempts: int = 0
     dead_letter: str = ""
     fence: tuple[int, int, int] = (0, 0, 0)
+    node: str = ""
 
 
 class Join(Note, tag="join", kw_only=True):

@@ -2,7 +2,7 @@
 
 Only there can be told what was given to whom in which order: on its way to a member a delivery may
 be overtaken by the next leader's. Nodes that have crashed may still say something; nobody hears it
-then, and it keeps the rules as well.
+then, and it is noted as well.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class _Listener:
                     max_attempts=options.max_attempts,
                     dead_letter=driver.options.dead_letter_stream,
                     fence=progress.fence,
+                    node=driver._ground.controller.node,
                 )
             )
 

@@ -100,6 +100,15 @@ def said_again_by_its_client_to_the_next_leader(scene: Scene) -> None:
     scene.log(AckRecords(scene.group_id, ((0, 0),)))
 
 
+def given_with_its_last_breath(scene: Scene) -> None:
+    """A sync that failed with the power is none: what was at these offsets is lost."""
+    _ready(scene, "k=0", "k=1")
+    scene.serve("m1", order="key", node="n1")
+    scene.assign(1, 0)
+    scene.history.event("power", "n1")
+    scene.assign(1, 1)
+
+
 GOOD = [
     given_back_and_given_again,
     a_deposed_leader_in_good_faith,
@@ -108,6 +117,7 @@ GOOD = [
     a_dead_letter,
     given_again_after_a_reset,
     said_again_by_its_client_to_the_next_leader,
+    given_with_its_last_breath,
 ]
 
 
@@ -242,6 +252,14 @@ def two_letters(scene: Scene) -> None:
     scene.letter(1, "a", deadletteroffset="0")
 
 
+def key_and_ahead_while_another_node_crashes(scene: Scene) -> None:
+    _ready(scene, "k=0", "k=1")
+    scene.serve("m1", order="key", node="n1")
+    scene.assign(1, 0)
+    scene.history.event("power", "n2")
+    scene.assign(1, 1)
+
+
 CASES: list[tuple[Spoil, str]] = [
     (two_holders, "one_holder"),
     (given_after_its_acknowledgement, "acknowledged_is_over"),
@@ -253,6 +271,7 @@ CASES: list[tuple[Spoil, str]] = [
     (attempt_too_many, "attempts_are_counted"),
     (strict_and_ahead, "strict_order"),
     (key_and_ahead, "order_by_key"),
+    (key_and_ahead_while_another_node_crashes, "order_by_key"),
     (key_and_back, "order_by_key"),
     (not_emptied, "everything_is_settled"),
     (letter_without_a_reason, "letters_are_whole"),
