@@ -215,17 +215,14 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "D2 a deadline ends a delivery": (
         "acknowledgement-after-the-deadline",
-        (
-            Edit(
-                "delivery.machine:Group._arm",
-                "now + self.rules.deadline_s",
-                "now + 3 * self.rules.deadline_s",
-            ),
-        ),
+        (Edit("delivery.held:Held.arm", "now + self._deadline_s", "now + 3 * self._deadline_s"),),
     ),
     "D2 a group is served as the tables have it": (
         "member-that-joins-during-a-reset",
         (
+            Edit(
+                "delivery.groups:Groups._find_or_make", "if self._changes != changes:", "if False:"
+            ),
             Edit(
                 "delivery.groups:Groups.reset",
                 "            self._send_away((stream_id, name), reason)\n",
