@@ -102,6 +102,8 @@ def twice(seeds: int, capsys: pytest.CaptureFixture[str], *options: str) -> set[
     return {*summary["faults"], *(name for name, seeds in summary["judged"].items() if seeds)}
 
 
+# Four seeds twice take half a minute, and several on a machine that has other things to do.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", range(0, 2 * FEW, FEW))
 def test_seeds(start: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert twice(FEW, capsys, "--start", str(start), "--jobs", "1")

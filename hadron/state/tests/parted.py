@@ -14,7 +14,7 @@ from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.state import bodies as state_bodies
-from hadron.state import streams
+from hadron.state import streams, transaction_checks
 from hadron.state.bodies import Place
 from hadron.state.execute import Outcome, execute
 from hadron.state.features import FEATURES
@@ -88,7 +88,11 @@ FEATURE: Final = Feature(
         AppendAgain: _append_again,
     },
 )
-MACHINE: Final = StateMachine((*FEATURES, FEATURE), version=1)
+MACHINE: Final = StateMachine(
+    # What holds bodies here is no intent, which is all that the check of transactions knows.
+    (*(each for each in FEATURES if each is not transaction_checks.FEATURE), FEATURE),
+    version=1,
+)
 
 
 class Parted:

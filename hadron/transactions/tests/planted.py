@@ -24,9 +24,9 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
     ),
     "a late abort meets the next transaction": (
         Edit(
-            "transactions.participant:Participant._prepare",
+            "transactions.participant:Participant._on_prepared",
             "self._has_some.set()",
-            "self._has_some.set()\n        self._latest = message.transaction",
+            "self._has_some.set()\n            self._latest = transaction",
         ),
         Edit(
             "transactions.participant:Participant.receive",
