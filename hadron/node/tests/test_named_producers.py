@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,12 @@ async def values(client: Client, stream: str) -> list[Any]:
 
 
 async def test_the_second_one_shuts_the_first_one_out(tmp_path: Path) -> None:
-    async with running_nodes(tmp_path, 3) as nodes, nodes.client() as one, nodes.client() as two:
+    # On hosts of their own: two clients of one draw the same numbers, and so the same token.
+    async with (
+        running_nodes(tmp_path, 3) as nodes,
+        nodes.client("one") as one,
+        nodes.client("two") as two,
+    ):
         await one.create_stream("s")
         async with one.producer("s", name=NAME) as first:
             await first.send("a")
@@ -76,9 +82,11 @@ async def test_importers_that_are_killed_double_nothing(tmp_path: Path) -> None:
                 await nodes.restart("n1")
                 await nodes.wait_serving()
 
+        hosts = map("importer-{}".format, count(1))
+
         async def run(life_s: float) -> None:
             with trio.move_on_after(life_s):
-                async with nodes.client() as mine:
+                async with nodes.client(next(hosts)) as mine:
                     producer = await mine.producer("s", name=NAME, batch_bytes=300).__aenter__()
                     position = await producer.last_sequence() + 1
                     for number in range(max(position - 30, 0), total):
