@@ -50,7 +50,6 @@ _ALL: Final = (
     f" p.number, p.since_ms FROM {LOCK} l JOIN {PARTICIPATION} p USING (prepared_lsn)"
     " ORDER BY l.kind, l.owner_id, l.name, l.first"
 )
-_OF_OWNER: Final = f"SELECT first, last FROM {LOCK} WHERE {_OF} ORDER BY first"
 
 
 def check_free(context: Context, lock: Lock) -> None:
@@ -155,8 +154,3 @@ def all_held(db: Database) -> list[HeldLock]:
         HeldLock(TransactionId(*transaction), since_ms, Lock(kind, owner_id, name, ((a, b),)))
         for kind, owner_id, name, a, b, *transaction, since_ms in db.execute(_ALL)
     ]
-
-
-def locked(db: Database, kind: str, owner_id: int, name: str = "") -> list[Range]:
-    """The same of one group or stage; ascending."""
-    return [(first, last) for first, last in db.execute(_OF_OWNER, (kind, owner_id, name))]

@@ -188,21 +188,20 @@ def _acknowledged(what: object) -> RequestError:
     )
 
 
-class AckSender:
+class AckSender(Protocol):
     """What deliveries need of their subscription."""
 
     @property
-    def source(self) -> Source:
-        raise NotImplementedError
+    def source(self) -> Source: ...
 
     def acknowledged(self, channel: Channel, again: bool) -> bool:
         """Something was, perhaps for a second time; whether so much was sent that other tasks
         should get a turn."""
-        raise NotImplementedError
+        ...
 
     def nack_too_late(self) -> None:
         """Something was given back after it had been acknowledged."""
-        raise NotImplementedError
+        ...
 
 
 class Delivery(AnyDelivery[AckSender]):

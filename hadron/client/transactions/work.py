@@ -369,8 +369,10 @@ class Work:
             return
         if self.state is State.ROLLED_BACK and self.error is not None:
             raise self._failure()
+        # One that has sent nothing has none.
+        which = "" if self.id is None else f": {self.id}"
         raise ClosedError(
-            f"the transaction is {self.state.value}: {self.id}",
+            f"the transaction is {self.state.value}{which}",
             "what is to be done besides is another transaction",
         )
 

@@ -18,7 +18,7 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
 )
-from hadron.state import attempts, bodies, groups, intents, locks, participations, schema, streams
+from hadron.state import attempts, bodies, groups, intents, participations, schema, streams
 from hadron.state.bodies import COUNTED_BODY, DropBodies
 from hadron.state.dropping import DropObject
 from hadron.state.events import BatchAppended, BodyReleased
@@ -40,7 +40,7 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.parted import SET, a_batch
 from hadron.state.tests.support import dump
-from hadron.state.tests.transacting import RECORDS, Transacting, joined, transacting
+from hadron.state.tests.transacting import RECORDS, Transacting, joined, locked, transacting
 from hadron.state.together import DoTogether
 from hadron.state.transaction_events import (
     IntentsWritten,
@@ -221,8 +221,8 @@ def test_who_ends_what_a_transaction_holds_is_told_whose_it_is(file: Transacting
     for part in (file.ack(4, 5), file.fail(5)):
         with pytest.raises(ConflictError, match=r"transaction eu/p0/1\.4/7 holds"):
             write(file, part, tx=OTHER)
-    assert locks.locked(file.db, DELIVERIES, file.group) == [(2, 4)]
-    assert locks.locked(file.db, STAGES, file.pipeline, "one") == [(5, 6)]
+    assert locked(file.db, DELIVERIES, file.group) == [(2, 4)]
+    assert locked(file.db, STAGES, file.pipeline, "one") == [(5, 6)]
     file.result(*file.ack(0, 1, 5))
     file.result(*file.complete(4, 7))
     write(file, file.ack(6), file.fail(8), tx=OTHER)
@@ -247,7 +247,7 @@ def test_locks_go_with_an_abort_and_with_a_finish(file: Transacting) -> None:
     file.result(AbortTransaction(T))
     prepared = write(file, file.ack(2), file.fail(5), tx=OTHER)
     finish(file, prepared, OTHER)
-    assert locks.locked(file.db, DELIVERIES, file.group) == []
+    assert locked(file.db, DELIVERIES, file.group) == []
     assert file.result(*file.ack(2)) == 0, "acknowledged twice is acknowledged once"
     file.result(*file.complete(5, attempt=2))
 
@@ -256,7 +256,7 @@ def test_a_transaction_meets_itself(file: Transacting) -> None:
     """What it acknowledges twice it acknowledges once; a stage has one end."""
     write(file, file.ack(3, 4))
     prepared = write(file, file.ack(2, 3, 4, 5), first=1)
-    assert locks.locked(file.db, DELIVERIES, file.group) == [(2, 2), (3, 4), (5, 5)]
+    assert locked(file.db, DELIVERIES, file.group) == [(2, 2), (3, 4), (5, 5)]
     write(file, file.fail(5), first=2)
     with pytest.raises(RequestError, match="with another statement already"):
         write(file, file.complete(5), first=3)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hadron.model.transactions import DELIVERIES, STAGES, Participant, TransactionId
-from hadron.state import groups, locks, participations, schema
+from hadron.state import groups, participations, schema
 from hadron.state.bodies import DropBodies
 from hadron.state.decisions import Decide
 from hadron.state.dropping import DropObject
@@ -29,7 +29,15 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.tests.parted import BALLOT, SET
 from hadron.state.tests.support import dump
-from hadron.state.tests.transacting import Known, Model, Refused, Transacting, joined, transacting
+from hadron.state.tests.transacting import (
+    Known,
+    Model,
+    Refused,
+    Transacting,
+    joined,
+    locked,
+    transacting,
+)
 
 _STEPS = 250
 
@@ -254,12 +262,12 @@ class Play:
         offsets = {
             (AckRecords, group, each)
             for group in {owner for kind, owner, _ in model.locks if kind is AckRecords}
-            for first, last in locks.locked(file.db, DELIVERIES, group)
+            for first, last in locked(file.db, DELIVERIES, group)
             for each in range(first, last + 1)
         }
         stages = {
             (CompleteStages, file.pipeline, each)
-            for first, last in locks.locked(file.db, STAGES, file.pipeline, "one")
+            for first, last in locked(file.db, STAGES, file.pipeline, "one")
             for each in range(first, last + 1)
         }
         assert offsets | stages == set(model.locks)

@@ -25,7 +25,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.model.transactions import TransactionId
 from hadron.partition.submission import Done
-from hadron.state import decisions, groups, locks, participations, streams
+from hadron.state import decisions, groups, participations, streams
 from hadron.state.execute import execute, execute_logged
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
@@ -33,6 +33,7 @@ from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context, encode
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
+from hadron.state.tests.transacting import locked
 from hadron.storage import bodies
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.messages import Message, Statement
@@ -299,7 +300,7 @@ class ReplicaSet:
         for table in ("hadron_intent", "hadron_lock"):
             for row in self.db.execute(f"SELECT * FROM {table}"):
                 yield f"{self.name} has {table} {row}"
-        if locks.locked(self.db, "group", GROUP):
+        if locked(self.db, "group", GROUP):
             yield f"{self.name} has locked deliveries"
         for waiting in decisions.unfinished(self.db, self.name, after_lsn=0, limit=1_000):
             yield f"{self.name} waits for {waiting}"

@@ -78,6 +78,11 @@ async def test_an_exception_rolls_it_back() -> None:
         assert tx.receipts == []
         with pytest.raises(ClosedError, match=r"is rolled back: local/p0/1\.1/"):
             await tx.publish("s", b"c")
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as empty:
+                raise ZeroDivisionError
+        with pytest.raises(ClosedError, match=r"is rolled back \("):
+            await empty.publish("s", b"c")
         async with client.transaction() as other:
             await other.publish("s", b"d")
             await other.rollback()
