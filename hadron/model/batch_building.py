@@ -9,7 +9,13 @@ from hadron.model import columns
 from hadron.model.batch import NO_SEQUENCE, BatchHead, encode_batch, key_hash
 from hadron.model.bodies import BatchBody
 from hadron.model.errors import RecordTooLargeError
-from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES, MAX_TYPES_PER_BATCH
+from hadron.model.limits import (
+    MAX_BATCH_RECORDS,
+    MAX_RECORD_BYTES,
+    MAX_TYPES_PER_BATCH,
+    MAX_VALUE_BYTES,
+    RECORD_OVERHEAD_BYTES,
+)
 from hadron.model.record import BYTES, TEXT, NewRecord, encode_value
 
 
@@ -56,7 +62,7 @@ class BatchBuilder:
         """Append one record and return its index in the batch. `encoded` stands for its value:
         encoding and bytes as another batch has them."""
         encoding, data = encode_value(record.value) if encoded is None else encoded
-        size = len(data) + 16
+        size = len(data) + RECORD_OVERHEAD_BYTES
         index = len(self._values)
         key = record.key
         if key is not None:
@@ -160,8 +166,7 @@ def encode_values(
 
     Raises `RecordTooLargeError` when a value is over the limit.
     """
-    if values and max(map(len, values)) > MAX_RECORD_BYTES - 16:
-        raise too_large(max(map(len, values)))
+    check_values(values)
     head = BatchHead(
         n=len(values),
         pid=producer_id,
@@ -171,6 +176,13 @@ def encode_values(
     )
     body = BatchBody(v=b"".join(values), vo=columns.offsets(values), ve=memoryview(b"\x00"))
     return encode_batch(head, body, codec)
+
+
+def check_values(values: Sequence[bytes]) -> None:
+    """Raises `RecordTooLargeError` when one of them alone is over the limit of a record."""
+    largest = max(map(len, values), default=0)
+    if largest > MAX_VALUE_BYTES:
+        raise too_large(largest + RECORD_OVERHEAD_BYTES)
 
 
 def too_large(size: int) -> RecordTooLargeError:

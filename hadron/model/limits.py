@@ -10,6 +10,12 @@ from typing import Final
 MAX_RECORD_BYTES: Final = 1 << 20
 """One record's value + key + headers. Kafka's and NATS's default is 1 MB as well."""
 
+RECORD_OVERHEAD_BYTES: Final = 16
+"""What a record counts beside them: its time, and where its value ends."""
+
+MAX_VALUE_BYTES: Final = MAX_RECORD_BYTES - RECORD_OVERHEAD_BYTES
+"""The value of a record that has neither key nor headers."""
+
 MAX_BATCH_BYTES: Final = 2 << 20
 """One encoded batch: a largest record with headroom; well below the frame limit."""
 

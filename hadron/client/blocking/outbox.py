@@ -32,7 +32,7 @@ from hadron.client.terms.ending import Ending
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.batch_building import too_large
 from hadron.model.errors import ClosedError, HadronError
-from hadron.model.limits import MAX_RECORD_BYTES
+from hadron.model.limits import MAX_VALUE_BYTES, RECORD_OVERHEAD_BYTES
 from hadron.model.record import BYTES, TEXT, NewRecord, encode_value
 
 _log = logging.getLogger(__name__)
@@ -383,8 +383,8 @@ def _freeze(record: NewRecord) -> tuple[NewRecord, int]:
     """The record as it is now, whatever its value becomes later, and its value's size. Its other
     parts are its own (`new_records.check_record`)."""
     encoding, data = encode_value(record.value)
-    if len(data) > MAX_RECORD_BYTES - 16:
-        raise too_large(len(data) + 16)
+    if len(data) > MAX_VALUE_BYTES:
+        raise too_large(len(data) + RECORD_OVERHEAD_BYTES)
     changes: dict[str, Any] = {}
     if encoding not in (BYTES, TEXT):
         changes["value"] = msgspec.Raw(data)

@@ -16,7 +16,7 @@ import msgspec
 from hadron.client.producing.new_records import Serializer, serialized_whole, whole_record
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
 from hadron.client.terms.results import BatchReceipt
-from hadron.model.batch_building import too_large
+from hadron.model.batch_building import check_values
 from hadron.model.errors import (
     HadronError,
     InvalidRecordError,
@@ -24,7 +24,7 @@ from hadron.model.errors import (
     RecordFates,
     RequestError,
 )
-from hadron.model.limits import MAX_BATCH_RECORDS, MAX_RECORD_BYTES
+from hadron.model.limits import MAX_BATCH_RECORDS, MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from hadron.client.producing.publisher import Publisher
@@ -182,8 +182,8 @@ def cut(values: Sequence[bytes], batch_bytes: int) -> tuple[Sequence[bytes], int
         if size <= batch_bytes + batch_bytes // 8 or len(values) == 1:
             break
         values = values[: max(1, len(values) * batch_bytes // size)]
-    if size > MAX_RECORD_BYTES and max(map(len, values)) > MAX_RECORD_BYTES - 16:
-        raise too_large(max(map(len, values)))
+    if size > MAX_VALUE_BYTES:
+        check_values(values)
     return values, size
 
 

@@ -133,8 +133,17 @@ def test_a_record_over_the_limit_is_refused_and_leaves_the_batch_whole() -> None
         (b"first", "k"),
         (b"last", None),
     ]
-    with pytest.raises(RecordTooLargeError):
-        encode_values([b"x" * limits.MAX_RECORD_BYTES], 7)
+
+
+def test_a_value_that_just_does_not_fit_is_told_with_a_size_that_is_over_the_limit() -> None:
+    fits, large = b"x" * limits.MAX_VALUE_BYTES, b"x" * (limits.MAX_VALUE_BYTES + 1)
+    told = f"a record of {limits.MAX_RECORD_BYTES + 1} bytes is over the limit"
+    with pytest.raises(RecordTooLargeError, match=told):
+        encode_values([b"first", large], 7)
+    with pytest.raises(RecordTooLargeError, match=told):
+        BatchBuilder().add(NewRecord(value=large), 7)
+    assert decode_batch(encode_values([fits], 7)).records()[0].value == fits
+    assert BatchBuilder().add(NewRecord(value=fits), 7) == 0
 
 
 def test_a_value_that_json_cannot_hold_is_refused_by_name() -> None:
