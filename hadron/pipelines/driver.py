@@ -8,22 +8,22 @@ goes into its next batch, so batches grow with the load and nobody waits on a ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 import trio
 
 from hadron.model.batch import StampedBatch, judge_batch, matching_indexes, read_head
 from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.limits import MAX_BATCH_RECORDS, MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
+from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
 from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
 from hadron.model.ports import Clock, Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
-from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.pipelines.dispatch import Dispatch
+from hadron.pipelines.runners import Ended, RunnerSession, RunnerSink
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
@@ -32,7 +32,7 @@ from hadron.serving.visible import VisibleStreams
 from hadron.state import pipeline_views
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_retries import Retried, RetryInstances
-from hadron.state.pipeline_views import InputCursor, OutputRef, ReadyStage
+from hadron.state.pipeline_views import InputCursor, ReadyStage
 from hadron.state.pipelines import (
     Completed,
     CompleteStages,
@@ -41,8 +41,6 @@ from hadron.state.pipelines import (
     TriggerInstances,
     stages_of,
 )
-from hadron.wire.calls import Call
-from hadron.wire.messages import pipelines_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -53,18 +51,12 @@ _TRIGGERS_PER_ENTRY: Final = 2_000
 MAX_RETRIES: Final = 1_000
 """Instances retried by one entry: some 10 ms of the writer's time."""
 
+_REASON_CHARACTERS: Final = 2_000
+"""Kept of why attempts failed: it stands in the log, and in a row of each instance."""
+
 _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names
 would not fit into a frame."""
-
-
-RunnerCall: TypeAlias = Call[pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations]
-
-
-@dataclass(slots=True)
-class RunnerSession:
-    runner: Runner
-    call: RunnerCall
 
 
 class PipelineDriver:
@@ -191,24 +183,30 @@ class PipelineDriver:
 
     # --- the dispatcher -------------------------------------------------------------------------
 
-    def join(self, call: RunnerCall, request: pipelines_pb2.RunStagesRequest) -> RunnerSession:
-        """A runner came. Raises `NotFoundError` for a stage that does not exist."""
-        engine = request.engine or "spark"
+    def join(
+        self, sink: RunnerSink, engine: str, stages: Collection[str], max_batch: int, credit: int
+    ) -> RunnerSession:
+        """A runner came, for the `stages` of an engine, or for all of that engine when it names
+        none.
+
+        Args:
+            max_batch: invocations at a time; 0 for as many as there may be.
+            credit: how many messages it takes.
+
+        Raises `NotFoundError` for a stage that does not exist.
+        """
         names = {stage.name for stage in self.spec.stages if stage.engine == engine}
-        wanted = set(request.stages)
-        unknown = wanted - names
+        unknown = set(stages) - names
         if unknown:
             raise NotFoundError(
                 f"pipeline {self.item.name!r} has no stage {', '.join(sorted(unknown))} with "
                 f"engine {engine!r}",
                 f"it has: {', '.join(sorted(names)) or 'none'}",
             )
-        max_batch = min(request.max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
-        runner = self.dispatch.join(
-            engine, wanted, max_batch, request.credit, lambda: call.writable
-        )
-        call.on_writable = lambda: self._stages_moved.set()
-        session = RunnerSession(runner, call)
+        at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
+        runner = self.dispatch.join(engine, stages, at_most, credit, lambda: sink.writable)
+        sink.on_writable = lambda: self._stages_moved.set()
+        session = RunnerSession(runner, sink)
         self._sessions[runner.number] = session
         self._stages_moved.set()
         return session
@@ -224,7 +222,7 @@ class PipelineDriver:
 
     def stop(self, reason: HadronError) -> None:
         for session in list(self._sessions.values()):
-            session.call.fail(reason)
+            session.sink.fail(reason)
         self._sessions.clear()
 
     async def _dispatch_loop(self) -> None:
@@ -271,108 +269,77 @@ class PipelineDriver:
             session = self._sessions.get(runner.number)
             if session is None:
                 continue
-            message = self._invocations(stage, ready)
-            while message.ByteSize() > _INVOCATIONS_BYTES and len(ready) > 1:
+            draft = session.sink.draft(stage.name, ready)
+            while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
                 ready = ready[: len(ready) // 2]
-                message = self._invocations(stage, ready)
+                draft = session.sink.draft(stage.name, ready)
             deadline = trio.current_time() + stage.timeout_ms / 1000
             self.dispatch.assign(runner, stage.name, [r.instance_id for r in ready], deadline)
-            session.call.send(message)
+            draft.send()
         return None
-
-    def _invocations(
-        self, stage: StageSpec, ready: Sequence[ReadyStage]
-    ) -> pipelines_pb2.Invocations:
-        return pipelines_pb2.Invocations(
-            stage=stage.name,
-            pipeline_id=self.item.id,
-            invocations=[
-                pipelines_pb2.Invocation(
-                    instance_id=item.instance_id,
-                    attempt=item.attempt,
-                    attempts_before=item.attempts_before,
-                    created_ms=item.created_ms,
-                    root=self.ref(item.root),
-                    dependencies=[self.ref(output) for output in item.dependencies],
-                )
-                for item in ready
-            ],
-        )
-
-    def ref(self, output: OutputRef) -> pipelines_pb2.RecordRef:
-        """Where a record is, with its stream by name, also when that was deleted."""
-        return pipelines_pb2.RecordRef(
-            stream=self._catalog.name_of(output.stream_id),
-            stream_id=output.stream_id,
-            partition=output.partition,
-            offset=output.offset,
-        )
 
     # --- completions ----------------------------------------------------------------------------
 
-    async def complete(
-        self, request: pipelines_pb2.CompleteStagesRequest, attachment: memoryview, partition: str
-    ) -> Completed:
+    async def complete(self, ended: Ended, outputs: memoryview, partition: str = "") -> Completed:
         """Publish outputs and complete their stages in one entry. Raises what `completion` does."""
-        command = self.completion(request, attachment, partition)
+        command = self.completion(ended, outputs, partition)
         self._check_free(command)
-        result: Completed = await self._controller.execute(command, attachment)
+        result: Completed = await self._controller.execute(command, outputs)
         return result
 
-    def completion(
-        self, request: pipelines_pb2.CompleteStagesRequest, attachment: memoryview, partition: str
-    ) -> CompleteStages:
-        """What is logged of it. Raises `RequestError` when the batch does not fit the stage's
-        declaration."""
-        stage = self._stage(request.stage)
-        _check_ids(request)
+    def completion(self, ended: Ended, outputs: memoryview, partition: str = "") -> CompleteStages:
+        """What is logged of it. Raises `RequestError` when the batch of `outputs` does not fit the
+        stage's declaration, or is to go to another `partition` than the pipeline's own ("")."""
+        stage = self._stage(ended.stage)
+        ended.check()
+        own = self.spec.replica_set
         out_stream_id = 0
         if stage.output is not None:
-            wanted = request.partition or stage.output.partition or partition
+            wanted = partition or stage.output.partition or own
             target, spec = self._catalog.stream(self.item.namespace, stage.output.stream)
             assert isinstance(spec, StreamSpec)
-            if wanted != partition:
+            if wanted != own:
                 raise RequestError(
                     f"the output of stage {stage.name!r} goes to partition {wanted!r}, this "
-                    f"pipeline lives on {partition!r}",
+                    f"pipeline lives on {own!r}",
                     "outputs stay on the pipeline's own replica set",
                 )
-            head = judge_batch(attachment)
-            if head.n != len(request.instance_ids):
+            head = judge_batch(outputs)
+            if head.n != len(ended.instance_ids):
                 raise RequestError(
-                    f"{len(request.instance_ids)} instances are completed with {head.n} outputs"
+                    f"{len(ended.instance_ids)} instances are completed with {head.n} outputs"
                 )
             out_stream_id = target.id
-        elif len(attachment):
+        elif len(outputs):
             raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
         return CompleteStages(
             self.item.id,
             stage.name,
-            tuple(request.instance_ids),
-            tuple(request.attempts),
+            ended.instance_ids,
+            ended.attempts,
             out_stream_id,
-            len(attachment),
-            tuple(request.created_ms),
+            len(outputs),
+            ended.created_ms,
         )
 
-    async def fail(self, request: pipelines_pb2.FailStagesRequest) -> Completed:
-        """An attempt failed."""
-        command = self.failure(request)
+    async def fail(self, ended: Ended, reason: str) -> Completed:
+        """These attempts failed. Raises what `failure` does."""
+        command = self.failure(ended, reason)
         self._check_free(command)
         result: Completed = await self._controller.execute(command)
         return result
 
-    def failure(self, request: pipelines_pb2.FailStagesRequest) -> FailStages:
+    def failure(self, ended: Ended, reason: str) -> FailStages:
         """What is logged of it. Raises `RequestError`."""
-        stage = self._stage(request.stage)
-        _check_ids(request)
+        stage = self._stage(ended.stage)
+        ended.check()
         return FailStages(
             self.item.id,
             stage.name,
-            tuple(request.instance_ids),
-            tuple(request.attempts),
-            request.reason[:2_000],
-            tuple(request.created_ms),
+            ended.instance_ids,
+            ended.attempts,
+            reason[:_REASON_CHARACTERS],
+            ended.created_ms,
         )
 
     def _check_free(self, command: CompleteStages | FailStages) -> None:
@@ -393,27 +360,25 @@ class PipelineDriver:
         self.dispatch.untake(lock.name, transaction, _ids(lock), deadline)
         self._stages_moved.set()
 
-    async def retry(
-        self, request: pipelines_pb2.RetryInstancesRequest
-    ) -> tuple[Retried, int, bool]:
-        """Let failed instances run again, as many as one entry takes; returns what was done, the
-        instance to go on behind, and whether failed ones follow.
+    async def retry(self, ids: tuple[int, ...], after_id: int = 0) -> tuple[Retried, int, bool]:
+        """Let failed instances run again: these, or without any the failed ones behind `after_id`,
+        as many as one entry takes; returns what was done, the instance to go on behind, and whether
+        failed ones follow.
 
         Raises `NotFoundError` and `RequestError` as `RetryInstances` does.
         """
-        ids = tuple(request.instance_ids)
         if len(ids) > MAX_RETRIES:
             raise RequestError(f"{len(ids)} instances are more than {MAX_RETRIES} at a time")
         more = False
         if not ids:
             found = await self._controller.query(
                 lambda db: pipeline_views.failed_ids(
-                    db, self.item.id, after_id=request.after_id, limit=MAX_RETRIES + 1
+                    db, self.item.id, after_id=after_id, limit=MAX_RETRIES + 1
                 )
             )
             ids, more = tuple(found[:MAX_RETRIES]), len(found) > MAX_RETRIES
         if not ids:
-            return Retried(0, 0), request.after_id, False
+            return Retried(0, 0), after_id, False
         result: Retried = await self._controller.execute(RetryInstances(self.item.id, ids))
         return result, max(ids), more
 
@@ -430,26 +395,6 @@ class PipelineDriver:
 def _ids(lock: Lock) -> Iterator[int]:
     for first, last in lock.ranges:
         yield from range(first, last + 1)
-
-
-def _check_ids(
-    request: pipelines_pb2.CompleteStagesRequest | pipelines_pb2.FailStagesRequest,
-) -> None:
-    if not request.instance_ids or len(request.instance_ids) != len(request.attempts):
-        raise RequestError(
-            f"{len(request.instance_ids)} instances come with {len(request.attempts)} attempts",
-            "send one attempt number for each instance",
-        )
-    if len(request.created_ms) not in (0, len(request.instance_ids)):
-        raise RequestError(
-            f"{len(request.instance_ids)} instances come with {len(request.created_ms)} times of "
-            "creation",
-            "send the `created_ms` of each invocation",
-        )
-    if len(request.instance_ids) > MAX_BATCH_RECORDS:
-        raise RequestError(
-            f"{len(request.instance_ids)} instances are more than {MAX_BATCH_RECORDS} at a time"
-        )
 
 
 class Pipelines(Part):

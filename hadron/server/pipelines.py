@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
@@ -9,7 +10,9 @@ from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
-from hadron.pipelines.driver import PipelineDriver, Pipelines, RunnerCall
+from hadron.pipelines.driver import PipelineDriver, Pipelines
+from hadron.pipelines.runners import Ended, RunnerSink
+from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state import pipeline_views as views
@@ -24,6 +27,7 @@ _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
 
+_Run: TypeAlias = Call[pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations]
 _Complete: TypeAlias = Call[
     pipelines_pb2.CompleteStagesRequest, pipelines_pb2.CompleteStagesResponse
 ]
@@ -40,14 +44,90 @@ _Named = (
 """What names a pipeline."""
 
 
+class _Draft:
+    """`pipelines.runners.Draft`: a message that goes on a runner's call."""
+
+    def __init__(self, call: _Run, message: pipelines_pb2.Invocations) -> None:
+        self._call = call
+        self._message = message
+        self.size = message.ByteSize()
+
+    def send(self) -> None:
+        self._call.send(self._message)
+
+
+class CallSink:
+    """`pipelines.runners.RunnerSink`: a runner is told on its call."""
+
+    def __init__(self, call: _Run, catalog: Catalog, pipeline_id: int) -> None:
+        self._call = call
+        self._catalog = catalog
+        self._pipeline_id = pipeline_id
+
+    @property
+    def on_writable(self) -> Callable[[], None]:
+        return self._call.on_writable
+
+    @on_writable.setter
+    def on_writable(self, told: Callable[[], None]) -> None:
+        self._call.on_writable = told
+
+    @property
+    def writable(self) -> bool:
+        return self._call.writable
+
+    def draft(self, stage: str, ready: Sequence[views.ReadyStage]) -> _Draft:
+        message = pipelines_pb2.Invocations(
+            stage=stage,
+            pipeline_id=self._pipeline_id,
+            invocations=[
+                pipelines_pb2.Invocation(
+                    instance_id=item.instance_id,
+                    attempt=item.attempt,
+                    attempts_before=item.attempts_before,
+                    created_ms=item.created_ms,
+                    root=_ref(self._catalog, item.root),
+                    dependencies=[_ref(self._catalog, each) for each in item.dependencies],
+                )
+                for item in ready
+            ],
+        )
+        return _Draft(self._call, message)
+
+    def fail(self, error: HadronError) -> None:
+        self._call.fail(error)
+
+
+def _ref(catalog: Catalog, output: views.OutputRef) -> pipelines_pb2.RecordRef:
+    """Where a record is, with its stream by name, also when that was deleted."""
+    return pipelines_pb2.RecordRef(
+        stream=catalog.name_of(output.stream_id),
+        stream_id=output.stream_id,
+        partition=output.partition,
+        offset=output.offset,
+    )
+
+
+def ended_of(
+    request: pipelines_pb2.CompleteStagesRequest | pipelines_pb2.FailStagesRequest,
+) -> Ended:
+    """Which attempts a runner says have ended."""
+    return Ended(
+        request.stage,
+        tuple(request.instance_ids),
+        tuple(request.attempts),
+        tuple(request.created_ms),
+    )
+
+
 def _run_stages(
-    leading: Leading,
-    call: RunnerCall,
-    request: pipelines_pb2.RunStagesRequest,
-    _attachment: memoryview,
+    leading: Leading, call: _Run, request: pipelines_pb2.RunStagesRequest, _attachment: memoryview
 ) -> None:
     driver = _driver(leading, request)
-    session = driver.join(call, request)
+    sink: RunnerSink = CallSink(call, leading.catalog, driver.item.id)
+    session = driver.join(
+        sink, request.engine or "spark", set(request.stages), request.max_batch, request.credit
+    )
 
     def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:
         driver.grant(session, message.credit)
@@ -80,7 +160,7 @@ async def _answer_complete(
     attachment: memoryview,
 ) -> None:
     driver = leading.part(Pipelines).driver(request.pipeline_id)
-    completed = await driver.complete(request, attachment, leading.replica_set)
+    completed = await driver.complete(ended_of(request), attachment, request.partition)
     appended = completed.appended
     call.send(
         pipelines_pb2.CompleteStagesResponse(
@@ -100,7 +180,8 @@ def _fail(
 async def _answer_fail(
     leading: Leading, call: _Fail, request: pipelines_pb2.FailStagesRequest
 ) -> None:
-    await leading.part(Pipelines).driver(request.pipeline_id).fail(request)
+    driver = leading.part(Pipelines).driver(request.pipeline_id)
+    await driver.fail(ended_of(request), request.reason)
     call.send(common_pb2.Empty(), end=True)
 
 
@@ -119,7 +200,7 @@ async def _answer_retry(
     driver = _driver(leading, request)
     # Which ones have failed is read, not logged, where nothing is to be done.
     await leading.controller.confirm_leadership()
-    done, after_id, more = await driver.retry(request)
+    done, after_id, more = await driver.retry(tuple(request.instance_ids), request.after_id)
     call.send(
         pipelines_pb2.RetryInstancesResponse(retried=done.retried, after_id=after_id, more=more),
         end=True,
@@ -192,7 +273,10 @@ async def _answer_instances(
     async with call.room(MAX_MESSAGE_BYTES):
         found = await leading.controller.query(read)
         call.send(
-            _Instances(instances=[_describe_instance(driver, item) for item in found]), end=True
+            _Instances(
+                instances=[_describe_instance(leading.catalog, driver, item) for item in found]
+            ),
+            end=True,
         )
 
 
@@ -250,7 +334,7 @@ def _describe(
 
 
 def _describe_instance(
-    driver: PipelineDriver, item: views.InstanceStatus
+    catalog: Catalog, driver: PipelineDriver, item: views.InstanceStatus
 ) -> pipelines_pb2.ListInstancesResponse.Instance:
     begun = {stage.name: stage for stage in item.stages}
     stages = []
@@ -268,13 +352,13 @@ def _describe_instance(
                 status=status,
                 attempts=stage.attempts,
                 reason=stage.reason,
-                output=None if stage.output is None else driver.ref(stage.output),
+                output=None if stage.output is None else _ref(catalog, stage.output),
             )
         )
     return _Instances.Instance(
         id=item.instance_id,
         status=_INSTANCE_STATUS[item.status],
-        root=driver.ref(item.root),
+        root=_ref(catalog, item.root),
         created_ms=item.created_ms,
         stages=stages,
     )

@@ -13,6 +13,7 @@ from hadron.model.errors import RequestError
 from hadron.model.ranges import melted
 from hadron.model.transactions import TransactionId
 from hadron.pipelines.driver import Pipelines
+from hadron.server.pipelines import ended_of
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading
 from hadron.state.groups import AckRecords
@@ -51,12 +52,13 @@ def _command(
         return append_of(item, batch)
     if kind == "complete":
         completing = leading.part(Pipelines).driver(statement.complete.pipeline_id)
-        return completing.completion(statement.complete, batch, leading.replica_set)
+        complete = statement.complete
+        return completing.completion(ended_of(complete), batch, complete.partition)
     if len(batch):
         raise RequestError(f"a batch of {len(batch)} bytes comes with a statement that has none")
     if kind == "fail":
         failing = leading.part(Pipelines).driver(statement.fail.pipeline_id)
-        return failing.failure(statement.fail)
+        return failing.failure(ended_of(statement.fail), statement.fail.reason)
     if kind == "acknowledge":
         return _acknowledgement(leading, transaction, statement.acknowledge)
     raise RequestError(

@@ -25,7 +25,9 @@ from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.pipelines import driver as module
-from hadron.pipelines.driver import PipelineDriver, RunnerSession
+from hadron.pipelines.driver import PipelineDriver
+from hadron.pipelines.runners import Ended, RunnerSession
+from hadron.server.pipelines import CallSink
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -60,6 +62,10 @@ async def declare(stack: Stack, *stages: StageSpec, **fields: Any) -> PipelineDr
     return stack.pipelines.driver(PIPELINE)
 
 
+def sink_of(driver: PipelineDriver, call: Any) -> CallSink:
+    return CallSink(call, driver._catalog, driver.item.id)
+
+
 class Runner:
     """A runner's call, and the invocations that came on it."""
 
@@ -68,11 +74,9 @@ class Runner:
     ) -> None:
         self.driver = driver
         self.call = FakeCall()
-        call: Any = self.call
-        request = pipelines_pb2.RunStagesRequest(
-            engine="handler", stages=stages, credit=credit, max_batch=max_batch
+        self.session: RunnerSession = driver.join(
+            sink_of(driver, self.call), "handler", stages, max_batch, credit
         )
-        self.session: RunnerSession = driver.join(call, request)
 
     @property
     def got(self) -> list[tuple[str, list[int], list[int]]]:
@@ -101,36 +105,16 @@ async def complete(
     data: bytes = b"",
     partition: str = "",
 ) -> Completed:
-    request = pipelines_pb2.CompleteStagesRequest(
-        pipeline_id=PIPELINE,
-        stage=stage,
-        instance_ids=ids,
-        attempts=[attempt] * len(ids),
-        partition=partition,
-    )
+    ended = Ended(stage, tuple(ids), (attempt,) * len(ids))
     count = len(ids) if outputs is None else outputs
     data = data or (encode_values([b"out"] * count, 1) if count else b"")
-    return await driver.complete(request, memoryview(data), SET)
+    return await driver.complete(ended, memoryview(data), partition)
 
 
 async def fail(
     driver: PipelineDriver, stage: str, ids: Sequence[int], *, attempt: int = 1
 ) -> Completed:
-    return await driver.fail(
-        pipelines_pb2.FailStagesRequest(
-            pipeline_id=PIPELINE,
-            stage=stage,
-            instance_ids=ids,
-            attempts=[attempt] * len(ids),
-            reason="cold" * 1_000,
-        )
-    )
-
-
-def retry_request(*ids: int, after_id: int = 0) -> pipelines_pb2.RetryInstancesRequest:
-    return pipelines_pb2.RetryInstancesRequest(
-        pipeline_id=PIPELINE, instance_ids=ids, after_id=after_id
-    )
+    return await driver.fail(Ended(stage, tuple(ids), (attempt,) * len(ids)), "cold" * 1_000)
 
 
 async def instances(stack: Stack) -> list[tuple[int, int]]:
@@ -383,7 +367,7 @@ class TestDispatching:
         assert (await stack.rows("SELECT live, failed FROM hadron_pipeline")) == [(1, 7)]
         after_id, more, retried = 0, True, 0
         while more:
-            done, after_id, more = await driver.retry(retry_request(after_id=after_id))
+            done, after_id, more = await driver.retry((), after_id)
             retried += done.retried
             assert done.retried <= 3
         assert retried == 7
@@ -400,18 +384,18 @@ class TestDispatching:
         await complete(driver, "decide", list(range(1, 9)))
         assert await instances(stack) == [(offset, 2) for offset in range(8)]
         assert sum(batch.count for batch in await stack.read(OUT)) == 16
-        assert await driver.retry(retry_request()) == (Retried(0, 0), 0, False)
+        assert await driver.retry(()) == (Retried(0, 0), 0, False)
 
     async def test_what_cannot_be_retried_is_refused(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
         await stack.append(IN, b"a")
         await consumed(stack, 1)
         with pytest.raises(RequestError, match="instance 1 of pipeline 'p' has not failed"):
-            await driver.retry(retry_request(1))
+            await driver.retry((1,))
         with pytest.raises(NotFoundError, match="has no instance 2"):
-            await driver.retry(retry_request(2))
+            await driver.retry((2,))
         with pytest.raises(RequestError, match="1001 instances are more than 1000 at a time"):
-            await driver.retry(retry_request(*range(1_001)))
+            await driver.retry(tuple(range(1_001)))
 
     async def test_a_stale_failure_takes_nothing_from_who_is_at_work(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
@@ -420,10 +404,8 @@ class TestDispatching:
         await runner.until(("enrich", [1, 2], [1, 1]))
         assert (await fail(driver, "enrich", [1], attempt=7)).stale == (1,)
         assert driver.dispatch.count("enrich") == 2
-        request = pipelines_pb2.FailStagesRequest(
-            pipeline_id=PIPELINE, stage="enrich", instance_ids=[1, 2], attempts=[7, 1]
-        )
-        assert (await driver.fail(request)).stale == (1,)
+        ended = Ended("enrich", (1, 2), (7, 1))
+        assert (await driver.fail(ended, "cold")).stale == (1,)
         assert set(driver.dispatch.assigned("enrich")) == {1}
 
     async def test_two_runners_never_publish_one_output_twice(self, stack: Stack) -> None:
@@ -463,10 +445,9 @@ class TestRequests:
         assert "it has: enrich, silent" in caught.value.hint
 
     async def test_a_runner_of_another_engine(self, driver: PipelineDriver) -> None:
-        call: Any = FakeCall()
-        request = pipelines_pb2.RunStagesRequest(engine="spark", stages=["enrich"])
+        sink = sink_of(driver, FakeCall())
         with pytest.raises(NotFoundError, match="with engine 'spark'"):
-            driver.join(call, request)
+            driver.join(sink, "spark", ["enrich"], 0, 1)
 
     async def test_what_does_not_fit_the_declaration_is_refused(
         self, driver: PipelineDriver
@@ -502,15 +483,10 @@ class TestRequests:
         assert isinstance(caught.value, RecordTooLargeError)
 
     async def test_attempts_for_all_instances(self, driver: PipelineDriver) -> None:
-        request = pipelines_pb2.CompleteStagesRequest(
-            pipeline_id=PIPELINE, stage="enrich", instance_ids=[1, 2], attempts=[1]
-        )
         with pytest.raises(RequestError, match="2 instances come with 1 attempts"):
-            await driver.complete(request, memoryview(b""), SET)
-        request.attempts.append(1)
-        request.created_ms.append(5)
+            await driver.complete(Ended("enrich", (1, 2), (1,)), memoryview(b""))
         with pytest.raises(RequestError, match="2 instances come with 1 times of creation"):
-            await driver.complete(request, memoryview(b""), SET)
+            await driver.complete(Ended("enrich", (1, 2), (1, 1), (5,)), memoryview(b""))
 
     async def test_a_stage_without_output_publishes_nothing(
         self, stack: Stack, driver: PipelineDriver

@@ -1,0 +1,87 @@
+"""Those who run stages, as a leader speaks with them: how they are told, and what they say.
+
+What carries it is not known here: whoever has a runner's call (`server.pipelines`) is its sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hadron.model.errors import HadronError, RequestError
+from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.pipelines.dispatch import Runner
+from hadron.state.pipeline_views import ReadyStage
+
+
+class Draft(Protocol):
+    """A micro-batch as the message that tells of it.
+
+    Attributes:
+        size: bytes.
+    """
+
+    size: int
+
+    def send(self) -> None: ...
+
+
+class RunnerSink(Protocol):
+    """Where a runner is told.
+
+    Attributes:
+        on_writable: called when it may be told more again.
+    """
+
+    on_writable: Callable[[], None]
+
+    @property
+    def writable(self) -> bool:
+        """Whether the way there allows another message."""
+        ...
+
+    def draft(self, stage: str, ready: Sequence[ReadyStage]) -> Draft:
+        """The message that these are to be run, not sent yet: it may be too large."""
+        ...
+
+    def fail(self, error: HadronError) -> None:
+        """It is told nothing more, for this reason."""
+        ...
+
+
+@dataclass(slots=True)
+class RunnerSession:
+    runner: Runner
+    sink: RunnerSink
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Attempts of one stage that have ended, well or not, as a runner says.
+
+    Attributes:
+        attempts: their numbers, one for each instance.
+        created_ms: when each instance was made; empty where that is not to be compared.
+    """
+
+    stage: str
+    instance_ids: tuple[int, ...]
+    attempts: tuple[int, ...]
+    created_ms: tuple[int, ...] = ()
+
+    def check(self) -> None:
+        """Raises `RequestError` for what no runner says."""
+        count = len(self.instance_ids)
+        if not count or count != len(self.attempts):
+            raise RequestError(
+                f"{count} instances come with {len(self.attempts)} attempts",
+                "send one attempt number for each instance",
+            )
+        if len(self.created_ms) not in (0, count):
+            raise RequestError(
+                f"{count} instances come with {len(self.created_ms)} times of creation",
+                "send the `created_ms` of each invocation",
+            )
+        if count > MAX_BATCH_RECORDS:
+            raise RequestError(f"{count} instances are more than {MAX_BATCH_RECORDS} at a time")
