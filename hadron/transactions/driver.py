@@ -49,7 +49,7 @@ from hadron.transactions.held import Phase, Shown, joined
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.machine import Machine
 from hadron.transactions.messages import Committed, Fate, Results, RolledBack, Told
-from hadron.transactions.ports import Leaders, Log, execute
+from hadron.transactions.ports import Leaders, Log
 
 _log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Driver:
         """Drop outcomes that nobody may ask for any more, slice by slice."""
         while True:
             command = ForgetDecisions(self._log.log_now_ms() - KEPT_MS)
-            dropped: Dropped = await execute(self._log, command)
+            dropped: Dropped = await self._log.execute(command)
             if dropped.is_done:
                 await trio.sleep(_FORGET_PERIOD_S)
 

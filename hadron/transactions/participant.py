@@ -44,7 +44,7 @@ from hadron.transactions.messages import (
     Told,
     ToParticipant,
 )
-from hadron.transactions.ports import Leaders, Log, execute
+from hadron.transactions.ports import Leaders, Log
 
 _log = logging.getLogger(__name__)
 
@@ -230,7 +230,7 @@ class Participant:
             if commit
             else AbortTransaction(transaction)
         )
-        await execute(self._log, command)
+        await self._log.execute(command)
 
 
 def _page(now_ms: int, after_lsn: int, db: Database) -> list[Participation]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-import trio
-
-from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 from hadron.partition.submission import Done
@@ -33,6 +30,10 @@ class Log(Protocol):
         """Log a command; `done(result, error)` is called once, when that may be told."""
         ...
 
+    async def execute(self, command: Command) -> Any:
+        """Log a command and wait for its result; raises its refusal."""
+        ...
+
     async def query(self, read: Callable[[Database], T]) -> T:
         """Read tables; returns once all that was read is committed (PROTOCOL A2)."""
         ...
@@ -44,23 +45,6 @@ class Log(Protocol):
     def log_now_ms(self) -> int:
         """The clock of the log."""
         ...
-
-
-async def execute(log: Log, command: Command) -> Any:
-    """Log a command and wait for its result; raises its refusal."""
-    answered = trio.Event()
-    outcome: list[tuple[Any, HadronError | None]] = []
-
-    def done(result: Any, error: HadronError | None) -> None:
-        outcome.append((result, error))
-        answered.set()
-
-    log.submit(command, done=done)
-    await answered.wait()
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
 
 
 class Leaders(Protocol):

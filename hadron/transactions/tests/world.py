@@ -146,6 +146,21 @@ class Leader:
         self._pending.append((lsn, outcome.result, outcome.error, done))
         self.world.later(self.world.commit_s(), lambda: self._commit(lsn))
 
+    async def execute(self, command: Command) -> Any:
+        outcome: list[tuple[Any, HadronError | None]] = []
+        answered = trio.Event()
+
+        def done(result: Any, error: HadronError | None) -> None:
+            outcome.append((result, error))
+            answered.set()
+
+        self.submit(command, done=done)
+        await answered.wait()
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result
+
     def _commit(self, lsn: int) -> None:
         if self.is_deposed or not self.leads or lsn < self.set.started_lsn:
             return
