@@ -16,13 +16,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from hadron import __version__
-from hadron.model.errors import (
-    FrameError,
-    HadronError,
-    NotFoundError,
-    PeerError,
-    UnknownMethodError,
-)
+from hadron.model.errors import FrameError, HadronError, NotFoundError, PeerError
 from hadron.model.ids import is_valid_name, is_valid_replica_set_name
 from hadron.model.ports import Network, Random
 from hadron.model.principals import NodeName, Principal
@@ -31,7 +25,7 @@ from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.rounds import CALM_S, LONELY_S, Rounds
-from hadron.node.statements import statement_to, statements_from
+from hadron.node.set_messages import statement_to, statements_from
 from hadron.wire.calls import Call, Origin, ignore_message
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.dialing import dial, talk
@@ -257,8 +251,6 @@ class Discovery:
             # Whoever is known and away has a row of its own in `hadron status`.
             return
         reason = error.strerror or error if isinstance(error, OSError) else error
-        if isinstance(error, UnknownMethodError):
-            reason = "it runs an older version of Hadron, which knows no other replica sets"
         self._tell(address, f"{address} in `discovery:` does not answer: {reason}", now_s)
 
     async def _converse(self, address: str, connection: Connection) -> bool:

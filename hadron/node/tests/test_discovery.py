@@ -18,7 +18,7 @@ from hadron.node.directory import REFUSED_FOR_S
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import restore_set
 from hadron.node.rounds import LIVELY_S
-from hadron.node.statements import statement_to
+from hadron.node.set_messages import statement_to
 from hadron.node.world import SystemDisk
 from hadron.testing.nodes import Cluster, Nodes, running_cluster
 from hadron.wire.connection import Connection
@@ -404,7 +404,7 @@ async def test_that_nobody_knows_the_metadata_set_is_told_from_the_start(tmp_pat
         await cluster.wait_for("no trouble", lambda: troubles(us) == [])
 
 
-async def test_a_node_that_knows_no_other_sets_is_called_older(
+async def test_what_a_node_that_knows_no_other_sets_answers_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hadron.node.discovery._PATIENCE_S", 0.0)
@@ -421,8 +421,8 @@ async def test_a_node_that_knows_no_other_sets_is_called_older(
             await trouble_at(
                 cluster,
                 cluster["meta/p0"],
-                "old:7000 in `discovery:` does not answer: it runs an "
-                "older version of Hadron, which knows no other replica sets",
+                "old:7000 in `discovery:` does not answer: method Cluster.Discover is not served "
+                "here, by Hadron ",
             )
             nursery.cancel_scope.cancel()
 

@@ -23,7 +23,7 @@ from hadron.model.errors import (
 from hadron.model.principals import NodeName, Principal
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.node.discovery import Discovery
-from hadron.node.statements import statement_to, statements_from
+from hadron.node.set_messages import statement_to, statements_from
 from hadron.serving.entrance import Entrance, Led
 from hadron.serving.leading import Leading
 from hadron.storage.database import open_reader

@@ -9,7 +9,7 @@ import pytest
 
 from hadron.model.errors import FrameError
 from hadron.model.replica_sets import KnownNode, KnownSet
-from hadron.node.statements import statement_from, statement_to, statements_from
+from hadron.node.set_messages import statement_from, statement_to, statements_from
 
 KNOWN = KnownSet(
     "eu/p0",
