@@ -24,7 +24,6 @@ from hadron.model.errors import (
     NotFoundError,
     PeerError,
     RequestError,
-    UnknownMethodError,
 )
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import spec_from_json
@@ -222,9 +221,6 @@ class Catalog:
                     else self._session.connect_any()
                 )
                 await self._watch(connection, backoff)
-            except UnknownMethodError:
-                # An older node: changes are found out when something fails.
-                return
             except HadronError:
                 # Another node, when this one is behind, or away.
                 ask_leader = not ask_leader
