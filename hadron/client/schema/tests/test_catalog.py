@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
+
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog
+from hadron.model.errors import UnknownMethodError
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.wire.messages import schema_pb2
 
@@ -43,6 +47,37 @@ class SlowAnswers:
         happens, answer = self.answers.pop(0)
         happens()
         return answer, memoryview(b"")
+
+
+async def test_the_schema_is_followed_also_past_a_node_that_does_not_know_the_call() -> None:
+    asked: list[str] = []
+    running: list[Callable[[], Awaitable[None]]] = []
+    over = anyio.CancelScope()
+
+    def connected(where: str) -> None:
+        asked.append(where)
+        if len(asked) == 3:
+            over.cancel()
+        raise UnknownMethodError("method Schema.WatchSchema is not served here")
+
+    async def connect_any() -> None:
+        connected("any")
+
+    async def connect(replica_set: str) -> None:
+        connected(replica_set)
+
+    session = SimpleNamespace(
+        endpoint=SimpleNamespace(namespace="default"),
+        topology=SimpleNamespace(metadata="meta"),
+        background=SimpleNamespace(start=running.append),
+        ports=SimpleNamespace(random=random.Random(1)),
+        connect=connect,
+        connect_any=connect_any,
+    )
+    catalog = Catalog(cast(Session, session))
+    with over:
+        await catalog._follow()
+    assert asked == ["any", "meta", "any"]
 
 
 async def test_a_change_that_overtakes_the_answer_is_not_missed() -> None:
