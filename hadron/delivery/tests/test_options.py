@@ -391,6 +391,34 @@ class TestDeadLetters:
         member.refuse(0, 0)
         await until(lambda: stack.visible.bounds(2).next_offset == 1)
 
+    async def test_of_several_those_that_are_written_are_delivered_no_more(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They stand together, in three batches; the stream is gone when the first is written."""
+        for value in (b"0", b"1", b"2"):
+            await stack.append(1, value)
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        other = await Consumer(stack).join()
+        await until(lambda: len(member.offsets + other.offsets) == 3)
+        execute, letter = stack.controller.execute, stack.catalog.stream("default", "letters")[0].id
+
+        async def delete_behind(command: Any, body: bytes = b"") -> Any:
+            result = await execute(command, body)
+            if isinstance(command, DeadLetterRecords) and stack.visible.bounds(letter).next_offset:
+                await execute(DeleteObjects(stack.catalog.metadata_index, (letter,)))
+            return result
+
+        monkeypatch.setattr(stack.controller, "execute", delete_behind)
+        machine = member.driver.machine
+        given_back = [
+            machine.refuse(each.member, each.number, 0, 2, 0.0).exhausted[0]
+            for each in list(machine.held)
+        ]
+        member.driver._letters.write(sorted(given_back, key=lambda dead: dead.first))
+        await until(lambda: bool(machine.waiting))
+        assert machine.waiting.ranges() == [(1, 2)]
+        assert machine.floor == 1
+
     def test_letters_that_nobody_can_write_are_tried_ever_more_rarely(self) -> None:
         pauses = [letters.pause_s(times, 1.0) for times in (1, 2, 3, 7, 8, 10_000)]
         assert pauses == [5.0, 10.0, 20.0, 300.0, 300.0, 300.0]

@@ -463,6 +463,44 @@ class TestOrderByKey:
         group.refuse(member.number, 1, 0, 3, now=0.0, delay_s=0.0)
         assert drain(group, 16) == [(1, 8, 9), (1, 13, 13)], "the next of keys 3, 1 and 2"
 
+    @pytest.mark.parametrize("kept", range(1, 20))
+    @pytest.mark.parametrize("way", ["leaves", "is late", "nacks", "has not looked", "no letters"])
+    def test_wherever_retention_ends_all_that_is_left_is_delivered(
+        self, way: str, kept: int
+    ) -> None:
+        """Before, within or behind what a member holds as one delivery, and gives back afterwards,
+        one way or another: what is left of that comes again, and what has a key of one that is gone
+        has its turn."""
+        attempts = 1 if way == "no letters" else 0
+        group = Group(0, (), rules=Rules(False, True, 60.0, attempts))
+        member = join(group)
+        assert drain(group, 24) == [(1, 0, 3), (1, 5, 5), (1, 10, 10), (1, 15, 15), (1, 20, 20)]
+        group.skip_below(kept, 1.0)
+        group.expire(61.0) if way == "is late" else None
+        dead: list[Exhausted] = []
+        for number, first, last in [(1, 0, 3), (2, 5, 5), (3, 10, 10), (4, 15, 15), (5, 20, 20)]:
+            unseen = way == "has not looked"
+            if way in ("nacks", "has not looked", "no letters"):
+                effects = group.refuse(
+                    member.number, number, first, last, 2.0, delay_s=0.0, is_unseen=unseen
+                )
+                dead += effects.exhausted
+        for each in dead:
+            dead += group.put_back(each, 3.0).exhausted
+        group.leave(member.number, 62.0)
+        assert self.taken(group, 24) == list(range(kept, 24))
+
+    def taken(self, group: Group, end: int) -> list[int]:
+        """What a member is given that acknowledges everything."""
+        member, found = join(group), list[int]()
+        while (given := deliver(group, end, 100.0)) is not None:
+            found += range(given.first, given.last + 1)
+            ranges = group.acknowledge(
+                member.number, given.delivery, given.first, given.last, 100.0
+            )
+            group.settled(ranges, 100.0)
+        return sorted(found)
+
 
 class TestWindows:
     def test_nothing_is_delivered_of_which_nothing_is_known(self) -> None:
@@ -581,6 +619,7 @@ class Ordered(RuleBasedStateMachine):
         self.held: dict[int, int] = {}
         self.lent: dict[int, tuple[int, int]] = {}
         """Offsets that are taken: by which delivery, and which member, they are held."""
+        self.dying: list[Exhausted] = []
         self.uncommitted = []
         self.group = Group(
             self.floor, [], [], window_end=self.floor, rules=self.kind, numbers=self.numbers
@@ -616,8 +655,11 @@ class Ordered(RuleBasedStateMachine):
     @precondition(lambda self: self.end > self.dropped)
     @rule(data=st.data())
     def retention(self, data: st.DataObject) -> None:
-        """What members hold of it they keep, and nobody gets it again."""
-        self.dropped = data.draw(st.integers(self.dropped + 1, self.end))
+        """What members hold of it they keep, and nobody gets it again. It may end within what one
+        of them holds."""
+        above = [offset for offset in sorted(self.held) if offset > self.dropped]
+        anywhere = st.integers(self.dropped + 1, self.end)
+        self.dropped = data.draw(st.sampled_from(above) | anywhere if above else anywhere)
         self.committed.update(range(self.dropped))
         self.carry_out(self.group.skip_below(self.dropped, self.now))
         self.group.raise_floor(self.floor)
@@ -664,11 +706,13 @@ class Ordered(RuleBasedStateMachine):
     @precondition(lambda self: self.end and len(self.open) < 3)
     @rule(data=st.data(), length=st.integers(1, 4))
     def prepare(self, data: st.DataObject, length: int) -> None:
-        """A transaction takes records, wherever they are: those that others hold as well."""
+        """A transaction takes records, wherever they are: those that others hold as well. Nobody
+        holds what is on its way to the dead letters."""
         first = data.draw(st.integers(0, self.end - 1))
         unlogged = {n for a, b in self.uncommitted for n in range(a, b + 1)}
         wanted = set(range(first, min(first + length, self.end)))
-        wanted -= self.committed | unlogged | self.taken
+        dying = {n for dead in self.dying for n in range(dead.first, dead.last + 1)}
+        wanted -= self.committed | unlogged | self.taken | dying
         if not wanted:
             return
         transaction = TransactionId("local/p1", 1, 1, next(self.numbers))
@@ -721,6 +765,7 @@ class Ordered(RuleBasedStateMachine):
                 break
             for offset in range(found.first, found.last + 1):
                 assert offset not in self.held, "with one member at a time"
+                assert not any(each.first <= offset <= each.last for each in self.dying)
                 assert offset not in self.committed
                 assert offset not in self.taken, "it may be acknowledged any moment"
                 assert found.attempt > self.attempts.get(offset, 0) or self.kind.max_attempts
@@ -746,8 +791,30 @@ class Ordered(RuleBasedStateMachine):
             offsets = range(each.first, each.last + 1)
             assert not set(offsets) & (self.held.keys() | self.taken)
             assert not {n for n in offsets if n >= self.dropped} & self.committed
-            self.committed.update(offsets)
-            self.carry_out(self.group.settled([(each.first, each.last)], self.now))
+            before = self.dying[-1] if self.dying else None
+            if before and (before.last + 1, before.attempts) == (each.first, each.attempts):
+                # Neighbours are written together, of whatever batches they are.
+                self.dying[-1] = Exhausted(before.first, each.last, each.attempts, each.reason)
+            else:
+                self.dying.append(each)
+
+    def write(self, first: int, last: int) -> None:
+        """These are dead letters now, or retention has overtaken them."""
+        self.committed.update(range(first, last + 1))
+        self.carry_out(self.group.settled([(first, last)], self.now))
+        self.group.raise_floor(self.floor)
+
+    @precondition(lambda self: self.dying)
+    @rule(data=st.data(), delay=st.sampled_from((0, 2)))
+    def letters(self, data: st.DataObject, delay: int) -> None:
+        """Of some that stand together the first are written, and the others cannot be."""
+        dead = self.dying.pop(0)
+        written = data.draw(st.integers(dead.first, dead.last + 1))
+        if written > dead.first:
+            self.write(dead.first, written - 1)
+        if written <= dead.last:
+            rest = Exhausted(written, dead.last, dead.attempts, dead.reason)
+            self.carry_out(self.group.put_back(rest, self.now + delay))
 
     def a_held_one(self, data: st.DataObject) -> tuple[int, int, int]:
         offset = data.draw(st.sampled_from(sorted(self.held)))
@@ -823,6 +890,9 @@ class Ordered(RuleBasedStateMachine):
                 )
             self.held.clear()
             self.commit()
+            while self.dying:
+                dead = self.dying.pop(0)
+                self.write(dead.first, dead.last)
             if self.floor >= self.end:
                 break
         assert self.floor >= self.end

@@ -145,3 +145,11 @@ plant(
     ),
     scenarios=("key-of-a-record-that-retention-drops",),
 )
+
+plant(
+    "key busy for a part that is gone",
+    "of records that cannot be dead letters, and are partly dropped meanwhile, those that are gone "
+    "keep the others of their keys from their turn",
+    Edit("delivery.machine:Group._put_again", "if first < kept and", "if last < kept and"),
+    scenarios=("key-of-a-dead-letter-that-retention-drops",),
+)

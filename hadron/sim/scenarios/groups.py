@@ -454,10 +454,7 @@ async def dead_letter_without_a_stream(play: Play) -> None:
     await _fill(play, 3)
     async with _member(play, "g0", plan) as member:
         await member.take(0)
-        noted = play.history.apply("o0", [("Stream", LETTERS)], deletes=True)
-        async with play.world.client("o0") as client:
-            await client.delete([("Stream", "default", LETTERS)], allow_destructive=True)
-        play.history.ok(noted)
+        await _delete_letters(play)
         await member.nack(0)
         member.taken.clear()
         await member.take(0)
@@ -515,16 +512,62 @@ async def key_of_a_record_that_retention_drops(play: Play) -> None:
         await member.take(3)
         await member.ack(3)
         await member.confirm()
-        play.retention = Retention(max_bytes=2_000)
-        spec = StreamSpec(partitions=(play.world.config.name,), retention=play.retention)
-        async with play.world.client("o0") as client:
-            await client.apply(
-                [SchemaObject(kind="Stream", name=STREAM, spec=spec)], allow_destructive=True
-            )
+        await _keep(play, Retention(max_bytes=2_000))
         await member.take(2)
         await member.ack(2)
         await member.confirm()
     await _drain(play, plan)
+
+
+@scenario("D2: a key is free once retention has dropped its record on its way to the dead letters")
+async def key_of_a_dead_letter_that_retention_drops(play: Play) -> None:
+    """Three records of three keys stand together on their way to the dead letters, whose stream is
+    gone; n1 reaches nobody, so that this waits. Meanwhile the first one gets too old, and another
+    record comes: all three are refused when the group has just passed over the first. What has its
+    key must have its turn."""
+    world = play.world
+    plan = GroupPlan("g", order="key", max_attempts=1)
+    await _keep(play, Retention(max_age_ms=4_000))
+    await _publish_keys(play, ["a"])
+    await trio.sleep(2.5)
+    for key in ("b", "c", "a"):
+        await _publish_keys(play, [key])
+    async with _member(play, "g0", plan) as member, _member(play, "g1", GroupPlan("g")) as other:
+        await member.take(0, 1, 2)
+        await _delete_letters(play)
+        play.part("n1")
+        # On a slow replica the first of these is a commit of its own, and all that follows is one.
+        for name in ("n2", "n3"):
+            world.disks[name].speed = SLOW
+        for _ in range(2):
+            await play.produce(play.value(), timeout_s=0.1)
+        world.network.kill("g0")
+        await world.wait_for("retention", lambda: play.first_offset("n1") > 0)
+        await play.produce(play.value(), timeout_s=0.1)
+        play.join("n1")
+        await _keep(play, Retention())
+        await other.take(1, 2, 3)
+        await other.ack(1, 2, 3)
+        await other.confirm()
+    await _drain(play, GroupPlan("g"))
+
+
+async def _keep(play: Play, limits: Retention) -> None:
+    """Declare how much of the stream is kept."""
+    play.retention = limits if limits != Retention() else play.retention
+    spec = StreamSpec(partitions=(play.world.config.name,), retention=limits)
+    async with play.world.client("o0") as client:
+        await client.apply(
+            [SchemaObject(kind="Stream", name=STREAM, spec=spec)], allow_destructive=True
+        )
+
+
+async def _delete_letters(play: Play) -> None:
+    """The stream of dead letters is gone."""
+    noted = play.history.apply("o0", [("Stream", LETTERS)], deletes=True)
+    async with play.world.client("o0") as client:
+        await client.delete([("Stream", "default", LETTERS)], allow_destructive=True)
+    play.history.ok(noted)
 
 
 @scenario("D2: who has dealt with a record acknowledges no other at its offset", settings=OS)

@@ -309,6 +309,19 @@ class Play(Run):
             f"{name} holding {lsn}", lambda: self.world.status(name).last_lsn >= lsn, timeout_s
         )
 
+    def first_offset(self, name: str) -> int:
+        """Where the stream begins in a node's tables, as its writer has them."""
+        row = (
+            self.world.node(name)
+            .member._store.writer.connection.execute(
+                "SELECT first_offset FROM hadron_stream_partition WHERE stream_id ="
+                " (SELECT id FROM hadron_schema_object WHERE name = ?)",
+                (STREAM,),
+            )
+            .get
+        )
+        return int(row or 0)
+
     def last_lsn(self, name: str) -> int:
         return int(self.world.status(name).last_lsn)
 
