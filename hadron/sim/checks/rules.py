@@ -136,6 +136,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 what was dealt with is delivered no more",
         "D2 each record is in one place",
         "D2 what is settled is acknowledged",
+        "D2 a confirmation is of all that was acknowledged",
         "D2 attempts are counted",
         "D2 retention drops what is due",
         "D2 retention drops the oldest batches",

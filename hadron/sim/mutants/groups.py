@@ -153,3 +153,11 @@ plant(
     Edit("delivery.machine:Group._put_again", "if first < kept and", "if last < kept and"),
     scenarios=("key-of-a-dead-letter-that-retention-drops",),
 )
+
+plant(
+    "acknowledgements of a lost call forgotten",
+    "what was acknowledged on a call that is lost, and was not to be confirmed yet, is told to "
+    "nobody, and whoever waits for it takes it for committed",
+    Edit("client.consuming.channel:Channel.end", "        in_doubt += self._without_token\n", ""),
+    scenarios=("acknowledgements-that-a-lost-call-took-along",),
+)

@@ -11,6 +11,7 @@
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
     groups       D: members that are late, leaders that come and go
+    letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
 
@@ -25,6 +26,7 @@ from hadron.sim.scenarios import (
     groups,
     leadership,
     learners,
+    letters,
     membership,
     pipelines,
     promises,
@@ -44,6 +46,7 @@ __all__ = [
     "groups",
     "leadership",
     "learners",
+    "letters",
     "membership",
     "pipelines",
     "promises",

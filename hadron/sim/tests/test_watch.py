@@ -46,6 +46,9 @@ PLANTED: dict[str, str] = {
     "B6 what is installed has all that the disk had": "copy without the latest of the tail",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
     "D1 what follows has the number behind": "new id while something is in doubt",
+    "D2 a confirmation is of all that was acknowledged": (
+        "acknowledgements of a lost call forgotten"
+    ),
     "D2 each record is in one place": "key busy for a record that is gone",
     "D2 what was dealt with is delivered no more": "written dead letters delivered again",
     "D2 what is acknowledged was handed out": "other record acknowledged at an offset",

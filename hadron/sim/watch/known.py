@@ -13,6 +13,7 @@ from hadron.sim.model.histories import Histories
 from hadron.sim.watch.answers import Answers
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.branches import Branches
+from hadron.sim.watch.confirming import Confirming
 from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
@@ -49,6 +50,7 @@ class Known:
         self.meanings = Meanings(self.complaints, self.ballots)
         self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
+        self.confirming = Confirming(self.complaints, self.ballots)
         self.reads_on = ReadsOn(self.complaints)
         self.sending = Sending(self.complaints)
         self.feeds = Feeds(self.complaints)

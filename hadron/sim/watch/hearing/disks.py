@@ -56,6 +56,7 @@ class HearsDisks:
             self._known.ballots.recovered.add(world.config.name)
             self._known.ballots.forget(world.config.name)
             self._known.branches.forget(world.config.name)
+            self._known.confirming.forget(world.config.name)
             self._known.meanings.forget()
             self._known.ballots.unflushed.discard(name)
             original(world, name)

@@ -11,6 +11,7 @@ from hadron.client.consuming.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Effects, Exhausted
 from hadron.delivery.sessions import MemberSession
+from hadron.model.errors import HadronError
 from hadron.sim.watch.known import Known, Wrappers
 
 
@@ -37,7 +38,16 @@ class HearsGroups:
                     "_dead_letters_refused": self.puts_back,
                 },
             ),
-            (Membership, {"opened": self.beats, "beat": self.beats, "_claim": self.claims}),
+            (
+                Membership,
+                {
+                    "opened": self.beats,
+                    "beat": self.beats,
+                    "_claim": self.claims,
+                    "flush": self.flushes,
+                },
+            ),
+            (Channel, {"acknowledge": self.acknowledges}),
             (Consumer, {"__anext__": self.hands_out, "next_batch": self.hands_out}),
         ]
 
@@ -97,8 +107,28 @@ class HearsGroups:
         def beat(member: Membership, *given: Any) -> None:
             original(member, *given)
             self._known.serving.beats(member)
+            self._known.confirming.opened(member)
 
         return beat
+
+    def acknowledges(self, original: Any) -> Any:
+        def acknowledge(channel: Channel, parcel: Parcel, first: int, last: int) -> None:
+            self._known.confirming.acknowledged(channel, parcel, first, last)
+            original(channel, parcel, first, last)
+
+        return acknowledge
+
+    def flushes(self, original: Any) -> Any:
+        async def flush(member: Membership, timeout_s: float) -> None:
+            said = self._known.confirming.asked(member)
+            try:
+                await original(member, timeout_s)
+            except HadronError:
+                self._known.confirming.refused(member)
+                raise
+            self._known.confirming.confirmed(member, said)
+
+        return flush
 
     def claims(self, original: Any) -> Any:
         def claim(member: Membership, channel: Channel, parcel: Parcel) -> None:

@@ -230,6 +230,7 @@ class HearsLogs:
             for world in worlds:
                 self._known.ballots.forget(world.config.name)
                 self._known.branches.forget(world.config.name)
+                self._known.confirming.forget(world.config.name)
             self._known.meanings.forget()
             original(backups, worlds, backup)
 

@@ -1,0 +1,157 @@
+"""What scenarios of consumer groups are written in: a member that does what it is told.
+
+Beside `play`, whose sentences are about nodes and producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+
+from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.subscription import Subscription
+from hadron.model.errors import ConnectionLostError
+from hadron.model.record import NewRecord
+from hadron.sim.actors.clients import STREAM, text
+from hadron.sim.actors.group_plans import GroupPlan
+from hadron.sim.actors.members import DrainingMember
+from hadron.sim.evidence.history import Settle
+from hadron.sim.scenarios.play import Play
+
+PLAN: Final = GroupPlan("g")
+
+
+@dataclass
+class Member:
+    """A member that does what it is told, and notes it."""
+
+    play: Play
+    host: str
+    plan: GroupPlan
+    subscription: Subscription
+    taken: dict[int, Delivery] = field(default_factory=dict)
+    sent: list[Settle] = field(default_factory=list)
+
+    async def take(self, *offsets: int) -> None:
+        """Wait for these records."""
+        history, partition = self.play.history, self.play.world.config.name
+        with trio.fail_after(30.0):
+            while not self.taken.keys() >= set(offsets):
+                record = await anext(self.subscription)
+                self.taken[record.offset] = record
+                history.deliver(
+                    self.host,
+                    self.plan.name,
+                    self.host,
+                    STREAM,
+                    partition,
+                    record.offset,
+                    [text(record.value)],
+                    attempt=record.attempt,
+                )
+
+    async def give_all_back(self) -> None:
+        """Whatever comes, as fast as it comes."""
+        history, partition = self.play.history, self.play.world.config.name
+        async for record in self.subscription:
+            self.taken[record.offset] = record
+            history.deliver(
+                self.host,
+                self.plan.name,
+                self.host,
+                STREAM,
+                partition,
+                record.offset,
+                [text(record.value)],
+                attempt=record.attempt,
+            )
+            await self.nack(record.offset)
+
+    async def ack(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.sent.append(self._settle(offset, "ack"))
+            await self.taken[offset].ack()
+
+    async def nack(self, *offsets: int, delay_s: float | None = None) -> None:
+        for offset in offsets:
+            self._settle(offset, "nack")
+            await self.taken[offset].nack(delay_s)
+
+    def _settle(self, offset: int, how: str) -> Settle:
+        return self.play.history.settle(
+            self.host,
+            self.plan.name,
+            self.host,
+            STREAM,
+            self.play.world.config.name,
+            [(offset, offset)],
+            how="ack" if how == "ack" else "nack",
+        )
+
+    async def confirm(self, sent: list[Settle] | None = None) -> bool:
+        """Whether all acknowledgements counted, or these."""
+        if sent is None:
+            sent, self.sent = self.sent, []
+        try:
+            await self.subscription.flush(20.0)
+        except ConnectionLostError as error:
+            for settle in sent:
+                self.play.history.unknown(settle, error)
+            return False
+        for settle in sent:
+            self.play.history.ok(settle)
+        return True
+
+
+@asynccontextmanager
+async def join_group(
+    play: Play,
+    host: str,
+    plan: GroupPlan = PLAN,
+    *,
+    max_in_flight: int = 10,
+    heartbeat_s: float = 0.0,
+) -> AsyncIterator[Member]:
+    now_ms = play.world.clocks["n1"].now_ms()
+    async with (
+        play.world.client(host) as client,
+        client.subscribe(
+            STREAM,
+            max_in_flight=max_in_flight,
+            member=host,
+            heartbeat_s=heartbeat_s,
+            **plan.options(now_ms),
+        ) as subscription,
+    ):
+        try:
+            yield Member(play, host, plan, subscription)
+        finally:
+            play.history.event("leaving", host)
+
+
+async def drain(play: Play, plan: GroupPlan = PLAN, *, host: str = "d0") -> None:
+    """Acknowledge what is left, for no longer than a minute."""
+    play.history.event("draining", plan.name)
+    with trio.move_on_after(60.0):
+        seed = f"{play.world.seed}/{host}"
+        await DrainingMember(play.world, play.history, host, seed, plan).run()
+
+
+async def fill_one_by_one(play: Play, count: int) -> None:
+    """As many records, each in a batch of its own."""
+    for _ in range(count):
+        await play.fill(1)
+
+
+async def publish_keys(play: Play, keys: Sequence[str], size: int = 100) -> None:
+    for key in keys:
+        value = play.value(size)
+        noted = play.history.publish("c7", "", STREAM, play.world.config.name, [value])
+        async with play.world.client("c7") as client, client.producer(STREAM) as producer:
+            receipt = await producer.send(NewRecord(value=value, key=key))
+        noted.runs = [(receipt.offset, 1)]
+        play.history.ok(noted)
