@@ -111,6 +111,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D1 what follows has the number behind",
         "D1 what may be logged is sent as it was",
         "D1 what may be logged is not called lost",
+        "D1 what may be logged goes nowhere else",
         "D1 a share counts what has no outcome",
         "no_duplicates",
         "producer_order",

@@ -89,3 +89,15 @@ plant(
     Edit("serving.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", ""),
     scenarios=("metadata-leader-that-changes",),
 )
+
+plant(
+    "refusal taken for the outcome of what is in doubt",
+    "a batch that may be in a log passes for not logged once a node refuses to take it again",
+    Edit(
+        "client.producing.accumulator:PartitionAccumulator.refused",
+        "            if not isinstance(error, NOT_LOGGED):\n"
+        "                batch.doubtful = True\n",
+        "            batch.doubtful = not isinstance(error, NOT_LOGGED)\n",
+    ),
+    scenarios=("region-that-has-no-room-for-what-it-has",),
+)

@@ -86,6 +86,39 @@ async def region_dies_with_an_answer(play: RegionPlay) -> None:
         await world.wait_serving()
 
 
+@region_scenario("D1: what may be logged stays in doubt, whatever another answer says")
+async def region_that_has_no_room_for_what_it_has(play: RegionPlay) -> None:
+    """Europe logs records whose answers are under way when the whole set dies. It comes back with a
+    full disk: asked once more, it takes nothing. The records are in its log all the same: those of
+    one producer do not go to America, and of those of another, which waits no longer, nobody
+    knows."""
+    world, network = play.europe, play.regions.network
+    disk = world.disks[world.config.leader.name]
+    reserve = world.config.settings.disk_reserve_bytes
+    async with (
+        play.producer() as publish,
+        play.producer(host="c2", failover="none", timeout_s=6.0) as soon,
+    ):
+        for number in range(4):
+            await publish(f"before {number}")
+            await soon(f"soon before {number}")
+        async with trio.open_nursery() as nursery:
+            for host in ("c1", "c2"):
+                network.delay("e1", host, 20.0)
+            for number in range(4):
+                nursery.start_soon(publish, f"while answers are slow {number}")
+                nursery.start_soon(soon, f"soon while answers are slow {number}")
+            await trio.sleep(0.5)
+            await world.crash(power=True)
+            for host in ("c1", "c2"):
+                network.wire("e1", host).be_normal()
+            disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 2
+            await world.start()
+            await world.wait_serving()
+            await trio.sleep(8.0)
+            disk.heal()
+
+
 @region_scenario("D1: what may be in the log of one partition is not called lost by another")
 async def region_without_room_for_what_another_has(play: RegionPlay) -> None:
     """Europe logs records whose answers are under way when the whole set dies. Their producer

@@ -45,6 +45,7 @@ PLANTED: dict[str, str] = {
     "B6 a backup has what was there when it began": "backup that is an older copy",
     "B6 what is installed has all that the disk had": "copy without the latest of the tail",
     "B6 a cluster's copies fit each other": "metadata set not copied last",
+    "D1 what may be logged goes nowhere else": "refusal taken for the outcome of what is in doubt",
     "D1 what follows has the number behind": "new id while something is in doubt",
     "D2 a confirmation is of all that was acknowledged": (
         "acknowledgements of a lost call forgotten"

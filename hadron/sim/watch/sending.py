@@ -4,8 +4,9 @@ Only numbers keep records in order: a node steps over no gap, and knows a batch 
 leaves while an earlier batch of that producer has no outcome has the number behind it, under the
 same id; and what may be in the log already goes there as it was.
 
-Who may be in a log somewhere stays in doubt until an answer says that it is there, wherever else it
-goes: its sender is told that nobody knows. And each partition's share of the buffer is what has no
+Who may be in a log somewhere stays in doubt until an answer says that it is there, whatever other
+answers say: it goes nowhere else, unless its sender prefers twice to unknown, and that one is told
+that nobody knows. And each partition's share of the buffer is what has no
 outcome there: no more, or it has no room in the end, and no less, or there is no bound.
 """
 
@@ -38,6 +39,8 @@ class Sending:
         """Batches that a call carries, and where to."""
         self._maybe_in: dict[OutgoingBatch, str] = {}
         """Where a batch may be in the log although nobody has said so."""
+        self.is_twice = False
+        """Batches that move now are of a producer that prefers twice to unknown."""
 
     def leaves(self, accumulator: PartitionAccumulator, batch: OutgoingBatch) -> None:
         """It is to be sent now."""
@@ -72,6 +75,12 @@ class Sending:
     def taken(self, batch: OutgoingBatch) -> None:
         """It goes to another partition; the call that carries it is cancelled. Who lets it go there
         although it may be logged here accepts another copy, here too should it come back."""
+        if batch in self._maybe_in and not self.is_twice:
+            self._complaints.add(
+                "D1 what may be logged goes nowhere else",
+                f"{batch.count} records may be in the log of {self._maybe_in[batch]}, and go to "
+                "another partition",
+            )
         self._in_doubt.pop(batch, None)
         if batch in self._under_way:
             self._maybe_in[batch] = self._under_way.pop(batch)

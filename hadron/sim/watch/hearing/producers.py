@@ -6,6 +6,8 @@ from typing import Any
 
 from hadron.client.producing.accumulator import PartitionAccumulator
 from hadron.client.producing.outgoing_batch import OutgoingBatch
+from hadron.client.producing.router import Lane
+from hadron.client.producing.sender import PartitionSender
 from hadron.model.errors import HadronError
 from hadron.sim.watch.known import Known, Wrappers
 
@@ -29,6 +31,7 @@ class HearsProducers:
                 },
             ),
             (OutgoingBatch, {"_done": self.resolves}),
+            (Lane, {"take_over": self.moves}),
         ]
 
     def launches(self, original: Any) -> Any:
@@ -58,6 +61,13 @@ class HearsProducers:
             return taken, under_way
 
         return take
+
+    def moves(self, original: Any) -> Any:
+        def take_over(lane: Lane, away: PartitionSender) -> None:
+            self._known.sending.is_twice = lane._twice
+            original(lane, away)
+
+        return take_over
 
     def counts(self, original: Any) -> Any:
         def change(accumulator: PartitionAccumulator, *given: Any) -> Any:
