@@ -172,6 +172,35 @@ async def test_another_ballots_entry_is_not_taken_where_the_row_is_left(
         assert [chain for (chain,) in rows] == [entry.chain for entry in own]
 
 
+@pytest.mark.parametrize("differs", ["ballot", "now_ms"])
+async def test_another_entrys_body_is_not_taken_where_the_row_is_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
+) -> None:
+    """It has as many records and bytes, and its checksum is sound: of what was here only the ballot
+    and the stamp are left, and they tell."""
+    body = encode_values([b"value"], 1)
+    (entry,) = make_entries(EMPTY_LOG, FIRST, [namespace_command(0)], body=body)
+    if differs == "ballot":
+        other = entry._replace(ballot=FIRST._replace(epoch=2))
+    else:
+        other = entry._replace(now_ms=entry.now_ms + 1)
+    with follower(tmp_path) as one:
+        one.store.writer.connection.execute(
+            "INSERT INTO hadron_stream_batch VALUES(1, 0, 1, 1, ?, ?, 1, 1, NULL, NULL)",
+            (entry.now_ms, len(body)),
+        )
+        repairer = _repairer(one, _Connected())
+
+        async def ask(_connection: Any, _lsn: int) -> tuple[LogPosition | None, Entry]:
+            return None, other
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        monkeypatch.setattr(repair, "run_on_writer", _at_once)
+        with pytest.raises(NotFittingError, match="the copy of entry 1's body is of ballot"):
+            await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), 1, logged=False)
+        assert one.store.writer.connection.execute("SELECT count(*) FROM hadron_body").get == 0
+
+
 async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An old leader's tables name entry 9, which its log has lost: no member can give it back, and
     a snapshot that had to hold it would never come."""

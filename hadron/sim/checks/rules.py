@@ -1,7 +1,7 @@
 """Which oracle sees it when a rule of PROTOCOL is broken.
 
-Rules whose names are not here (A4's sources, F) have none of their own: a file that breaks them
-shows it by another rule. Four kinds of oracles: checks of histories and files (`checker`,
+Rules whose names are not here (A4's sources, most of F) have none of their own: a file that breaks
+them shows it by another rule. Four kinds of oracles: checks of histories and files (`checker`,
 `region_checks`), complaints of who watches nodes from inside (`watch`), of the model of the tables
 (`model`), and directed scenarios that assert something themselves. `tests/test_rules` holds this
 table against what there is.
@@ -96,6 +96,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "B6 what is installed has bodies of its own entries",
         "B6 a copy has the bodies that were committed",
         "B6 what is installed has all that the disk had",
+        "B6 what is installed has what was committed",
         "B6 a cluster's copies fit each other",
     ),
     "B7 a full disk loses nothing": ("disk-without-room", "progress"),
@@ -177,5 +178,6 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 the latest attempt counts",
         "M pipelines",
     ),
+    "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
 }
 """By rule: the names of what sees it."""

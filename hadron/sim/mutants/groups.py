@@ -161,3 +161,12 @@ plant(
     Edit("client.consuming.channel:Channel.end", "        in_doubt += self._without_token\n", ""),
     scenarios=("acknowledgements-that-a-lost-call-took-along",),
 )
+
+plant(
+    "retention by limits from before",
+    "what is due is dropped by the limits that there were when somebody began to look at it",
+    Edit(
+        "serving.retention:RetentionDriver._trim", "if self._limits(stream_id) != limits:", "if 0:"
+    ),
+    scenarios=("limits-raised-while-the-oldest-are-looked-at",),
+)

@@ -285,3 +285,41 @@ plant(
     ),
     scenarios=("objects-declared-one-after-the-other",),
 )
+
+plant(
+    "checkpoint not flushed",
+    "rounds in the background write pages into the file and do not flush it; then the log begins "
+    "anew, and nobody has what a power loss takes",
+    Edit(
+        "storage.checkpoint:Checkpointer._open", '"synchronous", "normal"', '"synchronous", "off"'
+    ),
+    scenarios=("constant-writing-while-somebody-reads",),
+)
+
+plant(
+    "body of another entry taken",
+    "the copy of a body whose log row is trimmed may be of an entry that was never committed, if "
+    "that is as large",
+    Edit("replication.repair:_check_body", "if not is_same or len(", "if len("),
+    scenarios=("damaged-body-beside-another-leaders-entry",),
+)
+
+plant(
+    "tail from before beside a copy",
+    "what a node has put behind a copy stays there when another leader's entries have taken its "
+    "place in the log",
+    Edit(
+        "storage.snapshot:copy_tail",
+        "if position_at(old, at.lsn) != at:\n            # A tail",
+        "if False:\n            # A tail",
+    ),
+    scenarios=("tail-replaced-beside-a-copy",),
+)
+
+plant(
+    "kernel forgotten with a mark",
+    "a node that notes where its log is forgets that its commits are not flushed, and under which "
+    "kernel they were made",
+    Edit("storage.identity:IdentityFile.note_mark", "coalesce(kernel, ?)", "?"),
+    scenarios=("majority-loses-power-without-fsync",),
+)

@@ -104,6 +104,8 @@ LIMITS: Final = {
         (1, 2_000),
     ),
     "frames of a turn": Limit(("wire.connection:_FRAMES_PER_TURN",), (1, 2)),
+    # Last, so that a seed's other limits are what they were.
+    "seconds between marks": Limit(("storage.store:_MARK_EVERY_S",), (0, 1)),
 }
 
 _USUAL: Final = 0.4
@@ -137,7 +139,7 @@ def limited(small: Mapping[str, int]) -> Iterator[None]:
             _exchange(holder, value)
 
 
-def _exchange(holder: str, value: int) -> int:
+def _exchange(holder: str, value: float) -> float:
     """Returns what was there."""
     module_name, name = holder.split(":")
     module = importlib.import_module(f"hadron.{module_name}")
@@ -150,6 +152,6 @@ def _exchange(holder: str, value: int) -> int:
         assert isinstance(last, int), holder
         return last
     found = vars(module)[name]
-    assert isinstance(found, int), holder
+    assert isinstance(found, int | float), holder
     setattr(module, name, value)
     return found

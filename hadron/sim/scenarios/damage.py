@@ -24,6 +24,9 @@ _NO_SCRUBS: Final = replace(SETTINGS, scrub_interval_s=86_400.0)
 _NOTHING_BESIDE: Final = replace(_NO_SCRUBS, state_digest_interval_s=86_400.0)
 """Logs end with what the story has put there."""
 
+_SHORT_LOG: Final = replace(_NOTHING_BESIDE, log_keep_bytes=1 << 10, log_max_lag_bytes=4 << 10)
+"""Who is away for a moment needs a snapshot."""
+
 
 @scenario("A6: what leaves a disk is compared with its hash", settings=_NO_SCRUBS)
 async def body_changed_by_somebody(play: Play) -> None:
@@ -165,6 +168,49 @@ async def damaged_tail_beside_another_leaders_log(play: Play) -> None:
         ),
     )
     world.network.heal_all()
+    await world.wait_in_step()
+
+
+@scenario(
+    "A8: a body whose entry is trimmed is given back as it was committed", settings=_SHORT_LOG
+)
+async def damaged_body_beside_another_leaders_entry(play: Play) -> None:
+    """n1 has written what nobody else has, then n2 leads and trims its log. A body of it is damaged
+    on n2, with valid page checksums, while n3 is away; n1, which needs a snapshot, has another
+    entry in its place, of the same size: that was never committed, and n2 must wait for n3."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    lsn = play.last_lsn("n1") + 2
+    play.part("n1")
+    for number in range(3):
+        await play.produce(f"of n1 {number}", timeout_s=0.3)
+    await play.wait_holds("n1", lsn + 1)
+    await world.stop("n1")
+    await play.promote("n2", ("n1", "n2", "n3"), "n2", "n3")
+    await play.produce("of us 1", node="n2")
+    await play.fill(20, 2_000)
+    await world.wait_in_step("n2", "n3")
+    store = world.node("n2").member._store
+    await world.wait_for("a trimmed log", lambda: store.log.anchor.lsn > lsn)
+    await world.stop("n3")
+    await world.stop("n2")
+    _change_a_body(world.data("n2"), lsn)
+    play.history.event("damage", "n2", f"the body of entry {lsn}")
+    world.faults["row changed"] += 1
+    play.join("n1")
+    world.hand_out("n1")
+    await world.start("n2")
+    await world.start("n1")
+    repairer = world.node("n2").member._repairer
+    repairer.found(damaged_entry(lsn, f"the body of entry {lsn} does not match its checksum"))
+    await world.wait_for(
+        "n1 asked for its copy",
+        lambda: "n1: " in repairer._hopeless.get(lsn, "") or bool(repairer.repaired),
+    )
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_for("n2 repaired", lambda: bool(repairer.repaired), 60.0)
     await world.wait_in_step()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import trio
 
-from hadron.fakes.disk import SLOW
+from hadron.fakes.disk import FAST, SLOW, Speed
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.group_plans import LETTERS, GroupPlan
@@ -160,6 +160,25 @@ async def key_of_a_dead_letter_that_retention_drops(play: Play) -> None:
         await other.ack(1, 2, 3)
         await other.confirm()
     await drain(play, GroupPlan("g"))
+
+
+@scenario("D2: retention goes by the limits that there are when it drops something")
+async def limits_raised_while_the_oldest_are_looked_at(play: Play) -> None:
+    """Records are to be kept for two seconds. When they are due, n1 looks at the oldest of them,
+    which takes long on its disk; meanwhile somebody has all of them kept, and is told that this
+    holds. None may be dropped."""
+    disk = play.world.disks["n1"]
+    await _keep(play, Retention(max_age_ms=2_000))
+    await publish_keys(play, ["a", "b"])
+    # It looks when the first one is a second too old, and pauses before.
+    await trio.sleep(3.0)
+    disk.speed = Speed(hop_s=(3.0, 3.0))
+    await trio.sleep(0.5)
+    disk.speed = FAST
+    await _keep(play, Retention())
+    await trio.sleep(5.0)
+    if len((await play.read()).values) != 2:
+        raise AssertionError("records are gone that were to be kept")
 
 
 async def _keep(play: Play, limits: Retention) -> None:

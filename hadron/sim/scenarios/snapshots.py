@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import apsw
 import trio
 
-from hadron.fakes.disk import SLOW
+from hadron.fakes.disk import FAST, SLOW, Speed
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world.replica_set import SETTINGS
-from hadron.storage.generations import current_number
+from hadron.storage.generations import DATABASE, MANIFEST, current_number
 
 _SHORT_LOG: Final = replace(SETTINGS, log_keep_bytes=64 << 10, log_max_lag_bytes=256 << 10)
 """A member that is away for a few records needs a snapshot."""
@@ -154,6 +156,58 @@ async def records_stored_while_a_copy_is_installed(play: Play) -> None:
     await world.start("n3")
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("B6: the end of its own log that a node keeps is what it has acknowledged last", nodes=5)
+async def tail_replaced_beside_a_copy(play: Play) -> None:
+    """n1, which led, takes a copy from n5, which leads now; both have entries that no majority has,
+    and n1, whose disk is slow, puts them behind the copy. Meanwhile n5 is gone, and n2 leads: its
+    entries take the place of those, n1 acknowledges them, and they are committed. Whatever becomes
+    of the copy, n1 has them."""
+    world, members = play.world, ("n1", "n2", "n3", "n4", "n5")
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.produce("on n1 alone", timeout_s=0.5)
+    await play.promote("n5", members, "n2", "n3", "n4", "n5")
+    await world.crash("n1", power=False)
+    play.join("n1")
+    disk = world.disks["n1"]
+    disk.speed = Speed(hop_s=(1.0, 1.0), stall_share=0.0)
+    await play.hand_out("n1")
+    copy = world.data("n1") / "gen-1" / DATABASE
+    await world.wait_for("a part of the copy", copy.exists)
+    for name in ("n1", "n5"):
+        for other in ("n2", "n3", "n4"):
+            world.network.isolate(name, other)
+    last = play.last_lsn("n5")
+    for number in range(2):
+        await play.produce(f"on n1 and n5 {number}", node="n5", timeout_s=0.5)
+    await play.wait_holds("n1", last + 2)
+    await world.wait_for("all of the copy", lambda: not (copy.parent / MANIFEST).exists())
+    # Until the tail that is copied now is flushed, n1 goes on for a while.
+    disk.speed = Speed(sync_s=(5.0, 5.0), stall_share=0.0)
+    await world.wait_for("a tail behind the copy", lambda: _end_of(copy) == last + 2)
+    disk.speed = FAST
+    await world.crash("n5", power=False)
+    await play.promote("n2", members, "n2", "n3", "n4")
+    await play.publish("X")
+    play.join("n1", "n5")
+    await world.wait_for("the copy", lambda: current_number(world.data("n1")) == 1)
+    world.hand_out("n5")
+    await world.start("n5")
+    await play.hand_out("n1")
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
+def _end_of(path: Path) -> int:
+    """Where the log of a database ends that somebody works on; 0 when that cannot be seen."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs="unix")) as copy:
+        try:
+            return int(copy.execute("SELECT max(lsn) FROM hadron_log").get or 0)
+        except apsw.Error:
+            return 0
 
 
 async def _publish_for_ever(play: Play, host: str) -> None:

@@ -7,6 +7,7 @@
     marks      what each ballot has really reached
     answers    A2: nothing leaves before what it was derived from is committed
     ballots    A1, A3, A7, B1 to B5: promises, acks, the watermark, the log's length, torn logs
+    flushes    F2: write-ahead logs that begin anew
     entries    A4, B7, B8, D1, D2, E3: what commands may do to tables, and when they say that it was
     serving    D2: what leaders of groups do in time and in turn, and what members hand out
     confirming D2: what members are told of their acknowledgements

@@ -73,7 +73,8 @@ class Ballots:
         """B1: a promise survives the node's restart. B3: a memory survives no power loss without
         its disk."""
         identity = view.identity
-        if view.name in self.unflushed and identity.is_member:
+        is_kept = not self._is_forgetful(view)
+        if view.name in self.unflushed and identity.is_member and is_kept:
             self._complaints.add(
                 "B3 a power loss is noticed",
                 f"{view.name} acknowledged what it had not flushed, has lost its power, and counts "

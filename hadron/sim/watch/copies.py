@@ -21,7 +21,7 @@ from hadron.node.cluster_backup import find_backups
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.storage.generations import DATABASE, MANIFEST, OUTGOING
+from hadron.storage.generations import DATABASE, MANIFEST, OUTGOING, current_database
 from hadron.storage.identity import NODE_DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 from hadron.storage.snapshot import decode_manifest
@@ -141,9 +141,11 @@ class Copies:
                 f"others are ahead of it: {ahead}",
             )
 
-    def replaces(self, old: Path, new: Path) -> None:
+    def replaces(self, directory: Path, new: Path) -> None:
         """A peer's copy takes the place of this node's own file: whatever that log holds beyond the
         copy, its disk may have acknowledged (PROTOCOL C)."""
+        old = current_database(directory)
+        self._check_committed(directory, old, new)
         with _reading(old) as before, _reading(new) as database:
             if before is None or database is None:
                 return
@@ -155,6 +157,28 @@ class Copies:
                 f"{new.parent.name}/{new.name} ends at entry {end[0]}, and the log whose place it "
                 f"takes goes on from there up to {left[0]}",
             )
+
+    def _check_committed(self, directory: Path, old: Path, new: Path) -> None:
+        """What both logs have is the same where a majority counts on it, and what one of them lacks
+        is below where it begins, or not committed."""
+        view = next((one for one in self._views.values() if one.store.directory == directory), None)
+        with _reading(old) as before, _reading(new) as database:
+            if view is None or before is None or database is None:
+                return
+            begins = database.execute(f"SELECT {_ANCHOR}").get
+            rows: Any = database.execute("SELECT lsn, chain FROM hadron_log")
+            there = dict(rows)
+            rows = before.execute("SELECT lsn, chain FROM hadron_log WHERE lsn > ?", (begins,))
+            for lsn, chain in rows:
+                is_committed = self._branches.committed.get((view.replica_set, lsn)) == chain
+                if is_committed and there.get(lsn) != chain:
+                    self._complaints.add(
+                        "B6 what is installed has what was committed",
+                        f"{new.parent.name}/{new.name} of {view.name} has "
+                        f"{'another' if lsn in there else 'no'} entry {lsn}; the log whose place "
+                        "it takes has the one that was committed",
+                    )
+                    return
 
     def installed(self, path: Path) -> None:
         """A database takes another one's place."""

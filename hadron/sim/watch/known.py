@@ -17,6 +17,7 @@ from hadron.sim.watch.confirming import Confirming
 from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
+from hadron.sim.watch.flushes import Flushes
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
@@ -54,6 +55,7 @@ class Known:
         self.reads_on = ReadsOn(self.complaints)
         self.sending = Sending(self.complaints)
         self.feeds = Feeds(self.complaints)
+        self.flushes = Flushes(self.complaints, self.ballots, self.views)
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints, self.views, self.branches)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hadron.fakes.disk import SimDisk
+from hadron.fakes.files import SimFile
+from hadron.fakes.volume import Volume
+from hadron.sim.watch.flushes import WAL
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.sim.world.replica_set import World
 
@@ -27,8 +31,19 @@ class HearsDisks:
                     "power_off": self.powers_off,
                 },
             ),
+            (Volume, {"written": self.writes}),
             (World, {"recover": self.recovers, "_ended": self.ends}),
         ]
+
+    def writes(self, original: Any) -> Any:
+        def written(
+            volume: Volume, path: str | Path, file: SimFile, offset: int, data: bytes
+        ) -> None:
+            if not offset and str(path).endswith(WAL):
+                self._known.flushes.begins_anew(volume, str(path))
+            original(volume, path, file, offset, data)
+
+        return written
 
     def damages(self, original: Any) -> Any:
         def damage(disk: SimDisk, *given: Any, **named: Any) -> Any:

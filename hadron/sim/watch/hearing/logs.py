@@ -22,7 +22,7 @@ from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.sim.world.backups import Backups
 from hadron.sim.world.replica_set import World
-from hadron.storage.generations import DATABASE, current_database
+from hadron.storage.generations import DATABASE
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import Log
 from hadron.storage.snapshot import Copying, Manifest
@@ -182,7 +182,7 @@ class HearsLogs:
 
     def resyncs(self, original: Any) -> Any:
         def switch_to(directory: Path, generation: Path, disk: Any) -> None:
-            self._known.copies.replaces(current_database(directory), generation / DATABASE)
+            self._known.copies.replaces(directory, generation / DATABASE)
             self._known.copies.installed(generation / DATABASE)
             original(directory, generation, disk)
 
