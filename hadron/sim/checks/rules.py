@@ -135,6 +135,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 what follows waits for the commit",
         "D2 what others may have is not handed out",
         "D2 what is acknowledged was handed out",
+        "D2 what is acknowledged late was there then",
         "D2 what was dealt with is delivered no more",
         "D2 each record is in one place",
         "D2 what is settled is acknowledged",

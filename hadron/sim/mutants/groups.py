@@ -170,3 +170,14 @@ plant(
     ),
     scenarios=("limits-raised-while-the-oldest-are-looked-at",),
 )
+
+plant(
+    "late acknowledgement of what came since",
+    "an acknowledgement from an earlier ballot counts for whatever stands at its offsets by now",
+    Edit(
+        "delivery.driver:GroupDriver._may_have_been",
+        "return last < self._visible.begun_at(self._stream_id)",
+        "return last < self._visible.bounds(self._stream_id).next_offset",
+    ),
+    scenarios=("late-acknowledgements-of-records-that-were-lost",),
+)

@@ -36,8 +36,8 @@ class Member:
     taken: dict[int, Delivery] = field(default_factory=dict)
     sent: list[Settle] = field(default_factory=list)
 
-    async def take(self, *offsets: int) -> None:
-        """Wait for these records."""
+    async def take(self, *offsets: int, acknowledging: bool = False) -> None:
+        """Wait for these records; each is acknowledged before the next one, or none is."""
         history, partition = self.play.history, self.play.world.config.name
         with trio.fail_after(30.0):
             while not self.taken.keys() >= set(offsets):
@@ -53,6 +53,8 @@ class Member:
                     [text(record.value)],
                     attempt=record.attempt,
                 )
+                if acknowledging:
+                    await self.ack(record.offset)
 
     async def give_all_back(self) -> None:
         """Whatever comes, as fast as it comes."""

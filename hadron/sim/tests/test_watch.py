@@ -55,6 +55,7 @@ PLANTED: dict[str, str] = {
     ),
     "D2 each record is in one place": "key busy for a record that is gone",
     "D2 retention drops what is due": "retention by limits from before",
+    "D2 what is acknowledged late was there then": "late acknowledgement of what came since",
     "D2 what was dealt with is delivered no more": "written dead letters delivered again",
     "D2 what is acknowledged was handed out": "other record acknowledged at an offset",
     "D3 an id means one thing": "ids given again",

@@ -23,6 +23,7 @@ from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError
+from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
 from hadron.model.record import Record
 from hadron.model.record_batch import decode_batch
@@ -35,6 +36,11 @@ from hadron.state.groups import ORDER_KEY, ORDER_NONE
 
 _LATE_S: Final = 0.5
 """By which a leader may be late: it wakes up on time, and has little to do then."""
+
+_WRITTEN: Final = (
+    "SELECT epoch, incarnation FROM hadron_stream_batch WHERE stream_id = ? AND base_offset <= ?"
+    " ORDER BY base_offset DESC LIMIT 1"
+)
 
 _GROUP_ID: Final = "SELECT group_id FROM hadron_group WHERE stream_id = ? AND name = ?"
 
@@ -183,6 +189,21 @@ class Serving:
         """These could not be written."""
         if isinstance(driver.ledger, LoggedLedger):
             self._settling[driver.ledger].difference_update(range(dead.first, dead.last + 1))
+
+    def counted(self, driver: GroupDriver, late: Ballot | None, ranges: Iterable[Range]) -> None:
+        """A leader takes these for acknowledged, by a token of an earlier ballot: what has been
+        written since was in no delivery of that."""
+        mark = self._mark(driver)
+        if mark is None or late is None or late >= mark.controller.ballot:
+            return
+        for _, last in ranges:
+            written = mark.view.select(_WRITTEN, driver.progress.stream_id, last)
+            if written is not None and Ballot(*written) > late:
+                self._complaints.add(
+                    "D2 what is acknowledged late was there then",
+                    f"{mark.view.name} takes offset {last} of group {driver.progress.name} for "
+                    f"dealt with in ballot {late}; it was written in {Ballot(*written)}",
+                )
 
     def delivered(self, session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
         """Records are given to a member: in order, once what is before them is committed."""

@@ -12,6 +12,7 @@ from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Effects, Exhausted
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import HadronError
+from hadron.model.ranges import Range
 from hadron.sim.watch.known import Known, Wrappers
 
 
@@ -33,6 +34,7 @@ class HearsGroups:
                     "take": self.moves,
                     "untake": self.moves,
                     "close": self.works,
+                    "_count": self.takes_acknowledgements,
                     "_carry_out": self.exhausts,
                     "_dead_letters_written": self.settles,
                     "_dead_letters_refused": self.puts_back,
@@ -81,6 +83,16 @@ class HearsGroups:
             self._known.serving.moved(driver, before)
 
         return move
+
+    def takes_acknowledgements(self, original: Any) -> Any:
+        def count(
+            driver: GroupDriver, session: MemberSession, item: Any, late: Any, now: float
+        ) -> list[Range]:
+            counted: list[Range] = original(driver, session, item, late, now)
+            self._known.serving.counted(driver, late, counted)
+            return counted
+
+        return count
 
     def exhausts(self, original: Any) -> Any:
         def carry_out(driver: GroupDriver, effects: Effects) -> None:
