@@ -177,6 +177,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "stages_fail_after_all_attempts",
         "E3 a stage has all its attempts",
         "E3 the latest attempt counts",
+        "E3 a completion is of the instance that was given",
         "M pipelines",
     ),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),

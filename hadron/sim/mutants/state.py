@@ -91,3 +91,15 @@ plant(
     Edit("state.pipelines:_advance", "== len(ready):", ">= 0:"),
     scenarios=("stage-put-before-one-that-is-done",),
 )
+
+plant(
+    "completion of another instance",
+    "an instance is told by its number and the attempt alone, not by when it was made",
+    Edit(
+        "state.pipelines:_stale",
+        "created_ms = command.created_ms or (None,) * len(ids)",
+        "created_ms = (None,) * len(ids)",
+    ),
+    Edit("state.pipelines:_stale", "made_ms if command.created_ms else None", "None"),
+    scenarios=("completion-of-an-instance-that-was-lost",),
+)

@@ -14,6 +14,7 @@ from hadron.model.schema import SchemaObject
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.pipelines import FLOW, RunnerActor, objects
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.scenarios.promises import OS
 from hadron.wire.messages import pipelines_pb2
 
 _RECORDS: Final = 30
@@ -87,6 +88,30 @@ async def pipelines_without_room(play: Play) -> None:
         nursery.cancel_scope.cancel()
 
 
+@scenario("E3: a completion is of the instance that its runner was given", settings=OS)
+async def completion_of_an_instance_that_was_lost(play: Play) -> None:
+    """A runner has every record's instance when all disks lose them, with the records, in a power
+    failure. An operator takes the disks as they are; others are written, whose instances have the
+    same numbers. What the runner hands in completes none of these."""
+    world = play.world
+    async with world.client("c0") as client:
+        await client.apply(_reporting(play, "report"))
+    await world.wait_in_step()
+    await world.stop()
+    await world.start()
+    await world.wait_serving()
+    await play.fill(_RECORDS)
+    async with world.client("c0") as client:
+        lost = await _taken(client, "report")
+    await world.crash(power=True, style="dropped")
+    await play.recover()
+    await play.fill(_RECORDS)
+    async with world.client("c0") as client:
+        given = await _taken(client, "report")
+        await _complete_all(client, lost["report"], stale=True)
+        await _complete_all(client, given["report"])
+
+
 @scenario("P6: an instance ends with its last stage, however the stages were changed")
 async def stage_put_before_one_that_is_done(play: Play) -> None:
     """Every record's instance has reported, and is held; then people put an audit before the
@@ -137,7 +162,9 @@ async def _taken(client: Client, *names: str) -> dict[str, list[pipelines_pb2.In
     return given
 
 
-async def _complete_all(client: Client, given: list[pipelines_pb2.Invocations]) -> None:
+async def _complete_all(
+    client: Client, given: list[pipelines_pb2.Invocations], *, stale: bool = False
+) -> None:
     for some in given:
         ids, attempts, created_ms = zip(
             *((each.instance_id, each.attempt, each.created_ms) for each in some.invocations),
@@ -146,7 +173,7 @@ async def _complete_all(client: Client, given: list[pipelines_pb2.Invocations]) 
         answer = await client.complete_stages(
             some.pipeline_id, some.stage, ids, attempts, created_ms, None
         )
-        assert not answer.stale_instance_ids
+        assert list(answer.stale_instance_ids) == (list(ids) if stale else [])
 
 
 async def _declared(play: Play, *, max_attempts: int, failing: float = 0.15) -> list[RunnerActor]:

@@ -56,6 +56,10 @@ _RUNS: Final = (
     " USING (pipeline_id, stage, instance_id)"
     " WHERE pipeline_id = ? AND instance_id IN (SELECT value FROM json_each(?))"
 )
+_MADE: Final = (
+    "SELECT instance_id, created_ms FROM hadron_instance WHERE pipeline_id = ?"
+    " AND instance_id IN (SELECT value FROM json_each(?))"
+)
 _READY: Final = 1
 _FAILED: Final = 3
 
@@ -363,7 +367,22 @@ class Entries:
         command: CompleteStages,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
-        """E3: only the attempt that is under way completes a stage, and no other one after it."""
+        """E3: only the attempt that is under way completes a stage, and no other one after it; and
+        one of just that instance, not of another that had its number."""
+        if command.created_ms:
+            ids = json.dumps(command.instance_ids)
+            rows: Any = context.db.execute(_MADE, (command.pipeline_id, ids))
+            made = dict(rows)
+            for instance_id, created_ms in zip(
+                command.instance_ids, command.created_ms, strict=True
+            ):
+                if made.get(instance_id, created_ms) != created_ms:
+                    self._complaints.add(
+                        "E3 a completion is of the instance that was given",
+                        f"{view.name} at entry {context.lsn} completes stage {command.stage} of "
+                        f"instance {instance_id}, made at {made[instance_id]}; its runner had one "
+                        f"of {created_ms}",
+                    )
         for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
             status, attempts, _ = before.get((command.stage, instance_id), (0, 0, 0))
             if status != _READY or attempt != attempts + 1:
