@@ -442,7 +442,7 @@ class GroupDriver:
         """
         ballot = self._ground.controller.ballot
         if token[:2] < ballot:
-            return last < self._visible.begun_at(self._stream_id)
+            return last < self._visible.ended_at(self._stream_id, Ballot(*token[:2]))
         latest = (*ballot, self._ground.numbers.last)
         return token <= latest and last < self._visible.bounds(self._stream_id).next_offset
 

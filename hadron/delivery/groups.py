@@ -143,6 +143,8 @@ class Groups(Part):
             self._forget_if_idle(key)
 
     async def _find_or_make(self, key: _Key, joining: Joining, changes: int) -> GroupDriver:
+        # Members may have acknowledgements of earlier ballots.
+        await self._visible.learn_ends(key[0])
         progress = await self._read_progress(key, joining)
         if self._changes != changes:
             # It may have been this group that was changed, and `progress` old.

@@ -25,6 +25,7 @@ from hadron.partition.observers import Observers, Order
 from hadron.serving.catalog import Catalog
 from hadron.state import streams
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened, PartitionTrimmed
+from hadron.state.stream_ballots import ballot_at, ballot_ends
 from hadron.state.streams import PartitionBounds
 from hadron.storage.store import Store
 
@@ -34,6 +35,10 @@ _RECENT_BYTES: Final = 8 << 20
 STAMPED_BATCH_BYTES: Final = 512
 """Memory of a batch that is kept, beside its data: objects and what holds them, measured. Counted,
 because batches of one small record would otherwise take five times their share."""
+
+_BALLOTS: Final = 64
+"""Ballots of which it is known where a stream ended: each takes some forty rows to find out. A
+member whose acknowledgements are older has been away for as many changes of leaders."""
 
 Watcher = Callable[[], None]
 
@@ -55,7 +60,8 @@ class VisibleStreams:
         self._catalog = catalog
         self._first = {stream_id: known.first_offset for stream_id, known in bounds.items()}
         self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
-        self._begun = dict(self._next)
+        self._begun = dict(bounds)
+        self._ends: dict[int, list[tuple[Ballot, int]]] = {}
         self._watchers: dict[int, list[Watcher]] = {}
         self._on_gone: list[Callable[[int], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
@@ -70,9 +76,21 @@ class VisibleStreams:
             raise NotFoundError(f"{label} has no partition on {self._replica_set}")
         return PartitionBounds(self._first[stream_id], following)
 
-    def begun_at(self, stream_id: int) -> int:
-        """Where a stream ended when this ballot began: what lies behind has come in it."""
-        return self._begun.get(stream_id, 0)
+    async def learn_ends(self, stream_id: int) -> None:
+        """Find out what `ended_at` tells of a stream; until then it tells nothing."""
+        begun = self._begun.get(stream_id)
+        if begun is not None and stream_id not in self._ends:
+            self._ends[stream_id] = await self._store.readers.run(
+                lambda db: ballot_ends(db, stream_id, begun, _BALLOTS)
+            )
+
+    def ended_at(self, stream_id: int, ballot: Ballot) -> int:
+        """Where a stream ended when `ballot`, an earlier one, was over: what lies behind has come
+        since. 0 where that is not known."""
+        for known, end in self._ends.get(stream_id, ()):
+            if known <= ballot:
+                return end
+        return 0
 
     def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` when the visible end, or the first kept offset, moves; returns how to
@@ -227,9 +245,7 @@ class VisibleStreams:
         known = self.recent_ballot(stream_id, offset - 1)
         if known is not None:
             return known
-        return await self._store.readers.run(
-            lambda db: streams.ballot_at(db, stream_id, offset - 1)
-        )
+        return await self._store.readers.run(lambda db: ballot_at(db, stream_id, offset - 1))
 
     async def check_after(self, stream_id: int, offset: int, ballot: Ballot) -> None:
         """Raises `LogTruncatedError` unless the record before `offset` came under `ballot`, as far

@@ -74,11 +74,6 @@ _BATCH_AT: Final = (
     f" FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ? AND base_offset + count > ?"
     " ORDER BY base_offset DESC LIMIT 1"
 )
-_BALLOT_AT: Final = (
-    f"SELECT epoch, incarnation FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset ="
-    f" (SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?)"
-    " AND base_offset + count > ?"
-)
 _BATCH_BEFORE: Final = (
     f"SELECT max(base_offset) FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset <= ?"
 )
@@ -474,12 +469,6 @@ def batch_at(db: Database, stream_id: int, offset: int) -> KeptBatch | None:
     with reading_entry(lambda: 0):
         row = db.execute(_BATCH_AT, (stream_id, offset, offset)).fetchone()
     return _kept(row) if row is not None else None
-
-
-def ballot_at(db: Database, stream_id: int, offset: int) -> Ballot | None:
-    """Of the batch that holds a record; None when it is not here."""
-    row = db.execute(_BALLOT_AT, (stream_id, stream_id, offset, offset)).fetchone()
-    return Ballot(*row) if row is not None else None
 
 
 def _rows(db: Database, stream_id: int, offset: int, below: int) -> Iterator[tuple[Any, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
+from hadron.state.streams import PartitionBounds
 from hadron.wire.messages import ballot_to, common_pb2, groups_pb2
 
 Ack = groups_pb2.SubscribeRequest.Ack
@@ -510,6 +512,19 @@ async def made_under_an_earlier_leader(stack: Stack) -> None:
     stack.store.writer.connection.execute("UPDATE hadron_group SET fence_epoch = 0")
 
 
+def written(stack: Stack, stream_id: int, ballot: tuple[int, int], *ends: int) -> None:
+    """Records up to each of `ends` came under `ballot`, and under the next ones."""
+    first = 0
+    for end in ends:
+        stack.store.writer.connection.execute(
+            "UPDATE hadron_stream_batch SET epoch = ?, incarnation = ?"
+            " WHERE stream_id = ? AND base_offset BETWEEN ? AND ?",
+            (*ballot, stream_id, first, end - 1),
+        )
+        first, ballot = end, (ballot[0], ballot[1] + 1)
+    stack.visible._begun[stream_id] = PartitionBounds(0, first)
+
+
 class TestLateAcknowledgements:
     def late(self, member: Consumer, ballot: tuple[int, int], number: int, offset: int) -> None:
         item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
@@ -524,7 +539,7 @@ class TestLateAcknowledgements:
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
         await made_under_an_earlier_leader(stack)
-        stack.visible._begun[1] = 3  # And so were the records.
+        written(stack, 1, (1, 0), 3)  # And so were the records.
         gone = await Consumer(stack).join(1)
         other = await Consumer(stack).join(1)
         await other.until(1)
@@ -538,6 +553,22 @@ class TestLateAcknowledgements:
         assert len(await back.confirmed(1)) == 1
         await until(lambda: bool(stack.controller.leads and back.driver.ledger.is_idle))
         assert await progress(stack) == [(0, 2, 2)], "nobody holds it"
+
+    async def test_of_what_came_after_their_ballot(self, stack: Stack) -> None:
+        """Under the next one, or under this one: records that nobody was given then."""
+        for value in (b"0", b"1", b"2", b"3"):
+            await stack.append(1, value)
+        await made_under_an_earlier_leader(stack)
+        written(stack, 1, (0, 5), 1, 2, 3)
+        member = await Consumer(stack).join(1)
+        await member.until(0)
+        asked = list(itertools.product((1, 2, 3), (4, 5, 6, 7)))
+        for offset, incarnation in asked:
+            self.late(member, (0, incarnation), 50, offset)
+        await member.call.until(lambda: len(member.events("acked")) == len(asked))
+        refused = [bool(each.refused) for each in member.events("acked")]
+        counted = [each for each, refused in zip(asked, refused, strict=True) if not refused]
+        assert counted == [(1, 6), (2, 7)]
 
     async def test_what_was_refused_is_told_with_the_next_token(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)

@@ -173,11 +173,12 @@ plant(
 
 plant(
     "late acknowledgement of what came since",
-    "an acknowledgement from an earlier ballot counts for whatever stands at its offsets by now",
+    "an acknowledgement from an earlier ballot counts for all that was there before this one, also "
+    "for what others have put there since",
     Edit(
         "delivery.driver:GroupDriver._may_have_been",
-        "return last < self._visible.begun_at(self._stream_id)",
-        "return last < self._visible.bounds(self._stream_id).next_offset",
+        "ended_at(self._stream_id, Ballot(*token[:2]))",
+        "ended_at(self._stream_id, ballot)",
     ),
     scenarios=("late-acknowledgements-of-records-that-were-lost",),
 )

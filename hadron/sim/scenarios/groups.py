@@ -316,8 +316,8 @@ async def other_records_at_offsets_that_were_dealt_with(play: Play) -> None:
 async def late_acknowledgements_of_records_that_were_lost(play: Play) -> None:
     """A member deals with one record after the other while n1 reaches nobody. All disks lose the
     records in a power failure; an operator takes them as they are, and others are written at those
-    offsets. Then the member joins and says what it has dealt with: the others must be given to it
-    all the same."""
+    offsets. Their ballot ends, too, and the member joins and says what it has dealt with: the
+    others must be given to it all the same."""
     world = play.world
     await fill_one_by_one(play, 3)
     async with join_group(play, "g0", max_in_flight=1) as member:
@@ -337,6 +337,10 @@ async def late_acknowledgements_of_records_that_were_lost(play: Play) -> None:
         play.join("n1")
         await play.recover()
         await fill_one_by_one(play, 8)
+        await world.wait_in_step()
+        await world.stop()
+        await world.start()
+        await world.wait_serving()
         for name in world.names:
             world.network.heal("g0", name)
         await member.take(*range(3, 11), acknowledging=True)

@@ -41,15 +41,6 @@ def test_offsets_follow_each_other(tables: Replicated) -> None:
     ]
 
 
-def test_the_ballot_of_the_batch_that_holds_a_record(tables: Replicated) -> None:
-    tables.submit(anonymous(3))
-    tables.ballot = Ballot(1, 2)
-    tables.submit(anonymous(2))
-    known = [streams.ballot_at(tables.db, 1, offset) for offset in range(6)]
-    assert known == [Ballot(1, 1)] * 3 + [Ballot(1, 2)] * 2 + [None]
-    assert streams.ballot_at(tables.db, 7, 0) is None
-
-
 def test_without_a_producer_nothing_is_remembered(tables: Replicated) -> None:
     tables.submit(anonymous())
     tables.submit(batch(-1))

@@ -33,6 +33,7 @@ class HearsTables:
                 {
                     "read": self.reads_batches,
                     "ballot_before": self.bounded,
+                    "learn_ends": self.bounded,
                     "offset_at": self.bounded,
                 },
             ),
