@@ -96,10 +96,10 @@ plant(
     "completion of another instance",
     "an instance is told by its number and the attempt alone, not by when it was made",
     Edit(
-        "state.pipelines:_stale",
+        "state.pipelines:stale_of",
         "created_ms = command.created_ms or (None,) * len(ids)",
         "created_ms = (None,) * len(ids)",
     ),
-    Edit("state.pipelines:_stale", "made_ms if command.created_ms else None", "None"),
+    Edit("state.pipelines:stale_of", "made_ms if command.created_ms else None", "None"),
     scenarios=("completion-of-an-instance-that-was-lost",),
 )
