@@ -178,6 +178,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 a stage has all its attempts",
         "E3 the latest attempt counts",
         "E3 a completion is of the instance that was given",
+        "E3 a live instance has a stage that may run",
         "M pipelines",
     ),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),

@@ -93,6 +93,13 @@ plant(
 )
 
 plant(
+    "instances kept for a stage that is gone",
+    "instances that wait for one stage only stay live when that is declared no more",
+    Edit("state.pipelines:catch_up", "    _end(context", "    0 and _end(context"),
+    scenarios=("stage-that-all-wait-for-and-is-removed",),
+)
+
+plant(
     "completion of another instance",
     "an instance is told by its number and the attempt alone, not by when it was made",
     Edit(

@@ -128,6 +128,22 @@ async def stage_put_before_one_that_is_done(play: Play) -> None:
             await _complete_all(client, given["audit"])
 
 
+@scenario("P6: an instance does not wait for a stage that is declared no more")
+async def stage_that_all_wait_for_and_is_removed(play: Play) -> None:
+    """Every record's instance has reported, and is held; then people remove what holds them. All
+    instances end, and leave their room to those of other records."""
+    async with play.world.client("c0") as client:
+        await client.apply(_reporting(play, "hold", "report"))
+        await play.fill(_RECORDS)
+        with trio.fail_after(60.0):
+            given = await _taken(client, "hold", "report")
+            await _complete_all(client, given["report"])
+            await client.apply(_reporting(play, "report"), allow_destructive=True)
+            await play.fill(_RECORDS)
+            given = await _taken(client, "report")
+            await _complete_all(client, given["report"])
+
+
 def _reporting(play: Play, *names: str) -> list[SchemaObject]:
     """A pipeline of stages that do not wait for each other, but for the audit that the report
     waits for where there is one."""

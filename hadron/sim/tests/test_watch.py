@@ -64,6 +64,7 @@ PLANTED: dict[str, str] = {
     "D3 an index means one thing": "ids given again",
     "B6 a copy ends at its position": "copy with bodies of the tail",
     "E3 a completion is of the instance that was given": "completion of another instance",
+    "E3 a live instance has a stage that may run": "instances kept for a stage that is gone",
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "M pipelines": "instances of a changed pipeline never end",
 }

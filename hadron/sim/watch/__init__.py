@@ -9,6 +9,7 @@
     ballots    A1, A3, A7, B1 to B5: promises, acks, the watermark, the log's length, torn logs
     flushes    F2: write-ahead logs that begin anew
     entries    A4, B7, B8, D1, D2, E3: what commands may do to tables, and when they say that it was
+    instances  E3: live instances have something left to do
     serving    D2: what leaders of groups do in time and in turn, and what members hand out
     confirming D2: what members are told of their acknowledgements
     places     D2: where each record of a group is

@@ -17,6 +17,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupCommit
+from hadron.sim.watch.instances import Instances
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
@@ -139,6 +140,7 @@ class Entries:
         self._ends = ends
         self._acknowledged = acknowledged
         self._meanings = meanings
+        self._instances = Instances(complaints)
         self._views: dict[int, NodeView] = {}
         self._limits: dict[tuple[str, int], list[tuple[int, Retention]]] = {}
         """By node and stream: since which entry which limits hold, since its tables were opened."""
@@ -178,11 +180,13 @@ class Entries:
             ran = _runs(context, command)
             result = apply(context, command)
             self._judging(self._check_attempts, view, context, command, ran)
+            self._judging(self._instances.moved, view, context, command.pipeline_id)
             return result
         if isinstance(command, CompleteStages):
             ran = _runs(context, command)
             result = apply(context, command)
             self._judging(self._check_completed, view, context, command, ran)
+            self._judging(self._instances.moved, view, context, command.pipeline_id)
             self._judging(self._note_end, view, context, command, result)
             return result
         if isinstance(command, AppendBatch) and command.producer_id and command.sequence >= 0:
@@ -227,6 +231,7 @@ class Entries:
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
             self._note_limits(view, context)
             self._meanings.applied(view, context, result)
+            self._instances.moved(view, context, None)
         elif isinstance(command, _MOVES_FLOOR) and command.group_id:
             ranges = command.acknowledged if isinstance(command, EndDeliveries) else command.ranges
             self._acknowledged.note(view.name, command.group_id, context.lsn, ranges)
