@@ -12,8 +12,9 @@ from hadron.metadata.pusher import ReplicaSets, Wires
 from hadron.model.errors import FencedError, HadronError, ShuttingDownError
 from hadron.model.ids import NO_BALLOT
 from hadron.model.ports import Random
-from hadron.node.parts import AskLeader, Surroundings, parts_of
+from hadron.node.parts import Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
+from hadron.node.schema_changes import AskLeader
 from hadron.partition.controller import Controller
 from hadron.partition.gate import ByteGate
 from hadron.replication.ballot import Won, run_on_writer

@@ -533,10 +533,6 @@ class Machine:
 
     # --- looking --------------------------------------------------------------------------------
 
-    @property
-    def open_count(self) -> int:
-        return len(self._open)
-
     def held(self, transaction: TransactionId) -> Transaction | None:
         """For looking at it only."""
         return self._held.get(transaction)

@@ -146,7 +146,7 @@ class Driving:
 
     @property
     def is_empty(self) -> bool:
-        return not self.machine.open_count and not list(self.machine.shown(0.0))
+        return not self.machine._open and not list(self.machine.shown(0.0))
 
 
 def at(*names: str) -> list[Statement]:

@@ -1,0 +1,70 @@
+"""The part that changes the schema, with what it asks of other replica sets: which there are, and
+what they have kept of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
+
+from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.pusher import ReplicaSets
+from hadron.model.errors import MetadataBehindError, PeerError
+from hadron.serving.leading import Leading
+from hadron.state.retention import Kept, kept
+from hadron.wire.messages import Method, method, streams_pb2
+
+_OFFSETS: Final = method("Offsets")
+
+AskLeader = Callable[[str, Method, Any], Awaitable[Any]]
+"""Told (replica set, method, request); raises `HadronError` or `OSError`."""
+
+
+def schema_changes(
+    leading: Leading, owner: str, sets: ReplicaSets | None, ask: AskLeader | None
+) -> SchemaChanges:
+    """
+    Args:
+        owner: the replica set that the schema belongs to.
+        sets: the others of the cluster; None when there are none.
+        ask: asks the leader of one of them, once.
+    """
+    controller, name = leading.controller, leading.replica_set
+
+    def known_sets() -> set[str]:
+        others = sets.names() if sets is not None else ()
+        return {name, *leading.catalog.replica_sets, *others}
+
+    async def seek(names: Collection[str]) -> None:
+        if sets is not None:
+            await sets.seek(names)
+
+    async def count_kept(partition: str, stream_id: int, before_ms: int) -> Kept:
+        """`metadata.losses.CountKept`."""
+        if partition == name:
+            return await controller.query(lambda db: kept(db, stream_id, before_ms))
+        if ask is None:
+            raise PeerError(f"{partition} is not known")
+        request = streams_pb2.OffsetsRequest(
+            stream_id=stream_id,
+            partition=partition,
+            at_ms=max(1, before_ms),
+            with_bytes=True,
+            metadata_index=leading.catalog.metadata_index,
+        )
+        try:
+            answer = await ask(partition, _OFFSETS, request)
+        except MetadataBehindError:
+            # It has not heard of this stream yet, or of its part in it, and so has nothing of it.
+            # NotFoundError is another thing: it knows as much as is known here, but not the stream.
+            return Kept(0, 0, 0)
+        (there,) = answer.partitions
+        if not there.HasField("bytes"):
+            raise PeerError(f"{partition} does not tell how many bytes it has kept")
+        return Kept(
+            there.next_offset - there.first_offset,
+            there.at_offset - there.first_offset,
+            there.bytes,
+        )
+
+    metadata = "" if owner == name else owner
+    return SchemaChanges(controller, leading.catalog, known_sets, seek, count_kept, metadata)
