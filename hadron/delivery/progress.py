@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from hadron.delivery.sessions import MemberCall
-from hadron.model.errors import HadronError, OldMemberError, OverloadedError
+from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ranges import Range, RangeSet
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
@@ -174,27 +174,13 @@ class LoggedLedger:
             EndDeliveries(self._group_id, tuple(ended), tuple(ranges))
             if ended
             else AckRecords(self._group_id, tuple(ranges)),
-            done=partial(self._logged, ended, ranges, receipts),
+            done=partial(self._logged, ranges, receipts),
         )
 
     def _logged(
-        self,
-        ended: list[Attempts],
-        ranges: list[Range],
-        receipts: list[Receipt],
-        floor: Any,
-        error: HadronError | None,
+        self, ranges: list[Range], receipts: list[Receipt], floor: Any, error: HadronError | None
     ) -> None:
         self._logging = False
-        if ended and isinstance(error, OldMemberError):
-            # Some member knows of no attempts: as long as it does not, they are in memory only.
-            for first, last in ranges:
-                self._unlogged.add(first, last)
-            self._receipts[:0] = receipts
-            self.flush()
-            if self.is_idle:
-                self._on_committed((), self.floor)
-            return
         if error is not None:
             self._on_failure(error)
             return

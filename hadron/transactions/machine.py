@@ -328,6 +328,7 @@ class Machine:
         """It is not open any more."""
         del self._open[held.id]
         self.held_bytes -= held.kept
+        assert self.held_bytes >= 0, self.held_bytes
         held.kept = 0
         if not self._open:
             self._sweep_at = None
@@ -456,6 +457,7 @@ class Machine:
         size = len(chunk.body) + sum(map(len, chunk.statements))
         held.kept -= size
         self.held_bytes -= size
+        assert held.kept >= 0, (held.id, held.kept)
         before = branch.prepared_lsn
         if before not in (0, message.prepared_lsn):
             self._roll_back(held, refusals.intents_lost(held, name, before, message.prepared_lsn))
@@ -465,6 +467,7 @@ class Machine:
         self._send_chunks(held, name, branch)
         if branch.is_prepared:
             held.unprepared -= 1
+            assert held.unprepared >= 0, (held.id, held.unprepared)
             if not held.unprepared and held.phase is Phase.PREPARING:
                 self._decide(held)
 
