@@ -418,8 +418,11 @@ async def test_a_client_hears_of_partitions_and_of_the_end_of_its_streams(
 
 
 async def test_a_shorter_retention_is_refused_where_it_drops_something(
-    tmp_path: Path, clock: MockClock
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A second is 200 ms here, and the other sets are dialed first.
+    monkeypatch.setattr("hadron.metadata.losses._ANSWER_WITHIN_S", 20.0)
+
     def kept(retention: Retention) -> list[SchemaObject]:
         spec = StreamSpec(partitions=(META, EU, US), retention=retention)
         return [SchemaObject(kind="Stream", name="all", spec=spec)]
