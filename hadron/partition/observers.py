@@ -16,7 +16,8 @@ class Order(enum.IntEnum):
 
     CATALOG = 0
     STREAMS = 1
-    DRIVERS = 2
+    LOCKS = 2
+    DRIVERS = 3
 
 
 class Observers:

@@ -76,9 +76,8 @@ class LockTable:
             self._put(Holder(each.transaction, each.since_ms), each.lock)
 
     def observe(self, observers: Observers) -> None:
-        """Before those who listen observe anything themselves."""
         observers.add(
-            Order.DRIVERS,
+            Order.LOCKS,
             [
                 IntentsWritten,
                 RecordsAcknowledged,

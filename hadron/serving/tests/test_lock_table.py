@@ -8,7 +8,7 @@ import pytest
 
 from hadron.model.errors import ConflictError
 from hadron.model.transactions import DELIVERIES, STAGES, Lock, TransactionId
-from hadron.partition.observers import Observers
+from hadron.partition.observers import Observers, Order
 from hadron.serving.lock_table import LockTable
 from hadron.state.locks import HeldLock
 from hadron.state.pipeline_events import StagesEnded
@@ -57,6 +57,17 @@ def test_a_leader_begins_with_what_the_tables_have() -> None:
         heard.table.check_free(of_group((0, 9)))
     heard.table.check_free(of_group((3, 4)), A)
     heard.table.check_free(of_group((5, 8)))
+
+
+def test_it_knows_what_is_locked_before_any_driver_hears_of_it() -> None:
+    observers, table = Observers(), LockTable((), lambda: 500)
+    seen: list[int] = []
+    observers.add(
+        Order.DRIVERS, [IntentsWritten], lambda _: seen.append(len(table.held(DELIVERIES, 5)))
+    )
+    table.observe(observers)
+    observers.tell([IntentsWritten(A, (of_group((0, 3)),))])
+    assert seen == [1]
 
 
 def test_events_are_told_in_the_order_of_the_log() -> None:
