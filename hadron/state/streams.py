@@ -29,7 +29,6 @@ from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.names import label_of
 from hadron.state.producers import Appended
-from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.stream_keys import NO_OFFSET
 from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 
@@ -505,17 +504,16 @@ def _naming_damage(db: Database, stream_id: int, offset: Callable[[], int]) -> I
 
 
 def _damaged(db: Database, stream_id: int, offset: int, what: str) -> CorruptionError:
-    named = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (stream_id,)).fetchone()
     row = db.execute(
         f"SELECT coalesce(body_lsn, lsn) FROM {STREAM_BATCH} WHERE stream_id = ?"
         " AND base_offset <= ? AND base_offset + count > ? ORDER BY base_offset DESC LIMIT 1",
         (stream_id, offset, offset),
     ).fetchone()
     lsn = row[0] if row is not None else 0
-    stream = f"stream {named[0]!r}" if named is not None else label_of(db, stream_id)
     return damaged_entry(
         lsn,
-        f"the batch at offset {offset} of {stream} (entry {lsn or 'unknown'}) is damaged: {what}",
+        f"the batch at offset {offset} of {label_of(db, stream_id)} (entry {lsn or 'unknown'}) "
+        f"is damaged: {what}",
         "it is not served until another member has given this node a good copy; "
         "`hadron verify` shows all that is damaged",
     )

@@ -176,7 +176,7 @@ async def test_a_leader_without_peers_says_what_is_damaged_and_how_to_go_on(
             before = len(await fetch(connection, 0))
             assert 0 < before < 10
             with pytest.raises(
-                CorruptionError, match=rf"offset {before} of stream 'events' \(entry 9\)"
+                CorruptionError, match=rf"offset {before} of Stream default/events \(entry 9\)"
             ) as caught:
                 await fetch(connection, before)
             # Nobody is there who could repair it.

@@ -217,7 +217,7 @@ class TestReading:
         with pytest.raises(CorruptionError, match=said) as caught:
             self.bases(filled, 30, size=1 << 20)
         assert caught.value.lsn == 5
-        assert "offset 30 of stream 'flights' (entry 5)" in caught.value.message
+        assert "offset 30 of Stream default/flights (entry 5)" in caught.value.message
 
     def test_a_batch_that_is_gone_is_not_skipped(self, filled: Replicated) -> None:
         filled.db.execute("DELETE FROM hadron_stream_batch WHERE base_offset = 20")
