@@ -95,7 +95,7 @@ def run(
 
     \b
     Columns it returns, exactly one row per instance:
-      instance_id, value          no value needed when the stage has no output
+      instance_id, value          without an output, a value is computed and let go
       key, type, partition        if wanted
 
     An instance whose function raises for it, or returns no row, fails and is tried again as

@@ -172,7 +172,9 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     names = returned.columns
     columns = [returned["instance_id"].cast("long").alias("instance_id")]
     values_are_json = False
-    if "value" in names and stage.output is not None:
+    # Without an output, too: Spark runs no function whose column nobody takes, and what such a stage
+    # is there for, a call elsewhere, may stand in one.
+    if "value" in names:
         kind = returned.schema["value"].dataType
         values_are_json = not isinstance(kind, (StringType, BinaryType))
         value = _as_json(returned["value"]) if values_are_json else returned["value"]

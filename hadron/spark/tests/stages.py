@@ -82,6 +82,15 @@ def failing_later(frame: DataFrame) -> DataFrame:
     )
 
 
+def calling(frame: DataFrame) -> DataFrame:
+    """Does something elsewhere for each record, in a function of Python."""
+
+    def call(root: str) -> str:
+        raise ValueError(f"called with {root}")
+
+    return frame.select("instance_id", F.udf(call)("root").alias("value"))
+
+
 def choking(frame: DataFrame) -> DataFrame:
     """Raises when it meets the second record, whatever comes with it."""
     bad = F.col("offset") == 1
