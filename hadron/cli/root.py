@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,10 +89,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but an unknown name is answered with the nearest known one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from hadron.model.problems import did_you_mean
-
-            meant = did_you_mean(args[0], COMMANDS)
-            raise click.UsageError(f"no such command {args[0]!r}{meant}", ctx)
+            raise click.UsageError(_no_such_command(ctx, args[0], COMMANDS), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -240,20 +237,29 @@ def _report_click(error: click.ClickException) -> int:
 def _without_guesses(error: click.ClickException) -> str:
     """Of a name that does not exist: with the one that is meant, in the same words everywhere, in
     place of click's list of those that are alike; "" of other errors."""
+    from hadron.cli.elsewhere import option_here
     from hadron.model.problems import did_you_mean
 
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption):
-        known = (
-            [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
-        )
-        return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known)}"
+        known = [name for each in ctx.command.params for name in each.opts] if ctx else []
+        meant = option_here(ctx.command_path, error.option_name) if ctx else ""
+        meant = meant or did_you_mean(error.option_name, known)
+        return f"no such option {error.option_name!r}{meant}"
     if isinstance(error, click.exceptions.NoSuchCommand):
-        ctx = error.ctx
         known = (
             ctx.command.list_commands(ctx) if ctx and isinstance(ctx.command, click.Group) else []
         )
-        return f"no such command {error.command_name!r}{did_you_mean(error.command_name, known)}"
+        return _no_such_command(ctx, error.command_name, known)
     return ""
+
+
+def _no_such_command(ctx: click.Context | None, name: str, known: Iterable[str]) -> str:
+    from hadron.cli.elsewhere import command_here
+    from hadron.model.problems import did_you_mean
+
+    meant = command_here(ctx.command_path, name) if ctx else ""
+    return f"no such command {name!r}{meant or did_you_mean(name, known)}"
 
 
 def _report_failure(error: BaseException) -> int:
