@@ -37,7 +37,7 @@ def command(
     dry_run: bool,
     debug: bool,
 ) -> None:
-    """Raise the configuration's epoch by one and make NODE the leader in it.
+    """Raise the configuration's epoch by one and make NODE, or REPLICA-SET/NODE, the leader in it.
 
     Nothing happens until nodes are started with the new file; this command says which. NODE leads
     as soon as it has been restarted and a majority has promised it; the others may still have the
@@ -57,13 +57,18 @@ def command(
     Examples:
       hadron promote n2
       hadron promote n2 --config /etc/hadron/p0.yaml --dry-run
-      hadron promote n2 --config config/two-regions --replica-set gcp.us-east4/p0
+      hadron promote gcp.us-east4/p0/n2 --config config/two-regions
     """
     from hadron.cli.session import session_of
     from hadron.node.promotion import plan, write
     from hadron.node.supervision.fleet import find_config_of
 
     session_of(ctx).debug |= debug
+    # As `backup` and `restore` take it, and as messages of clusters write it.
+    name, _, node = node.rpartition("/")
+    if name and replica_set not in (None, name):
+        raise click.UsageError(f"{name}/{node} is not of {replica_set}", ctx)
+    replica_set = replica_set or name or None
     promotion = plan(find_config_of(config, replica_set or ""), node, os.environ)
     if not dry_run:
         write(promotion)

@@ -128,6 +128,9 @@ def test_the_old_leader_is_not_told_and_then_an_old_file_is_used(shell: Shell) -
         (["n9"], 1, "error: there is no node 'n9'"),
         (["n1"], 1, "error: n1 leads local/p0 already, with epoch 1"),
         ([], 2, "error: missing argument 'NODE'"),
+        (["local/p0/n1"], 1, "error: n1 leads local/p0 already, with epoch 1"),
+        (["local/p0/n2", "--replica-set", "local/p1"], 2, "error: local/p0/n2 is not of local/p1"),
+        (["local/p1/n2"], 1, "error: no file is about a replica set called 'local/p1'"),
         (["n2", "--config", "elsewhere"], 1, "error: there is no cluster in ./elsewhere"),
     ],
 )
@@ -138,3 +141,11 @@ def test_what_cannot_be_promoted(
     assert done.returncode == status
     assert done.stderr.startswith(message)
     assert "Traceback" not in done.stderr
+
+
+def test_a_node_of_one_of_several_sets(tmp_path: Path) -> None:
+    regions = Path(__file__).parents[3] / "config" / "two-regions"
+    shell = Shell(tmp_path)
+    for named in (["n2", "--replica-set", "gcp.us-east4/p0"], ["gcp.us-east4/p0/n2"]):
+        tried = shell.good("promote", *named, "--config", str(regions), "--dry-run")
+        assert "epoch 1 -> 2, leader n1 -> n2 (dry run: nothing was written)" in tried
