@@ -57,6 +57,10 @@ class TransactionBase(OpenedBase[Transacting]):
     _left: Transacting | None = None
     """Once its block has ended: what it has done may be looked at then."""
 
+    def __repr__(self) -> str:
+        # After its block, too: how it ended is what people want to see.
+        return f"<{type(self).__name__} {self._left or self._lazy}>"
+
     def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
         core = self._left = self._lazy.core
         try:

@@ -236,6 +236,7 @@ def test_blocking_steps_and_transactions(caplog: pytest.LogCaptureFixture) -> No
             assert published.receipt is not None
             assert tx.receipts == [published.receipt]
             assert (tx.state, tx.id) == ("committed", tx.id)
+            assert repr(tx) == f"<SyncTransaction {tx.id}, committed>"
             with pytest.raises(ZeroDivisionError), client.transaction() as tx:  # noqa: PT012
                 tx.publish("s", b"never")
                 raise ZeroDivisionError
