@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from hadron.model.errors import RequestError
 from hadron.model.ids import check_name
+from hadron.model.problems import did_you_mean
 from hadron.model.units import TIME_FORM, parse_time_ms
 
 _EARLIEST: Final = -2
@@ -75,6 +76,15 @@ _KNOWN: Final = (
 )
 
 
+_ELSEWHERE: Final = {
+    # What `load("orders")` becomes.
+    "path": 'load() takes no name: .option("stream", NAME)',
+    **dict.fromkeys(("subscribe", "topic", "topics"), 'a stream is .option("stream", NAME)'),
+    "kafka.bootstrap.servers": 'nodes are .option("server", "hadron://HOST:PORT")',
+}
+"""What other sources call what is called otherwise here."""
+
+
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check what the user gave; names in any case. Raises `RequestError` naming the option."""
     given = {name.lower(): value for name, value in options.items()}
@@ -111,9 +121,14 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
     known = {name.lower() for name in _KNOWN}
     unknown = sorted(set(given) - known)
     if unknown:
-        raise RequestError(
-            f"unknown option {', '.join(map(repr, unknown))}", f"known are {', '.join(_KNOWN)}"
-        )
+        named = (f"{name!r}{_meant(name)}" for name in unknown)
+        raise RequestError(f"unknown option {', '.join(named)}", f"known are {', '.join(_KNOWN)}")
+
+
+def _meant(unknown: str) -> str:
+    """` (what to write instead)`, or ""."""
+    way = _ELSEWHERE.get(unknown)
+    return did_you_mean(unknown, _KNOWN) if way is None else f" ({way})"
 
 
 def _url(given: Mapping[str, str]) -> str:

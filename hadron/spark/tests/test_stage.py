@@ -109,7 +109,7 @@ def test_a_stage_without_an_output_needs_no_value(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_what_a_stage_without_an_output_does_in_its_value_is_done(spark: SparkSession) -> None:
-    with pytest.raises(StageError, match="calling' of stage 's' failed: .*called with a"):
+    with pytest.raises(StageError, match=r"calling' of stage 's' failed: .*called with a"):
         run_stage(spark, stage("calling", output=None), table(["a"]))
 
 
