@@ -172,8 +172,8 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     names = returned.columns
     columns = [returned["instance_id"].cast("long").alias("instance_id")]
     values_are_json = False
-    # Without an output, too: Spark runs no function whose column nobody takes, and a call elsewhere,
-    # which such a stage may be there for, may stand in it.
+    # Without an output, too: Spark runs no function whose column nobody takes, and what such a
+    # stage is there for, a call elsewhere, may stand in it.
     if "value" in names:
         kind = returned.schema["value"].dataType
         values_are_json = not isinstance(kind, (StringType, BinaryType))
