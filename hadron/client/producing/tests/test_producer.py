@@ -177,10 +177,7 @@ async def test_a_refused_batch_fails_alone() -> None:
 
 @both
 async def test_a_refused_batch_gives_its_room_back() -> None:
-    async with (
-        served() as (node, client),
-        client.producer("s", max_buffer_bytes=1_000) as producer,
-    ):
+    async with served() as (node, client), client.producer("s", max_buffer_bytes=1_000) as producer:
         for number in range(20):
             node.refusals.append(RequestError("no such luck"))
             with anyio.fail_after(5), pytest.raises(RequestError, match="luck"):
