@@ -40,7 +40,7 @@ from hadron.client.reading.calls import FETCH_BYTES, ReadCalls, start_of
 from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
-from hadron.client.terms.arguments import names_of, text_of
+from hadron.client.terms.arguments import ObjectName, names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
 from hadron.client.transactions.offered import TransactionMethods
@@ -446,13 +446,13 @@ class Client(TransactionMethods, PipelineMethods, EnteredOnce, AsyncOnly):
 
     async def delete(
         self,
-        names: Sequence[tuple[str, str, str]],
+        names: Sequence[ObjectName] | ObjectName,
         *,
         dry_run: bool = False,
         allow_destructive: bool = False,
     ) -> list[SchemaObject]:
-        """Delete the objects with these (kind, namespace, name): all of them or, with
-        `SchemaError`, none. Returns them as they were.
+        """Delete an object, given as itself or as (kind, namespace, name), or several: all of them
+        or, with `SchemaError`, none. Returns them as they were.
 
         What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
         """

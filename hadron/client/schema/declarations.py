@@ -9,6 +9,7 @@ from typing import Any
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import (
+    ObjectName,
     kind_or_none_of,
     names_of,
     objects_of,
@@ -42,7 +43,7 @@ class Declarations:
         return applied
 
     async def delete(
-        self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
+        self, names: Sequence[ObjectName] | ObjectName, *, dry_run: bool, allow_destructive: bool
     ) -> list[SchemaObject]:
         deleted, _ = await self._catalog.delete(
             objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive

@@ -8,11 +8,16 @@ names the argument. A bare `TypeError` from the depths names neither it nor what
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import proper_kind
+from hadron.model.schema import SchemaObject
+
+ObjectName: TypeAlias = tuple[str, str, str] | SchemaObject
+"""(kind, namespace, name), or the object itself."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -46,15 +51,27 @@ def names_of(name: str, value: Any) -> list[str] | None:
 
 
 def objects_of(names: Any) -> list[tuple[str, str, str]]:
-    """(kind, namespace, name) of objects. Raises `RequestError` for what are none."""
-    given = list(names)
-    for each in given:
-        if isinstance(each, str) or len(each) != 3 or not all(isinstance(x, str) for x in each):
+    """(kind, namespace, name) of objects, of one or of several, which may be given as themselves.
+    Raises `RequestError` for what are none."""
+    is_one = _object_of(names) or isinstance(names, str) or not isinstance(names, Iterable)
+    found = []
+    for each in [names] if is_one else names:
+        name = _object_of(each)
+        if name is None:
             raise RequestError(
                 f"{each!r} does not name an object",
                 'give (kind, namespace, name), for example ("Stream", "default", "orders")',
             )
-    return [(proper_kind(kind), namespace, name) for kind, namespace, name in given]
+        found.append((proper_kind(name[0]), *name[1:]))
+    return found
+
+
+def _object_of(value: Any) -> tuple[str, str, str] | None:
+    if isinstance(value, SchemaObject):
+        return value.kind, value.namespace, value.name
+    if isinstance(value, tuple | list) and [isinstance(x, str) for x in value] == [True] * 3:
+        return value[0], value[1], value[2]
+    return None
 
 
 def kind_or_none_of(value: Any) -> str:

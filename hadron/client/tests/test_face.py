@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 import hadron
+from hadron.client.terms.arguments import objects_of
 from hadron.client.tests.support import both, served
 from hadron.model.documents.reading import declared
 from hadron.model.errors import ClosedError, InvalidRecordError, RequestError, SchemaError
@@ -301,6 +302,13 @@ def test_what_may_be_declared(tmp_path: Path) -> None:
     ]
 
 
+def test_what_may_be_named() -> None:
+    name, other = ("Stream", "default", "a"), stream("b", "local/p0")
+    for given in (name, [name], ("streams", "default", "a"), stream("a", "local/p0")):
+        assert objects_of(given) == [name]
+    assert objects_of([other, name]) == [("Stream", "default", "b"), name]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -400,8 +408,15 @@ async def test_wrong_arguments_are_named() -> None:
             with pytest.raises(RequestError, match=named):
                 await call
         assert await client.objects("streams") == await client.objects("Stream") != []
-        with pytest.raises(RequestError, match="'x' does not name an object"):
-            await client.delete(["x"])
+        for names, what in (
+            (["x"], "'x'"),
+            ("x", "'x'"),
+            (5, "5"),
+            (("Stream", "default", 5), "'Stream'"),
+            ([("Stream", "x")], r"\('Stream', 'x'\)"),
+        ):
+            with pytest.raises(RequestError, match=f"{what} does not name an object"):
+                await client.delete(names)
         with pytest.raises(RequestError, match=r"at_ms 1\.5 is of type float"):
             await client.offsets("s", at_ms=1.5)
         assert await client.offsets("s", at_ms=noon) == await client.offsets(

@@ -32,6 +32,7 @@ from hadron.client.producing.settings import (
     DEFAULT_MAX_BUFFER_BYTES,
 )
 from hadron.client.reading.calls import FETCH_BYTES
+from hadron.client.terms.arguments import ObjectName
 from hadron.client.terms.results import (
     Applied,
     Fetched,
@@ -421,13 +422,13 @@ class SyncClient(ClientBase):
 
     def delete(
         self,
-        names: Sequence[tuple[str, str, str]],
+        names: Sequence[ObjectName] | ObjectName,
         *,
         dry_run: bool = False,
         allow_destructive: bool = False,
     ) -> list[SchemaObject]:
-        """Delete the objects with these (kind, namespace, name): all of them or, with
-        `SchemaError`, none. Returns them as they were.
+        """Delete an object, given as itself or as (kind, namespace, name), or several: all of them
+        or, with `SchemaError`, none. Returns them as they were.
 
         What has data (a stream its records, a pipeline its instances) takes `allow_destructive`.
         """
