@@ -310,6 +310,21 @@ def test_what_may_be_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (["x"], "'x'"),
+        ("x", "'x'"),
+        (5, "5"),
+        (("Stream", "default", 5), "'Stream'"),
+        ([("Stream", "x")], r"\('Stream', 'x'\)"),
+    ],
+)
+def test_what_names_nothing(names: Any, what: str) -> None:
+    with pytest.raises(RequestError, match=f"{what} does not name an object"):
+        objects_of(names)
+
+
+@pytest.mark.parametrize(
     ("given", "told"),
     [
         ("kind: Stream\nname: a\npartition: [x/p0]\n", "the text:3: unknown key 'partition'"),
@@ -408,15 +423,6 @@ async def test_wrong_arguments_are_named() -> None:
             with pytest.raises(RequestError, match=named):
                 await call
         assert await client.objects("streams") == await client.objects("Stream") != []
-        for names, what in (
-            (["x"], "'x'"),
-            ("x", "'x'"),
-            (5, "5"),
-            (("Stream", "default", 5), "'Stream'"),
-            ([("Stream", "x")], r"\('Stream', 'x'\)"),
-        ):
-            with pytest.raises(RequestError, match=f"{what} does not name an object"):
-                await client.delete(names)
         with pytest.raises(RequestError, match=r"at_ms 1\.5 is of type float"):
             await client.offsets("s", at_ms=1.5)
         assert await client.offsets("s", at_ms=noon) == await client.offsets(
