@@ -84,11 +84,8 @@ def failing_later(frame: DataFrame) -> DataFrame:
 
 def calling(frame: DataFrame) -> DataFrame:
     """Does something elsewhere for each record, in a function of Python."""
-
-    def call(root: str) -> str:
-        raise ValueError(f"called with {root}")
-
-    return frame.select("instance_id", F.udf(call)("root").alias("value"))
+    call = F.udf(lambda root: int(f"called with {root}"))
+    return frame.select("instance_id", call("root").alias("value"))
 
 
 def choking(frame: DataFrame) -> DataFrame:
