@@ -48,9 +48,9 @@ class Transacting:
 
 
 class TransactionBase(OpenedBase[Transacting]):
-    """Records and acknowledgements that are done all together, or not at all. Made by
-    `SyncClient.transaction`, used inside its `with` block; what is open when its client is closed,
-    or the program ends, is rolled back.
+    """Records, acknowledgements and stages' ends that are done all together, or not at all. Made
+    by `SyncClient.transaction`, used inside its `with` block; what is open when its client is
+    closed, or the program ends, is rolled back.
     """
 
     _core = Transacting

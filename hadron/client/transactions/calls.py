@@ -14,6 +14,7 @@ import anyio
 
 from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.connecting.session import Session
+from hadron.client.pipelines.homes import Homes
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import text_of
 from hadron.client.terms.opening import Opening
@@ -68,6 +69,7 @@ class TransactionCalls:
         self.catalog = catalog
         self._drivers: dict[str, DriverCall] = {}
         self._places: dict[str, Places] = {}
+        self.homes = Homes(catalog)
         self._unknown: OrderedDict[TransactionId, Work] = OrderedDict()
 
     def open(self, settings: TransactionSettings) -> Opening[Transaction]:

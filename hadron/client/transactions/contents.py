@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.batch_building import BatchBuilder, encode_values
-from hadron.model.errors import RequestError
+from hadron.model.errors import RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
 from hadron.model.ranges import melted
 from hadron.model.record import NewRecord
-from hadron.wire.messages import ballot_to, groups_pb2, transactions_pb2
+from hadron.wire.messages import ballot_to, groups_pb2, pipelines_pb2, transactions_pb2
 
 if TYPE_CHECKING:
     from hadron.client.connecting.session import Session
@@ -326,6 +326,50 @@ class Contents:
                 f"a transaction of more than {MAX_TRANSACTION_BYTES} bytes",
                 "it is rolled back; do it in several transactions",
             )
+
+    # --- stages ---------------------------------------------------------------------------------
+
+    def complete(
+        self,
+        replica_set: str,
+        message: pipelines_pb2.CompleteStagesRequest,
+        place: Place | None,
+        outputs: Sequence[NewRecord],
+        now_ms: int,
+    ) -> Batch | None:
+        """Stages are done, each with its output at `place`, if they have some. Raises as `add`, and
+        `RecordTooLargeError` for more outputs than a batch takes: nothing has changed then."""
+        if place is None:
+            self._complete(_Statement(replica_set=replica_set, complete=message), None)
+            return None
+        builder = BatchBuilder()
+        for record in outputs:
+            builder.add(record, now_ms)
+        data = builder.build(codec=self._codec)
+        if len(data) > MAX_BATCH_BYTES:
+            raise RecordTooLargeError(
+                f"{len(outputs)} outputs of {len(data)} bytes are over the limit of a batch, "
+                f"{MAX_BATCH_BYTES}",
+                "complete fewer invocations at a time: `only`",
+            )
+        before = self._open.get(place)
+        if before is not None:
+            # What was published to that partition before stands before them there.
+            self._seal(before)
+        batch = Batch(place)
+        batch.count = len(outputs)
+        batch.own_ids = {index: each.id for index, each in enumerate(outputs) if each.id}
+        self._batches.append(batch)
+        self._grow(len(data))
+        self._bodies.append(data)
+        self._complete(
+            _Statement(replica_set=replica_set, length=len(data), complete=message), batch
+        )
+        return batch
+
+    def fail(self, replica_set: str, message: pipelines_pb2.FailStagesRequest) -> None:
+        """Attempts have failed."""
+        self._complete(_Statement(replica_set=replica_set, fail=message), None)
 
     # --- statements -----------------------------------------------------------------------------
 

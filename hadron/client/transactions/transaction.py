@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,10 +11,11 @@ from hadron.client.terms.results import Receipt
 from hadron.client.transactions.contents import Claimable, Published, PublishedMany
 from hadron.client.transactions.work import Work
 from hadron.model.record import Headers
+from hadron.wire.messages import pipelines_pb2
 
 
 class Transaction(EnteredOnce):
-    """Records and acknowledgements that are done all together, or not at all. Made by
+    """Records, acknowledgements and stages' ends that are done all together, or not at all. Made by
     `Client.transaction`, used inside its block.
 
     Leaving the block commits, by an exception it rolls back, and then nothing of it was done. What
@@ -95,6 +96,39 @@ class Transaction(EnteredOnce):
         member by now, or that another transaction holds it (`ConflictError`), ends the transaction.
         """
         self._work.ack(delivery)
+
+    async def complete(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        outputs: Sequence[Any] | None = None,
+        *,
+        only: Iterable[pipelines_pb2.Invocation] | None = None,
+    ) -> PublishedMany:
+        """Complete a stage's invocations, a micro-batch of `Client.run_stages`, with the outputs
+        that the stage declares; what is returned has the outputs' `receipts` after the commit.
+        After a rollback they wait for their stage's timeout, and are given out again.
+
+        Args:
+            outputs: a value for each invocation, in their order, as `publish` takes them.
+            only: some of the micro-batch's invocations; None is all.
+
+        Raises `RequestError` for outputs that do not fit, `InvalidRecordError` and
+        `RecordTooLargeError`: then it is not in the transaction, which may go on. That somebody
+        else has ended one of them by now (`StaleCompletionError`), or that another transaction
+        holds it (`ConflictError`), ends the transaction.
+        """
+        return await self._work.complete(invocations, outputs, only)
+
+    async def fail(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        error: BaseException | str,
+        *,
+        only: Iterable[pipelines_pb2.Invocation] | None = None,
+    ) -> None:
+        """These attempts of a stage have failed, with `error` as the reason; the stage's retry
+        policy decides what follows. Arguments and errors are those of `complete`."""
+        await self._work.fail(invocations, error, only)
 
     async def commit(self) -> None:
         """Commit before the end of the block; nothing can be added then.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -30,6 +30,7 @@ from hadron.client.transactions.contents import (
     PublishedMany,
 )
 from hadron.client.transactions.driver_call import COMMIT, OPEN, ROLLBACK, DriverCall
+from hadron.client.transactions.stages import chosen, completion, failure, outputs_of
 from hadron.model.errors import (
     ClosedError,
     CommitUnknownError,
@@ -40,7 +41,7 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.record import NewRecord
 from hadron.model.transactions import TransactionId
-from hadron.wire.messages import transactions_pb2
+from hadron.wire.messages import pipelines_pb2, transactions_pb2
 
 if TYPE_CHECKING:
     from hadron.client.transactions.calls import TransactionCalls
@@ -178,11 +179,11 @@ class Work:
     def _filled(self, fill: Callable[..., Any], *args: Any) -> Any:
         """What it gives. Nothing of the transaction is done once it is over a limit of its own."""
         self._check_usable()
-        count = self.contents.size
+        before = self.contents.size, self.contents.count
         try:
             return fill(*args)
         except RequestError as error:
-            if self.contents.size != count:
+            if (self.contents.size, self.contents.count) != before:
                 self.rollback(error)
             raise
 
@@ -196,8 +197,55 @@ class Work:
     def acknowledge(self, claim: Claim) -> None:
         """What was delivered to a member is dealt with."""
         self.contents.acknowledge(claim)
+        self._at(claim.replica_set)
+
+    # --- stages ---------------------------------------------------------------------------------
+
+    async def complete(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        outputs: Sequence[Any] | None,
+        only: Iterable[pipelines_pb2.Invocation] | None,
+    ) -> PublishedMany:
+        """See `Transaction.complete`."""
+        self._check_usable()
+        ended = chosen(invocations, only)
+        home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
+        records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
+        place: Place | None = None
+        if stage.output is not None:
+            place = (await self._calls.places(stage.output.stream)).named(home)
+        batch = self._filled(
+            self.contents.complete,
+            home,
+            completion(invocations, ended),
+            place,
+            records,
+            self._calls.now_ms(),
+        )
+        self._at(home)
+        published = PublishedMany()
+        if batch is not None:
+            published._add(batch, 0, len(records))
+        return published
+
+    async def fail(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        error: object,
+        only: Iterable[pipelines_pb2.Invocation] | None,
+    ) -> None:
+        """See `Transaction.fail`."""
+        self._check_usable()
+        message = failure(invocations, chosen(invocations, only), error)
+        home = await self._calls.homes.of_id(invocations.pipeline_id)
+        self._filled(self.contents.fail, home, message)
+        self._at(home)
+
+    def _at(self, replica_set: str) -> None:
+        """It does something there."""
         if not self.home:
-            self.home = claim.replica_set
+            self.home = replica_set
         self._push_soon()
 
     # --- sending --------------------------------------------------------------------------------

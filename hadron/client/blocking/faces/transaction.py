@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from hadron.client.blocking.transacting import TransactionBase
 from hadron.client.transactions.contents import Claimable, Published, PublishedMany
 from hadron.model.record import Headers
+from hadron.wire.messages import pipelines_pb2
 
 
 class SyncTransaction(TransactionBase):
@@ -84,6 +85,40 @@ class SyncTransaction(TransactionBase):
         member by now, or that another transaction holds it (`ConflictError`), ends the transaction.
         """
         self._call(lambda transaction: transaction.ack(delivery))
+
+    def complete(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        outputs: Sequence[Any] | None = None,
+        *,
+        only: Iterable[pipelines_pb2.Invocation] | None = None,
+    ) -> PublishedMany:
+        """Complete a stage's invocations, a micro-batch of `SyncClient.run_stages`, with the
+        outputs that the stage declares; what is returned has the outputs' `receipts` after the
+        commit. After a rollback they wait for their stage's timeout, and are given out again.
+
+        Args:
+            outputs: a value for each invocation, in their order, as `publish` takes them.
+            only: some of the micro-batch's invocations; None is all.
+
+        Raises `RequestError` for outputs that do not fit, `InvalidRecordError` and
+        `RecordTooLargeError`: then it is not in the transaction, which may go on. That somebody
+        else has ended one of them by now (`StaleCompletionError`), or that another transaction
+        holds it (`ConflictError`), ends the transaction.
+        """
+        return self._call(lambda transaction: transaction.complete(invocations, outputs, only=only))
+
+    def fail(
+        self,
+        invocations: pipelines_pb2.Invocations,
+        error: BaseException | str,
+        *,
+        only: Iterable[pipelines_pb2.Invocation] | None = None,
+    ) -> None:
+        """These attempts of a stage have failed, with `error` as the reason; the stage's retry
+        policy decides what follows. Arguments and errors are those of `complete`.
+        """
+        self._call(lambda transaction: transaction.fail(invocations, error, only=only))
 
     def commit(self) -> None:
         """Commit before the end of the block; nothing can be added then.
