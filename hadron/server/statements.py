@@ -20,7 +20,7 @@ from hadron.state.groups import AckRecords
 from hadron.state.machine import Command, encode
 from hadron.transactions.claims import Claim
 from hadron.transactions.part import Transactions
-from hadron.wire.messages import ballot_from, transactions_pb2
+from hadron.wire.messages import ballot_from, streams_pb2, transactions_pb2
 
 
 def read(
@@ -49,7 +49,10 @@ def _command(
     if kind == "publish":
         publish = statement.publish
         item = leading.partition("", "", "", publish.stream_id or _NONE, publish.metadata_index)
-        return append_of(item, batch)
+        if not publish.HasField("expect_key_offset"):
+            return append_of(item, batch)
+        condition = streams_pb2.ProduceRequest(expect_key_offset=publish.expect_key_offset)
+        return append_of(item, batch, condition)
     if kind == "complete":
         completing = leading.part(Pipelines).driver(statement.complete.pipeline_id)
         complete = statement.complete

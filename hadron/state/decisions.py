@@ -240,6 +240,7 @@ def _check_statements(context: Context, statements: list[Command]) -> None:
         statement.check(context, each)
         for lock in statement.locks(each):
             locks.check_free(context, lock)
+        statement.hold(context, each, None)
 
 
 def _do(context: Context, command: Command) -> StatementResult:

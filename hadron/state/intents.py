@@ -19,7 +19,7 @@ from hadron.model.limits import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENT
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import Lock, StatementResult, TransactionId, check_id
-from hadron.state import bodies, leadership, locks, participations, together
+from hadron.state import bodies, key_locks, leadership, locks, participations, together
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.participations import Participation
 from hadron.state.transaction_events import IntentsWritten, TransactionAborted, TransactionFinished
@@ -143,6 +143,7 @@ def apply_write_intents(context: Context, command: WriteIntents) -> Prepared:
         for lock in statement.locks(each):
             locks.take(context, known.prepared_lsn, lock)
             taken.append(lock)
+        statement.hold(context, each, known.prepared_lsn)
     if size:
         bodies.hold(context, size)
     context.db.execute(
@@ -227,6 +228,7 @@ def apply_finish_transaction(
             f"0 on, one has number {row[0] - 1 if row else None}"
         )
     freed = locks.release(context, lsn)
+    key_locks.release(context, lsn)
     results = tuple(_do(context, context.db.execute(_ALL, (lsn,)).fetchall()))
     context.db.execute(_DELETE, (lsn,))
     participations.finish(context, lsn, results)
@@ -255,6 +257,7 @@ def apply_abort_transaction(context: Context, command: AbortTransaction) -> None
     if known.is_finished:
         raise RequestError(f"transaction {command.transaction} was committed, and is finished here")
     freed = locks.release(context, known.prepared_lsn)
+    key_locks.release(context, known.prepared_lsn)
     for (body_lsn,) in context.db.execute(_BODIES, (known.prepared_lsn,)).fetchall():
         bodies.release(context, body_lsn)
     context.db.execute(_DELETE, (known.prepared_lsn,))

@@ -154,6 +154,14 @@ def _no_locks(_command: Any) -> tuple[Lock, ...]:
     return ()
 
 
+Hold = Callable[[Context, Any, int | None], None]
+"""Told (context, command, `prepared_lsn`)."""
+
+
+def _holds_nothing(_context: Context, _command: Any, _prepared_lsn: int | None) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """What makes a command one that may stand in a transaction (PROTOCOL E2).
@@ -164,11 +172,15 @@ class Statement:
             it is of was deleted meanwhile, it does nothing and says so. It tells the others by
             events what its command's own `apply` would leave to whoever has submitted it.
         locks: what nobody else may end from its check on until it is done.
+        hold: keeps true what was checked, otherwise than by such a lock, for the transaction that
+            is prepared with this entry. None: it is done with this entry; only look that no other
+            transaction holds it. Raises `ConflictError`.
     """
 
     check: Callable[[Context, Any], None]
     apply: Callable[[Context, Any], StatementResult]
     locks: Callable[[Any], tuple[Lock, ...]] = _no_locks
+    hold: Hold = _holds_nothing
 
 
 @dataclass(frozen=True, kw_only=True)

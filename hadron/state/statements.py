@@ -13,7 +13,7 @@ from typing import Final
 from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
-from hadron.state import groups, locks, pipelines, stream_keys, streams
+from hadron.state import groups, key_locks, locks, pipelines, stream_keys, streams
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
 from hadron.state.names import label_of
@@ -39,12 +39,14 @@ def _check_append(context: Context, command: AppendBatch) -> None:
 
 
 def _check_guarded(context: Context, command: AppendGuarded) -> None:
-    """Raises `NotFoundError` when the stream has no partition here, `RequestError` for what would
-    have to hold until the transaction has ended, while others append."""
-    if command.expect_offset is not None or command.expect_key_offset is not None:
+    """Raises `NotFoundError` when the stream has no partition here, `OffsetMismatchError` for a key
+    whose latest record is elsewhere, `RequestError` for what would have to hold until the
+    transaction has ended, while others append."""
+    if command.expect_offset is not None:
         raise RequestError(
-            "a record that expects an offset cannot stand in a transaction",
-            "send it alone: nothing holds a stream's end, or a key, until a transaction ends",
+            f"expect_offset {command.expect_offset} cannot stand in a transaction: until that is "
+            "over, nobody else could write to the partition",
+            "expect the offset of a key's latest record (expect_key_offset), or send it alone",
         )
     if command.producer_id or command.last_sequence != NO_SEQUENCE:
         raise RequestError(
@@ -52,6 +54,22 @@ def _check_guarded(context: Context, command: AppendGuarded) -> None:
             "number statements instead: what is sent again under its number is known",
         )
     streams.bounds(context.db, command.stream_id)
+    streams.check_conditions(context, command)
+
+
+def _hold_keys(context: Context, command: AppendGuarded, prepared_lsn: int | None) -> None:
+    if not command.key_hashes:
+        return
+    if prepared_lsn is None:
+        key_locks.check_free(context, command.stream_id, command.key_hashes)
+        return
+    key_locks.take(
+        context,
+        prepared_lsn,
+        command.stream_id,
+        command.key_hashes,
+        alone=command.expect_key_offset is not None,
+    )
 
 
 def _append_guarded(context: Context, command: AppendGuarded) -> StatementResult:
@@ -172,7 +190,7 @@ FEATURE: Final = Feature(
     name="statements",
     statements={
         AppendBatch: Statement(check=_check_append, apply=_append),
-        AppendGuarded: Statement(check=_check_guarded, apply=_append_guarded),
+        AppendGuarded: Statement(check=_check_guarded, apply=_append_guarded, hold=_hold_keys),
         AckRecords: Statement(check=_check_ack, apply=_ack, locks=_ack_locks),
         CompleteStages: Statement(check=_check_complete, apply=_complete, locks=_stage_locks),
         FailStages: Statement(check=_check_stages, apply=_fail, locks=_stage_locks),

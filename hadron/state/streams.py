@@ -23,7 +23,7 @@ from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.tables import PREFIX
-from hadron.state import bodies, producers, slices, stream_keys
+from hadron.state import bodies, key_locks, producers, slices, stream_keys
 from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature
@@ -156,12 +156,14 @@ def apply_append_batch(context: Context, command: AppendBatch) -> Appended:
 
 
 def apply_append_guarded(context: Context, command: AppendGuarded) -> Appended:
-    """Raises `OffsetMismatchError` when a condition is not met. What is known by its sequence was
-    appended then, and its conditions are of the past."""
+    """Raises `OffsetMismatchError` when a condition is not met, `ConflictError` while a transaction
+    that is prepared here relies on one of the keys. What is known by its sequence was appended
+    then, and its conditions are of the past."""
     recent: list[Appended] | None = None
     if command.producer_id and command.sequence != NO_SEQUENCE:
         recent = producers.check(context, command)
-    _check_conditions(context, command)
+    key_locks.check_free(context, command.stream_id, command.key_hashes)
+    check_conditions(context, command)
     if command.last_sequence != NO_SEQUENCE:
         producers.note_last(context, command, command.last_sequence)
     appended = append(
@@ -174,7 +176,8 @@ def apply_append_guarded(context: Context, command: AppendGuarded) -> Appended:
     return appended
 
 
-def _check_conditions(context: Context, command: AppendGuarded) -> None:
+def check_conditions(context: Context, command: AppendGuarded) -> None:
+    """Raises `OffsetMismatchError` when one is not met now."""
     db, stream_id = context.db, command.stream_id
     if (expected := command.expect_offset) is not None:
         actual = bounds(db, stream_id).next_offset

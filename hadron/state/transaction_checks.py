@@ -10,6 +10,7 @@ import apsw
 from hadron.state.bodies import COUNTED_BODY
 from hadron.state.decisions import DECISION, DECISION_PART
 from hadron.state.intents import INTENT
+from hadron.state.key_locks import KEY_LOCK
 from hadron.state.locks import LOCK
 from hadron.state.machine import Feature
 from hadron.state.participations import PARTICIPATION
@@ -42,6 +43,12 @@ _LOCKS: Final = (
     f" FROM {LOCK} l LEFT JOIN {PARTICIPATION} p USING (prepared_lsn)"
     " WHERE (l.kind, l.owner_id, l.name, l.first) > (?, ?, ?, ?) ORDER BY 1, 2, 3, 4 LIMIT ?"
 )
+_KEY_LOCKS: Final = (
+    "SELECT k.stream_id, k.key_hash, k.prepared_lsn"
+    f" FROM {KEY_LOCK} k LEFT JOIN {PARTICIPATION} p USING (prepared_lsn)"
+    " WHERE (k.stream_id, k.key_hash, k.prepared_lsn) > (?, ?, ?)"
+    " AND (p.prepared_lsn IS NULL OR p.results IS NOT NULL) ORDER BY 1, 2, 3 LIMIT ?"
+)
 _DECISIONS: Final = (
     "SELECT d.lsn, d.finished_ms IS NOT NULL,"
     f" (SELECT count(*) FROM {DECISION_PART} p WHERE p.lsn = d.lsn AND p.results IS NULL)"
@@ -67,6 +74,7 @@ class TransactionsCheck:
             (_INTENTS, (-1,), self._intent),
             (_HOLDS, (-1,), self._hold),
             (_LOCKS, ("", -1, "", -1), self._lock),
+            (_KEY_LOCKS, (-1, -1, -1), self._key_lock),
             (_DECISIONS, (-1,), self._decision),
             (_PARTS, (-1, -1), self._part),
         ]
@@ -154,6 +162,14 @@ class TransactionsCheck:
             self._problem(f"{what} is of no transaction that is prepared, {lsn}", LOCK, lsn)
         if first > last or (following is not None and following <= last):
             self._problem(f"{what} reaches into the next one, from {following} on", LOCK, lsn)
+
+    def _key_lock(self, stream_id: int, key_hash: int, lsn: int) -> None:
+        self._problem(
+            f"the lock of key {key_hash} of stream {stream_id} is of no transaction that is "
+            f"prepared, {lsn}",
+            KEY_LOCK,
+            lsn,
+        )
 
     def _decision(self, lsn: int, is_finished: int, waiting: int) -> None:
         if bool(is_finished) == bool(waiting):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
-from hadron.model.errors import FrameError, HadronError, error_from_code
+from hadron.model.errors import FrameError, HadronError, OffsetMismatchError, error_from_code
 from hadron.model.ids import Ballot as BallotId
 from hadron.model.ids import LogPosition as LogPositionValue
 
@@ -156,12 +156,15 @@ _KEPT_END: Final = 1_000
 
 
 def error_to_message(error: HadronError) -> common_pb2.Error:
-    return common_pb2.Error(
+    message = common_pb2.Error(
         code=error.code,
         message=_shortened(error.message),
         hint=_shortened(error.hint),
         retryable=error.retryable,
     )
+    if isinstance(error, OffsetMismatchError):
+        message.expected, message.actual = error.expected, error.actual
+    return message
 
 
 def _shortened(text: str) -> str:
@@ -172,4 +175,7 @@ def _shortened(text: str) -> str:
 
 
 def error_from_message(message: common_pb2.Error) -> HadronError:
-    return error_from_code(message.code, message.message, message.hint, message.retryable)
+    error = error_from_code(message.code, message.message, message.hint, message.retryable)
+    if isinstance(error, OffsetMismatchError) and message.HasField("actual"):
+        error.expected, error.actual = message.expected, message.actual
+    return error

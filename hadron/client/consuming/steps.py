@@ -105,10 +105,22 @@ class Step:
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
     ) -> Published:
         """Add a record to the step's transaction; see `Transaction.publish`."""
         return await self._work.publish(
-            stream, value, key, type, timestamp_ms, headers, id, partition, timestamp
+            stream,
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
         )
 
     async def publish_many(

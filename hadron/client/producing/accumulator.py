@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 from hadron.client.producing.outgoing_batch import BatchState, Identity, OutgoingBatch
 from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import (
+    ConflictError,
     CorruptionError,
     DeadlineExceededError,
     HadronError,
@@ -50,6 +51,7 @@ from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import NewRecord
 
 NOT_LOGGED: Final = (
+    ConflictError,
     NotLeaderError,
     NotReadyError,
     OverloadedError,
@@ -248,6 +250,9 @@ class PartitionAccumulator:
         `eager`; otherwise it keeps growing until an answer comes or somebody seals it.
         """
         while not self.stalled and len(self._sent) < self._window:
+            if self._sent and self._sent[0].is_held_off:
+                # What is behind it is refused for as long as it is itself.
+                return None
             if self._resend:
                 return self._launch(self._resend.popleft())
             if self._open is not None and not self._queue and (eager or not self._sent):
@@ -336,9 +341,12 @@ class PartitionAccumulator:
         is_fenced = isinstance(error, ProducerFencedError)
         if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS and not is_fenced:
             batch.state = BatchState.UNANSWERED
-            batch.refusals += 1
+            first = self._sent[0]
+            batch.refusals += first is batch or not first.is_held_off
             batch.out_of_sequence = True
-        elif isinstance(error, (RequestError, CorruptionError)):
+        elif isinstance(error, (RequestError, CorruptionError)) and not isinstance(
+            error, ConflictError
+        ):
             self._sent.remove(batch)
             self._hole = True
             in_doubt = batch.may_be_logged and not _is_final(error)
@@ -470,7 +478,7 @@ def _no_batch(batch: OutgoingBatch, error: Exception) -> InvalidRecordError:
 def _not_sent(batch: OutgoingBatch, reason: str) -> DeadlineExceededError:
     last = f"; last trouble: {batch.trouble.message}" if batch.trouble is not None else ""
     hint = "is the partition's leader up? see `hadron status`"
-    if isinstance(batch.trouble, OverloadedError) and batch.trouble.hint:
+    if isinstance(batch.trouble, (ConflictError, OverloadedError)) and batch.trouble.hint:
         # It is up, and has said itself what would help.
         hint = batch.trouble.hint
     return DeadlineExceededError(

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from hadron.model.batch import encode_batch
 from hadron.model.batch_building import BatchBuilder, encode_values
-from hadron.model.errors import HadronError
+from hadron.model.errors import ConflictError, HadronError
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
 
@@ -141,6 +141,11 @@ class OutgoingBatch:
     def is_plain(self) -> bool:
         """Whether there is nothing more to it than its records."""
         return not self.is_conditional and self.last_sequence is None
+
+    @property
+    def is_held_off(self) -> bool:
+        """Whether a transaction has kept it out of the log, when it was tried last."""
+        return isinstance(self.trouble, ConflictError)
 
     def fill(self, values: Sequence[bytes], size: int, now_ms: int) -> None:
         """Make the batch out of plain values; `size` is what they take of the buffer."""

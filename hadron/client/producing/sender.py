@@ -24,6 +24,7 @@ from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
+    ConflictError,
     ConnectionLostError,
     HadronError,
     MetadataBehindError,
@@ -189,7 +190,7 @@ class PartitionSender:
             error, (MetadataBehindError, NotReadyError, OverloadedError)
         ):
             self._session.suspect(self.accumulator.partition)
-        if isinstance(error, PeerError):
+        if isinstance(error, (PeerError, ConflictError)):
             self._complain(error)
         if isinstance(error, ProducerFencedError):
             self._on_fenced(error)

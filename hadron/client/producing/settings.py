@@ -114,11 +114,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
             f"region={self.region!r}": len(names) < len(stream.spec.partitions),
         }
         for setting in (each for each, is_so in strays.items() if is_so):
-            raise RequestError(
-                f"stream {stream.name!r} has an index of keys, and with {setting} records of one "
-                "key lie in several partitions",
-                "leave that out, or name one partition for all records",
-            )
+            raise stray_keys(stream.name, setting)
 
     def choose(self, stream: SchemaObject) -> list[str]:
         """The stream's partitions that records may go to. Raises `NotFoundError` when none is in
@@ -130,3 +126,12 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.region is None:
             return names
         return partitions_in(names, self.region, lambda: f"stream {stream.name!r}")
+
+
+def stray_keys(stream: str, setting: str) -> RequestError:
+    """The error for a setting that an index of keys forbids."""
+    return RequestError(
+        f"stream {stream!r} has an index of keys, and with {setting} records of one key lie in "
+        "several partitions",
+        "leave that out, or name one partition for all records",
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.batch_building import BatchBuilder, encode_values
-from hadron.model.errors import RecordTooLargeError, RequestError
+from hadron.model.errors import InvalidRecordError, RecordTooLargeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
 from hadron.model.ranges import melted
@@ -44,12 +44,17 @@ class StreamName(NamedTuple):
 
 
 class Place:
-    """A partition that records go to."""
+    """A partition that records go to.
 
-    __slots__ = ("publish", "replica_set", "stream")
+    Attributes:
+        is_indexed: its records' keys are.
+    """
 
-    def __init__(self, replica_set: str, stream: StreamName) -> None:
+    __slots__ = ("is_indexed", "publish", "replica_set", "stream")
+
+    def __init__(self, replica_set: str, stream: StreamName, *, is_indexed: bool = False) -> None:
         self.replica_set = replica_set
+        self.is_indexed = is_indexed
         self.stream = stream.name
         self.publish = _Statement.Publish(stream_id=stream.id, metadata_index=stream.metadata_index)
 
@@ -223,6 +228,20 @@ class _Acks:
         return made
 
 
+def _no_part_of_one(record: NewRecord) -> InvalidRecordError:
+    """Why a record cannot be in a transaction."""
+    if record.expect_offset is not None:
+        return InvalidRecordError(
+            f"expect_offset {record.expect_offset} cannot be in a transaction: nobody else could "
+            "write to the partition until it is over",
+            "expect the offset of a key's latest record (expect_key_offset), or send it alone",
+        )
+    return InvalidRecordError(
+        f"sequence {record.sequence} cannot be in a transaction, which is done once anyway",
+        "keep your position in a record of it, or send it with a named producer",
+    )
+
+
 class Contents:
     """Of one transaction.
 
@@ -277,6 +296,10 @@ class Contents:
     def add(self, place: Place, record: NewRecord, now_ms: int) -> tuple[Batch, int]:
         """One record; returns its batch, and its index there. Raises `InvalidRecordError` or
         `RecordTooLargeError`, and nothing has changed; `RequestError` over the limits."""
+        if record.expect_key_offset is not None:
+            return self._add_expecting(place, record, now_ms, record.expect_key_offset), 0
+        if record.expect_offset is not None or record.sequence is not None:
+            raise _no_part_of_one(record)
         batch = self._open.get(place)
         if batch is None:
             batch = Batch(place)
@@ -296,6 +319,32 @@ class Contents:
         if builder.size >= BATCH_BYTES or builder.full:
             self._seal(batch)
         return batch, index
+
+    def _add_expecting(self, place: Place, record: NewRecord, now_ms: int, expected: int) -> Batch:
+        """A condition is of one record, so that is a batch."""
+        if record.expect_offset is not None or record.sequence is not None:
+            raise _no_part_of_one(record)
+        if not place.is_indexed:
+            raise InvalidRecordError(
+                f"expect_key_offset {expected}: stream {place.stream!r} has no index of keys",
+                "create one with `keys: indexed`",
+            )
+        builder = BatchBuilder()
+        builder.add(record, now_ms)
+        before = self._open.get(place)
+        if before is not None:
+            self._seal(before)
+        batch = Batch(place)
+        batch.count = 1
+        if record.id:
+            batch.own_ids[0] = record.id
+        self._batches.append(batch)
+        self._grow(builder.size)
+        publish = _Statement.Publish()
+        publish.CopyFrom(place.publish)
+        publish.expect_key_offset = expected
+        self._complete_batch(batch, builder.build(codec=self._codec), publish)
+        return batch
 
     def add_values(self, place: Place, values: Sequence[bytes], size: int, now_ms: int) -> Batch:
         """A batch of plain values, which take `size` bytes."""
@@ -378,14 +427,17 @@ class Contents:
         assert batch.builder is not None
         self._complete_batch(batch, batch.builder.build(codec=self._codec))
 
-    def _complete_batch(self, batch: Batch, data: bytes) -> None:
+    def _complete_batch(
+        self, batch: Batch, data: bytes, publish: _Statement.Publish | None = None
+    ) -> None:
+        """`publish`: other than the place's."""
         batch.builder = None
         place = batch.place
         self._bodies.append(data)
-        self._complete(
-            _Statement(replica_set=place.replica_set, length=len(data), publish=place.publish),
-            batch,
+        statement = _Statement(
+            replica_set=place.replica_set, length=len(data), publish=publish or place.publish
         )
+        self._complete(statement, batch)
 
     def _complete(self, statement: transactions_pb2.Statement, batch: Batch | None) -> None:
         self._statements.append(statement)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hadron.client.producing.partitioner import partitions_in
+from hadron.client.producing.settings import stray_keys
 from hadron.client.transactions.contents import Place, StreamName
 from hadron.model.batch import key_hash
 from hadron.model.errors import NotFoundError
@@ -28,7 +29,10 @@ class Places:
         assert isinstance(item.spec, StreamSpec)
         self.item = item
         name = StreamName(item.name, item.id, item.metadata_index)
-        self._all = [Place(partition, name) for partition in item.spec.partitions]
+        self.is_indexed = item.spec.has_key_index
+        self._all = [
+            Place(partition, name, is_indexed=self.is_indexed) for partition in item.spec.partitions
+        ]
         self._by_name = {place.replica_set: place for place in self._all}
         self._in_regions: dict[str, list[Place]] = {}
         self._turn = first
@@ -57,6 +61,16 @@ class Places:
         places = self.in_region(region)
         data = key.encode() if isinstance(key, str) else key
         return places[key_hash(data) % len(places)]
+
+    def check_keys(self, partitioner: str, region: str | None) -> None:
+        """Raises `RequestError` where records of one key would lie in several partitions, and the
+        index of the stream's keys could not say which is the latest."""
+        if not self.is_indexed or len(self._all) == 1:
+            return
+        if partitioner != "key":
+            raise stray_keys(self.item.name, f"partitioner={partitioner!r}")
+        if len(self.in_region(region)) < len(self._all):
+            raise stray_keys(self.item.name, f"region={region!r}")
 
     def of_none(
         self,

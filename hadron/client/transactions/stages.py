@@ -21,7 +21,8 @@ _FORM = "give a micro-batch of `client.run_stages`, or some of its invocations a
 
 
 def chosen(
-    invocations: pipelines_pb2.Invocations, only: Iterable[pipelines_pb2.Invocation] | None
+    invocations: pipelines_pb2.Invocations,
+    only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None,
 ) -> list[pipelines_pb2.Invocation]:
     """Which invocations are meant. Raises `RequestError` for what a run does not give."""
     # Users are not held to the annotations.

@@ -65,17 +65,35 @@ class Transaction(EnteredOnce):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
     ) -> Published:
         """Add a record, with the arguments of `Producer.send`; what is returned has its `receipt`
         after the commit. Returns at once, unless much is waiting to be sent.
 
+        `expect_key_offset` is asked of what others have logged, when this is sent and again at the
+        commit; where they are another replica set's, nobody else logs a record of that key in
+        between. The error (`OffsetMismatchError`; `ConflictError` while another transaction has the
+        key) ends the transaction, and is raised by a later call, at the latest the commit.
+
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: it is not in the transaction,
-                which may go on.
+                which may go on; `expect_offset` is always refused so: a stream's end cannot be held
+                for one writer.
             RequestError: over the limit of a transaction, 64 MiB; it is rolled back.
         """
         return await self._work.publish(
-            stream, value, key, type, timestamp_ms, headers, id, partition, timestamp
+            stream,
+            value,
+            key,
+            type,
+            timestamp_ms,
+            headers,
+            id,
+            partition,
+            timestamp,
+            expect_offset,
+            expect_key_offset,
         )
 
     async def publish_many(
@@ -102,7 +120,7 @@ class Transaction(EnteredOnce):
         invocations: pipelines_pb2.Invocations,
         outputs: Sequence[Any] | None = None,
         *,
-        only: Iterable[pipelines_pb2.Invocation] | None = None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> PublishedMany:
         """Complete a stage's invocations, a micro-batch of `Client.run_stages`, with the outputs
         that the stage declares; what is returned has the outputs' `receipts` after the commit.
@@ -124,7 +142,7 @@ class Transaction(EnteredOnce):
         invocations: pipelines_pb2.Invocations,
         error: BaseException | str,
         *,
-        only: Iterable[pipelines_pb2.Invocation] | None = None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> None:
         """These attempts of a stage have failed, with `error` as the reason; the stage's retry
         policy decides what follows. Arguments and errors are those of `complete`."""

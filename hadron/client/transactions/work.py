@@ -36,6 +36,7 @@ from hadron.model.errors import (
     CommitUnknownError,
     ConnectionLostError,
     HadronError,
+    OffsetMismatchError,
     RequestError,
 )
 from hadron.model.limits import MAX_BATCH_RECORDS
@@ -166,6 +167,8 @@ class Work:
     async def _place_of(self, stream: str, key: bytes | str | None, partition: str | None) -> Place:
         places = await self._calls.places(stream)
         region = self._settings.region
+        if key is not None and partition is None:
+            places.check_keys(self._settings.partitioner, region)
         if partition is not None:
             place = places.named(partition)
         elif key is not None and self._settings.by_key:
@@ -205,7 +208,7 @@ class Work:
         self,
         invocations: pipelines_pb2.Invocations,
         outputs: Sequence[Any] | None,
-        only: Iterable[pipelines_pb2.Invocation] | None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None,
     ) -> PublishedMany:
         """See `Transaction.complete`."""
         self._check_usable()
@@ -233,7 +236,7 @@ class Work:
         self,
         invocations: pipelines_pb2.Invocations,
         error: object,
-        only: Iterable[pipelines_pb2.Invocation] | None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None,
     ) -> None:
         """See `Transaction.fail`."""
         self._check_usable()
@@ -409,6 +412,10 @@ class Work:
             return ClosedError(f"transaction {self}", "begin another one")
         if isinstance(error, CommitUnknownError):
             return CommitUnknownError(error.message, error.hint, transaction=error.transaction)
+        if isinstance(error, OffsetMismatchError):
+            return OffsetMismatchError(
+                error.message, error.hint, expected=error.expected, actual=error.actual
+            )
         return type(error)(error.message, error.hint, retryable=error.retryable)
 
     def _check_usable(self) -> None:

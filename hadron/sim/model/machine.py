@@ -97,6 +97,7 @@ TABLES: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("stream_partition", "stream_batch", "stream_key", "counted_body", "producer"), STREAMS
     ),
+    "key_lock": STREAMS,
     "producer_name": STREAMS,
     **dict.fromkeys(
         ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hadron.model.batch import producer_id_of
 from hadron.model.errors import (
+    ConflictError,
     NotFoundError,
     OffsetMismatchError,
     ProducerFencedError,
@@ -81,6 +82,7 @@ class Streams:
     open: (first offset, next offset) of each partition that is here.
     batches: by stream, the oldest first; those of deleted ones, too, until they are dropped.
     keys: by stream and hash: the offset of the latest record with such a key.
+    key_locks: by stream and hash: who has it, by the entry of the first intent; whether alone.
     """
 
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -88,6 +90,7 @@ class Streams:
     producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
     names: dict[int, dict[bytes, Name]] = field(default_factory=dict)
     keys: dict[int, dict[int, int]] = field(default_factory=dict)
+    key_locks: dict[tuple[int, int], dict[int, bool]] = field(default_factory=dict)
     bodies: dict[int, Body] = field(default_factory=dict)
 
     def bounds(self, stream_id: int) -> tuple[int, int]:
@@ -139,13 +142,8 @@ class Streams:
         stream_id = command.stream_id
         if command.producer_id and command.sequence != -1:
             self._producer(command)
-        hashes = _hashes(command)
-        if command.expect_offset is not None and command.expect_offset != self.bounds(stream_id)[1]:
-            raise Refused(OffsetMismatchError)
-        if command.expect_key_offset is not None:
-            found = self.latest(stream_id, hashes[0] if hashes else 0)
-            if found != command.expect_key_offset:
-                raise Refused(OffsetMismatchError)
+        self.check_keys_free(command)
+        self.check_conditions(command)
         if command.last_sequence != -1:
             name = self.names.get(stream_id, {}).get(command.producer_id)
             if name is None or command.last_sequence <= name.last_sequence:
@@ -155,6 +153,33 @@ class Streams:
         result = self.append_batch(entry, command)
         self.note_keys(command, result["base_offset"])
         return result
+
+    def check_conditions(self, command: AppendGuarded) -> None:
+        stream_id, hashes = command.stream_id, _hashes(command)
+        if command.expect_offset is not None and command.expect_offset != self.bounds(stream_id)[1]:
+            raise Refused(OffsetMismatchError)
+        if command.expect_key_offset is not None:
+            found = self.latest(stream_id, hashes[0] if hashes else 0)
+            if found != command.expect_key_offset:
+                raise Refused(OffsetMismatchError)
+
+    def check_keys_free(self, command: AppendGuarded) -> None:
+        """E9: nobody logs a record of a key that a transaction relies on."""
+        for each in _hashes(command):
+            if each and any(self.key_locks.get((command.stream_id, each), {}).values()):
+                raise Refused(ConflictError)
+
+    def take_keys(self, command: AppendGuarded, lsn: int) -> None:
+        alone = command.expect_key_offset is not None
+        for each in filter(None, _hashes(command)):
+            held = self.key_locks.setdefault((command.stream_id, each), {})
+            if any(alone or theirs for owner, theirs in held.items() if owner != lsn):
+                raise Refused(ConflictError)
+            held[lsn] = held.get(lsn, False) or alone
+
+    def free_keys(self, lsn: int) -> None:
+        for held in self.key_locks.values():
+            held.pop(lsn, None)
 
     def note_keys(self, command: AppendGuarded, base: int) -> None:
         new = {each: base + at for at, each in enumerate(_hashes(command)) if each}
@@ -312,6 +337,11 @@ class Streams:
                 (each, key - (1 << 64) if key >= 1 << 63 else key, offset)
                 for each, latest in self.keys.items()
                 for key, offset in latest.items()
+            ],
+            "key_lock": [
+                (each, key - (1 << 64) if key >= 1 << 63 else key, lsn, int(alone))
+                for (each, key), held in self.key_locks.items()
+                for lsn, alone in held.items()
             ],
             "producer": [
                 (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))

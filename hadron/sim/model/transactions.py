@@ -116,6 +116,8 @@ class Transactions:
             for key, ranges in ends(each):
                 for wanted in ranges:
                     self._take(key, wanted, part.lsn)
+            if isinstance(each, AppendGuarded):
+                self.streams.take_keys(each, part.lsn)
         if intent.size:
             self.streams.bodies[entry.lsn] = Body(intent.size, entry.now_ms, entry.ballot, holds=1)
         part.intents[first] = intent
@@ -184,6 +186,8 @@ class Transactions:
         for each in commands:
             self._check(each)
             self.check_free(each)
+            if isinstance(each, AppendGuarded):
+                self.streams.check_keys_free(each)
         sizes = [size for each in commands if (size := size_of(each))]
         if len(sizes) > 1:
             self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
@@ -264,6 +268,7 @@ class Transactions:
         self.locks.setdefault(key, []).extend((*piece, lsn) for piece in ranges_of(sorted(free)))
 
     def _free(self, lsn: int) -> None:
+        self.streams.free_keys(lsn)
         self.locks = {
             key: [each for each in held if each[2] != lsn] for key, held in self.locks.items()
         }
@@ -276,11 +281,12 @@ class Transactions:
             if command.producer_id:
                 raise Refused(RequestError)
             if isinstance(command, AppendGuarded) and (
-                (command.expect_offset, command.expect_key_offset) != (None, None)
-                or command.last_sequence != -1
+                command.expect_offset is not None or command.last_sequence != -1
             ):
                 raise Refused(RequestError)
             self.streams.bounds(command.stream_id)
+            if isinstance(command, AppendGuarded):
+                self.streams.check_conditions(command)
             if type(command) is AppendBatch and self._is_indexed(command.stream_id):
                 raise Refused(RequestError)
         elif isinstance(command, AckRecords):

@@ -38,7 +38,7 @@ plant(
     Edit(
         "state.streams:apply_append_guarded",
         "    recent: list[Appended] | None = None\n",
-        "    _check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
+        "    check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
     ),
     scenarios=("condition-of-a-record-that-was-logged",),
 )

@@ -36,6 +36,7 @@ from hadron.state.producers import ClaimProducer, claim_of
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
@@ -302,6 +303,22 @@ class Commands:
             last,
         )
 
+    def _of_a_key(self, batch: AppendBatch) -> AppendGuarded:
+        """As it may stand in a transaction: mostly with a condition that holds."""
+        rng = self._expecting
+        key = rng.choice((1, 2, (1 << 64) - 1))
+        expected = latest(self._tables.db, batch.stream_id, key)
+        return AppendGuarded(
+            batch.stream_id,
+            batch.count,
+            batch.size,
+            b"",
+            0,
+            -1,
+            expect_key_offset=rng.choice((None, expected, expected, expected - 1)),
+            key_hashes=b"".join(each.to_bytes(8, "little") for each in [key] * batch.count),
+        )
+
     def _together(self) -> Command:
         """Several commands in one entry, some of which may not be there."""
         ways = (self._append, self._append, self._of_groups, self._of_pipelines)
@@ -322,6 +339,8 @@ class Commands:
             made = rng.choice((self._append, self._of_groups, self._of_pipelines))()
             if isinstance(made, AppendBatch) and rng.random() < 0.95:
                 made = AppendBatch(made.stream_id, made.count, made.size, b"", 0, -1)
+                if self._expecting.random() < 0.5:
+                    made = self._of_a_key(made)
             is_one = isinstance(made, AppendBatch | AckRecords | CompleteStages | FailStages)
             if is_one or rng.random() < 0.05:
                 found.append(made)

@@ -225,7 +225,6 @@ class TestTransactions:
         [
             (AppendBatch(1, 1, 100, b"", 0, -1), "does not say which keys it has"),
             (guarded(A, offset=0), "cannot stand in a transaction"),
-            (guarded(A, key_offset=-1), "cannot stand in a transaction"),
             (guarded(A, pid=PID, sequence=0), "cannot stand in a transaction"),
         ],
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hadron/v1/common.proto\x12\thadron.v1\",\n\x06\x42\x61llot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"G\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\"u\n\tBatchInfo\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tappend_ms\x18\x03 \x01(\x03\x12!\n\x06\x62\x61llot\x18\x04 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06length\x18\x05 \x01(\r\"\x07\n\x05\x45mptyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hadron/v1/common.proto\x12\thadron.v1\",\n\x06\x42\x61llot\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"\x8b\x01\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04hint\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\x12\x15\n\x08\x65xpected\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x61\x63tual\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_expectedB\t\n\x07_actual\"u\n\tBatchInfo\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tappend_ms\x18\x03 \x01(\x03\x12!\n\x06\x62\x61llot\x18\x04 \x01(\x0b\x32\x11.hadron.v1.Ballot\x12\x0e\n\x06length\x18\x05 \x01(\r\"\x07\n\x05\x45mptyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BALLOT']._serialized_start=37
   _globals['_BALLOT']._serialized_end=81
-  _globals['_ERROR']._serialized_start=83
-  _globals['_ERROR']._serialized_end=154
-  _globals['_BATCHINFO']._serialized_start=156
-  _globals['_BATCHINFO']._serialized_end=273
-  _globals['_EMPTY']._serialized_start=275
-  _globals['_EMPTY']._serialized_end=282
+  _globals['_ERROR']._serialized_start=84
+  _globals['_ERROR']._serialized_end=223
+  _globals['_BATCHINFO']._serialized_start=225
+  _globals['_BATCHINFO']._serialized_end=342
+  _globals['_EMPTY']._serialized_start=344
+  _globals['_EMPTY']._serialized_end=351
 # @@protoc_insertion_point(module_scope)

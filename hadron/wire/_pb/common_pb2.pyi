@@ -14,16 +14,20 @@ class Ballot(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("code", "message", "hint", "retryable")
+    __slots__ = ("code", "message", "hint", "retryable", "expected", "actual")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    ACTUAL_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
     hint: str
     retryable: bool
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., retryable: _Optional[bool] = ...) -> None: ...
+    expected: int
+    actual: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ..., retryable: _Optional[bool] = ..., expected: _Optional[int] = ..., actual: _Optional[int] = ...) -> None: ...
 
 class BatchInfo(_message.Message):
     __slots__ = ("base_offset", "count", "append_ms", "ballot", "length")

@@ -44,12 +44,14 @@ class ReplicaSetResults(_message.Message):
 class Statement(_message.Message):
     __slots__ = ("replica_set", "length", "publish", "acknowledge", "complete", "fail")
     class Publish(_message.Message):
-        __slots__ = ("stream_id", "metadata_index")
+        __slots__ = ("stream_id", "metadata_index", "expect_key_offset")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
         METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+        EXPECT_KEY_OFFSET_FIELD_NUMBER: _ClassVar[int]
         stream_id: int
         metadata_index: int
-        def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+        expect_key_offset: int
+        def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_key_offset: _Optional[int] = ...) -> None: ...
     class Acknowledge(_message.Message):
         __slots__ = ("stream_id", "metadata_index", "group", "ranges", "ballot")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]

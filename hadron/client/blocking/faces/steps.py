@@ -31,6 +31,8 @@ class SyncStep(StepBase):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
     ) -> Published:
         """Add a record to the step's transaction; see `SyncTransaction.publish`."""
         return self._call(
@@ -44,6 +46,8 @@ class SyncStep(StepBase):
                 id=id,
                 partition=partition,
                 timestamp=timestamp,
+                expect_offset=expect_offset,
+                expect_key_offset=expect_key_offset,
             )
         )
 

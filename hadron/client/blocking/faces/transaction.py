@@ -13,9 +13,9 @@ from hadron.wire.messages import pipelines_pb2
 
 
 class SyncTransaction(TransactionBase):
-    """Records and acknowledgements that are done all together, or not at all. Made by
-    `SyncClient.transaction`, used inside its `with` block; what is open when its client is closed,
-    or the program ends, is rolled back.
+    """Records, acknowledgements and stages' ends that are done all together, or not at all. Made
+    by `SyncClient.transaction`, used inside its `with` block; what is open when its client is
+    closed, or the program ends, is rolled back.
 
     Leaving the block commits, by an exception it rolls back, and then nothing of it was done. What
     it does is sent while the program works; nobody reads any of it before the commit. A call fails
@@ -42,13 +42,21 @@ class SyncTransaction(TransactionBase):
         id: str = "",
         partition: str | None = None,
         timestamp: datetime | None = None,
+        expect_offset: int | None = None,
+        expect_key_offset: int | None = None,
     ) -> Published:
         """Add a record, with the arguments of `SyncProducer.send`; what is returned has its
         `receipt` after the commit. Returns at once, unless much is waiting to be sent.
 
+        `expect_key_offset` is asked of what others have logged, when this is sent and again at the
+        commit; where they are another replica set's, nobody else logs a record of that key in
+        between. The error (`OffsetMismatchError`; `ConflictError` while another transaction has the
+        key) ends the transaction, and is raised by a later call, at the latest the commit.
+
         Raises:
             InvalidRecordError, RecordTooLargeError, NotFoundError: it is not in the transaction,
-                which may go on.
+                which may go on; `expect_offset` is always refused so: a stream's end cannot be held
+                for one writer.
             RequestError: over the limit of a transaction, 64 MiB; it is rolled back.
         """
         return self._call(
@@ -62,6 +70,8 @@ class SyncTransaction(TransactionBase):
                 id=id,
                 partition=partition,
                 timestamp=timestamp,
+                expect_offset=expect_offset,
+                expect_key_offset=expect_key_offset,
             )
         )
 
@@ -91,7 +101,7 @@ class SyncTransaction(TransactionBase):
         invocations: pipelines_pb2.Invocations,
         outputs: Sequence[Any] | None = None,
         *,
-        only: Iterable[pipelines_pb2.Invocation] | None = None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> PublishedMany:
         """Complete a stage's invocations, a micro-batch of `SyncClient.run_stages`, with the
         outputs that the stage declares; what is returned has the outputs' `receipts` after the
@@ -113,7 +123,7 @@ class SyncTransaction(TransactionBase):
         invocations: pipelines_pb2.Invocations,
         error: BaseException | str,
         *,
-        only: Iterable[pipelines_pb2.Invocation] | None = None,
+        only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> None:
         """These attempts of a stage have failed, with `error` as the reason; the stage's retry
         policy decides what follows. Arguments and errors are those of `complete`.

@@ -1,0 +1,63 @@
+"""Transactions of the blocking client, through a real node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import hadron
+from hadron.node.supervision.cluster import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalCluster(tmp_path_factory.mktemp("node"), nodes=1) as running:
+        yield running.url
+
+
+def test_the_blocking_client_ends_stages_so(url: str) -> None:
+    with hadron.connect_sync(url) as client:
+        client.create_stream("in")
+        client.create_stream("out")
+        client.apply(
+            "kind: Pipeline\nname: p\nreplica_set: local/p0\ninput: in\nstart: earliest\n"
+            "stages: [{name: one, engine: handler, output: {stream: out}}]\n"
+        )
+        client.send("in", b"a")
+        with client.run_stages("p", engine="handler") as run:
+            batch = next(run)
+            with client.transaction() as tx:
+                outputs = tx.complete(batch, ["made of a"])
+                tx.publish("in", b"b")
+            assert [each.stream for each in outputs.receipts] == ["out"]
+            run.grant()
+            batch = next(run)
+            with client.transaction() as tx:
+                tx.fail(batch, "why")
+        assert [record.value for record in client.read("out")] == ["made of a"]
+
+
+def test_conditions_and_records_through_the_blocking_client(url: str) -> None:
+    with hadron.connect_sync(url) as client:
+        client.create_stream("accounts", keys="indexed")
+        client.create_stream("log")
+        for number in (1, 2):
+            last = client.latest("accounts", "anna")
+            with client.transaction() as tx:
+                one = tx.publish(
+                    "accounts",
+                    {"n": number},
+                    key="anna",
+                    expect_key_offset=last.offset if last else -1,
+                )
+                tx.publish_many("log", [b"x", b"y"])
+            assert one.receipt is not None
+            assert one.receipt.offset == number - 1
+            assert tx.state == "committed"
+        with pytest.raises(hadron.OffsetMismatchError) as caught, client.transaction() as tx:  # noqa: PT012
+            tx.publish("log", b"never")
+            tx.publish("accounts", b"never", key="anna", expect_key_offset=0)
+        assert (caught.value.expected, caught.value.actual) == (0, 1)
+        assert client.outcome(tx.id or "").state == "aborted"
+        assert [record.value for record in client.read("log")] == [b"x", b"y"] * 2
