@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -15,6 +16,7 @@ from hadron.cli.session import connects, session_of
 if TYPE_CHECKING:
     from hadron import SyncProducer
     from hadron.client.producing.failover import Failover
+    from hadron.client.terms.results import BatchReceipt
     from hadron.model.errors import HadronError
     from hadron.model.record import NewRecord
 
@@ -134,6 +136,12 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="What may go to another partition while its own is away: records without a "
     "key, any, none, or any and rather twice than not.",
 )
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="The name of this input: its records are numbered from its beginning, and what was "
+    "published under the name is not published again. So a run that ended may be repeated.",
+)
 @_event_options
 @click.option(
     "--acks",
@@ -178,6 +186,7 @@ def command(
     expect_key_offset: int | None,
     region: str | None,
     failover: Failover,
+    name: str | None,
     event_id: str,
     acks: Literal["majority", "leader", "all"],
     codec: Literal["none", "zstd"],
@@ -195,6 +204,7 @@ def command(
       hadron pub orders --file orders.jsonl --key-field customer --type order.placed
       tail -f app.log | hadron pub logs
       hadron pub pictures --file cat.jpg --format raw --header name=cat.jpg
+      hadron pub orders --file orders.jsonl --key-field customer --name orders-2026
       hadron pub accounts +5 --key anna --expect-key-offset 17
       hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
@@ -228,8 +238,10 @@ def command(
             failover=failover,
             codec=codec,
             delivery_timeout_s=DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s,
+            name=name,
         ) as producer:
-            tally = _publish(producer, source.chunks(recipe))
+            chunks = source.chunks(recipe)
+            tally = _publish(producer, chunks if name is None else _numbered(chunks))
     _tell(stream, tally, output)
 
 
@@ -252,26 +264,60 @@ def _event(
     return record.headers or {}, record.timestamp_ms
 
 
-def _publish(
-    producer: SyncProducer, chunks: Iterable[list[NewRecord]]
-) -> dict[str, tuple[int, int, int]]:
-    """Send the chunks; return partition → (count, first offset, last offset)."""
+def _numbered(chunks: Iterable[list[NewRecord]]) -> Iterator[list[NewRecord]]:
+    """The records' sequences are where they stand in the input."""
+    import msgspec
+
+    number = 0
+    for chunk in chunks:
+        yield [msgspec.structs.replace(each, sequence=at) for at, each in enumerate(chunk, number)]
+        number += len(chunk)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was published: by partition (count, first offset, last offset); and how many records
+    had been before, under the same name."""
+
+    here: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    before: int = 0
+
+    @property
+    def published(self) -> int:
+        return sum(count for count, _, _ in self.here.values())
+
+    def add(self, receipt: BatchReceipt) -> None:
+        if receipt.base_offset < 0:
+            self.before += receipt.count
+            return
+        last = receipt.base_offset + receipt.count - 1
+        count, first, _ = self.here.get(receipt.partition, (0, receipt.base_offset, 0))
+        self.here[receipt.partition] = (count + receipt.count, first, last)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} at {first}" if first == last else f"{name} at {first} to {last}"
+            for name, (_, first, last) in self.here.items()
+        )
+
+
+def _publish(producer: SyncProducer, chunks: Iterable[list[NewRecord]]) -> _Tally:
     from hadron.model.errors import HadronError
 
-    tally: dict[str, tuple[int, int, int]] = {}
+    tally = _Tally()
     chunk: list[NewRecord] = []
     try:
         for chunk in chunks:
             for receipt in producer.send_many(chunk):
-                last = receipt.base_offset + receipt.count - 1
-                count, first, _ = tally.get(receipt.partition, (0, receipt.base_offset, 0))
-                tally[receipt.partition] = (count + receipt.count, first, last)
+                tally.add(receipt)
     except HadronError as error:
-        published = sum(count for count, _, _ in tally.values())
+        published = tally.published
         raise _cut_off(error, published, len(chunk)) from error
     except KeyboardInterrupt:
         # What of the last chunk is in the log, the producer says.
-        click.echo(f"interrupted; acknowledged before: {_words(tally) or 'nothing'}", err=True)
+        click.echo(
+            f"interrupted; acknowledged before: {tally if tally.here else 'nothing'}", err=True
+        )
         raise
     return tally
 
@@ -302,7 +348,7 @@ def _cut_off(error: HadronError, published: int, sent: int) -> HadronError:
     return HadronError(f"{told}; nothing after these was tried", error.hint)
 
 
-def _tell(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> None:
+def _tell(stream: str, tally: _Tally, output: str) -> None:
     """Print what was published; raises `HadronError` that says it where stdout does not take it."""
     try:
         _print_tally(stream, tally, output)
@@ -311,29 +357,25 @@ def _tell(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> N
     except OSError as error:
         from hadron.model.errors import HadronError
 
-        told = f"published {sum(count for count, _, _ in tally.values())} to {stream}"
+        told = f"published {tally.published} to {stream}"
         raise HadronError(
-            f"stdout cannot be written: {error.strerror}; {told} ({_words(tally)})",
+            f"stdout cannot be written: {error.strerror}; {told} ({tally})",
             "do not send them again",
         ) from error
 
 
-def _print_tally(stream: str, tally: dict[str, tuple[int, int, int]], output: str) -> None:
-    total = sum(count for count, _, _ in tally.values())
+def _print_tally(stream: str, tally: _Tally, output: str) -> None:
+    total, before = tally.published, tally.before
     if output == "json":
         partitions = [
             {"partition": name, "count": count, "first_offset": first, "last_offset": last}
-            for name, (count, first, last) in tally.items()
+            for name, (count, first, last) in tally.here.items()
         ]
-        print_json({"stream": stream, "count": total, "partitions": partitions})
+        told = {"stream": stream, "count": total, "partitions": partitions}
+        print_json({**told, "before": before} if before else told)
         return
-    where = _words(tally)
     records = "record" if total == 1 else "records"
-    click.echo(f"published {total} {records} to {stream}" + (f" ({where})" if where else ""))
-
-
-def _words(tally: dict[str, tuple[int, int, int]]) -> str:
-    return ", ".join(
-        f"{name} at {first}" if first == last else f"{name} at {first} to {last}"
-        for name, (_, first, last) in tally.items()
-    )
+    line = f"published {total} {records} to {stream}" + (f" ({tally})" if tally.here else "")
+    if before:
+        line += f"; {before} had been before, under this name"
+    click.echo(line)

@@ -1,0 +1,42 @@
+"""A named producer in the shell: an input that is published again is logged once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hadron.cli.tests.test_live import good, run
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
+    good("create", "stream", "orders")
+    file = tmp_path / "orders.jsonl"
+    lines = [json.dumps({"n": number, "who": f"c{number % 3}"}) for number in range(2_500)]
+    file.write_text("\n".join(lines[:1_000]) + "\n")
+    pub = ("pub", "orders", "--file", str(file), "--key-field", "who", "--name", "orders-2026")
+    assert good(*pub) == "published 1000 records to orders (local/p0 at 0 to 999)\n"
+    assert good(*pub) == "published 0 records to orders; 1000 had been before, under this name\n"
+    # It grows, as a log does.
+    file.write_text("\n".join(lines) + "\n")
+    told = json.loads(good(*pub, "-o", "json"))
+    assert (told["count"], told["before"]) == (1_500, 1_000)
+    assert told["partitions"][0]["first_offset"] == 1_000
+    read = good("read", "orders", "-f", "%s\\n").splitlines()
+    assert [json.loads(each)["n"] for each in read] == list(range(2_500))
+    # Another name is another input; without one each run is.
+    assert good("pub", "orders", "x", "--name", "other").startswith("published 1 record ")
+    assert good("pub", "orders", "x").startswith("published 1 record ")
+
+
+def test_what_a_name_may_not_be_used_with() -> None:
+    good("create", "stream", "few")
+    refused = run("pub", "few", "x", "--name", "n", "--failover", "any")
+    assert refused.returncode != 0
+    assert "failover 'any' of the producer 'n'" in refused.stderr
+    long = run("pub", "few", "x", "--name", "n" * 101)
+    assert "101 characters is too long" in long.stderr
+    assert good("read", "few") == ""
