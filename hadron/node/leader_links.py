@@ -185,7 +185,8 @@ class LeaderLinks(Part):
                 raise RequestError(f"{name} speaks of a transaction that is not its own")
             message = message_from(each, batches, partial(read, self._leading))
             if isinstance(message, PrepareRefused) and each.HasField("prepare"):
-                self.send(name, message)
+                count = len(each.prepare.statements)
+                transactions.participant.refused(message, count)
             else:
                 transactions.receive(name, message)
         batches.end()

@@ -292,6 +292,21 @@ FEATURE: Final = Feature(
 # --- reading ------------------------------------------------------------------------------------
 
 
+def prepared(
+    db: Database, transaction: TransactionId, first_number: int, count: int
+) -> Prepared | None:
+    """What `WriteIntents` answers for statements that are here, or were, under these numbers; None
+    when they are not, or are others."""
+    known = participations.find(db, transaction)
+    if known is None:
+        return None
+    if not known.is_finished or first_number + count > known.statements:
+        row = db.execute(_BELOW, (known.prepared_lsn, first_number + 1)).fetchone()
+        if row is None or row[:2] != (first_number, count):
+            return None
+    return Prepared(known.prepared_lsn, known.statements)
+
+
 def statements(
     db: Database, prepared_lsn: int, *, after: int, limit: int
 ) -> list[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ operator has (`resolve`).
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from hadron.state.intents import (
     FinishTransaction,
     ForgetTransaction,
     WriteIntents,
+    prepared,
 )
 from hadron.state.intents import Prepared as Written
 from hadron.state.participations import Participation
@@ -59,6 +60,10 @@ _LAST_ASK_MS: Final = 8 * FIRST_ASK_MS
 long at most after another one leads."""
 
 
+_MAX_REFUSED: Final = 10_000
+"""Prepares that wait for a look at the tables: a driver has no more transactions open."""
+
+
 def is_due(age_ms: int, before_ms: int) -> bool:
     """Whether a driver is to be asked about what is `age_ms` old now, and was `before_ms` old when
     that was last looked at: after a second, after two, four, eight, and then all eight."""
@@ -81,6 +86,8 @@ class Participant:
         self._looked_ms = 0
         self.waiting: dict[str, int] = {}
         """By driver: how many of its transactions have waited here for `FIRST_ASK_MS` and more."""
+        self._refused: deque[tuple[PrepareRefused, int]] = deque()
+        self._has_refused = trio.Event()
         self._has_some = trio.Event()
         # An earlier leadership may have left some.
         self._has_some.set()
@@ -139,6 +146,30 @@ class Participant:
             return
         self._leaders.send(transaction.replica_set, answer)
 
+    def refused(self, refusal: PrepareRefused, count: int) -> None:
+        """`count` statements cannot be prepared any more, as a group's members have gone, say. They
+        may be a copy of what was prepared before, by an earlier leader perhaps: that stands."""
+        if len(self._refused) >= _MAX_REFUSED:
+            # Its driver says it again.
+            self._refused.popleft()
+        self._refused.append((refusal, count))
+        self._has_refused.set()
+
+    async def _answer_refused(self) -> None:
+        while True:
+            await self._has_refused.wait()
+            while self._refused:
+                refusal, count = self._refused.popleft()
+                transaction, first = refusal.transaction, refusal.first
+                known = await self._log.query(
+                    partial(prepared, transaction=transaction, first_number=first, count=count)
+                )
+                answer: Message = refusal
+                if known is not None:
+                    answer = Prepared(transaction, first, known.prepared_lsn)
+                self._leaders.send(transaction.replica_set, answer)
+            self._has_refused = trio.Event()
+
     def _finish(self, transaction: TransactionId, prepared_lsn: int, count: int) -> None:
         command = FinishTransaction(transaction, prepared_lsn, count)
         self._log.submit(command, done=partial(self._on_finished, transaction))
@@ -166,7 +197,9 @@ class Participant:
 
     async def run(self) -> None:
         """Ask about what is old, until cancelled."""
-        await persevere("asking drivers of transactions", self._ask)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(persevere, "asking drivers of transactions", self._ask)
+            nursery.start_soon(persevere, "answering drivers of transactions", self._answer_refused)
 
     async def _ask(self) -> None:
         while True:

@@ -58,8 +58,8 @@ class Spoken(Protocol):
     said: int
     """Statements."""
 
-    def push(self) -> None:
-        """Say what was made since the last time."""
+    def push(self) -> bool:
+        """Say what was made since the last time; False when it cannot be begun yet."""
         ...
 
     def committed(self, results: Sequence[transactions_pb2.ReplicaSetResults]) -> None: ...
@@ -249,7 +249,10 @@ class DriverCall:
             await anyio.sleep(_LINGER_S)
             lingering, self._lingering = self._lingering, {}
             for spoken in lingering:
-                spoken.push()
+                if not spoken.push():
+                    self._lingering[spoken] = None
+            if self._lingering and not self.is_ready:
+                await self._wait_news()
 
     async def _watch(self) -> None:
         """A driver that is cut off owes answers, and its connection is whole."""

@@ -279,14 +279,13 @@ class Work:
                 raise
         return driver
 
-    def push(self) -> None:
+    def push(self) -> bool:
         driver = self._driver
         if self.state is not State.OPEN or driver is None or not self.contents.has_waiting:
-            return
+            return True
         if self.id is None:
             if not driver.is_ready:
-                # Whoever commits waits for it.
-                return
+                return False
             self.id = driver.begin(self)
         try:
             statements, bodies = self.contents.take()
@@ -294,6 +293,7 @@ class Work:
             self.rollback(error)
         else:
             driver.say(self, statements, bodies, OPEN)
+        return True
 
     # --- its end --------------------------------------------------------------------------------
 

@@ -445,6 +445,35 @@ async def test_a_leader_fails_at_each_step(
         await until_over(cluster)
 
 
+async def test_a_prepare_that_is_sent_again_stands_whatever_became_of_its_group(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader where it acknowledges fails before it has answered; the group's member has gone
+    with it, so what comes again could not be prepared now."""
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, US) as client:
+            async with subscribed(cluster, EU, ids[EU]) as member:
+                delivery = await member.delivery()
+                number = await client.number()
+                breaker.crash(cluster[EU], "n1", at=WriteIntents, is_logged=True)
+                client.say(
+                    number,
+                    acknowledge(EU, ids[EU], member.ballot, delivery),
+                    publish(US, ids[US], b"made of it"),
+                    end=End.COMMIT,
+                )
+                await breaker.crashed()
+            await cluster[EU].start("n1")
+            await cluster.wait_serving(EU)
+            assert committed(await client.answer(number)) == {EU: [-1], US: [1]}
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"made of it"]
+        async with subscribed(cluster, EU, ids[EU]) as member:
+            assert await member.floor(cluster) == 1
+
+
 async def _answer_after_restart(cluster: Cluster, client: RawClient, number: int) -> Any:
     await cluster[US].start("n1")
     return await client.answer(number)
