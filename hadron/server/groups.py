@@ -194,17 +194,20 @@ async def _describe_durable(
 def _reset(
     leading: Leading, call: _Reset, request: groups_pb2.ResetGroupRequest, _attachment: memoryview
 ) -> None:
-    call.spawn(_answer_reset, leading, call, _stream(leading, request), request)
+    call.spawn(_answer_reset, leading, call, request)
 
 
 async def _answer_reset(
-    leading: Leading, call: _Reset, item: SchemaObject, request: groups_pb2.ResetGroupRequest
+    leading: Leading, call: _Reset, request: groups_pb2.ResetGroupRequest
 ) -> None:
     if not request.to:
         raise RequestError(
             f"group {request.group!r} is to be reset, but not where to",
             "to earliest, latest, an offset, or a time",
         )
+    # Also that there is no such stream is for a leader to say (PROTOCOL A2).
+    await leading.controller.confirm_leadership()
+    item = _stream(leading, request)
     before, floor = await leading.part(Groups).reset(
         item.id, request.group, request.to, force=request.force
     )
@@ -214,12 +217,14 @@ async def _answer_reset(
 def _delete(
     leading: Leading, call: _Delete, request: groups_pb2.DeleteGroupRequest, _attachment: memoryview
 ) -> None:
-    call.spawn(_answer_delete, leading, call, _stream(leading, request), request)
+    call.spawn(_answer_delete, leading, call, request)
 
 
 async def _answer_delete(
-    leading: Leading, call: _Delete, item: SchemaObject, request: groups_pb2.DeleteGroupRequest
+    leading: Leading, call: _Delete, request: groups_pb2.DeleteGroupRequest
 ) -> None:
+    await leading.controller.confirm_leadership()
+    item = _stream(leading, request)
     floor = await leading.part(Groups).delete(item.id, request.group, force=request.force)
     call.send(groups_pb2.DeleteGroupResponse(floor=floor), end=True)
 

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from hadron.model.errors import (
     ConflictError,
+    ConnectionLostError,
     HadronError,
     NotFoundError,
     NotReadyError,
@@ -48,7 +49,7 @@ from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteInte
 from hadron.state.machine import Command
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import method, transactions_pb2
+from hadron.wire.messages import Method, method, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -382,6 +383,30 @@ async def test_a_stage_ends_with_what_is_made_of_it(
                 await driver.commit(ends, publish(US, ids[US], b"made of it again"))
         await until_over(cluster)
         assert await values(cluster, US) == [b"made of it"]
+
+
+async def test_a_connection_that_breaks_while_a_link_is_made(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link's call ends before it is there; the link is made anew, and nothing is lost."""
+    broken: list[Connection] = []
+    make = Connection.call
+
+    def call(self: Connection, asked: Method, *args: Any, **options: Any) -> Any:
+        made = make(self, asked, *args, **options)
+        if asked.name == "Coordinate" and len(broken) < 2:
+            broken.append(self)
+            self.close(ConnectionLostError("it broke just then"))
+        return made
+
+    monkeypatch.setattr(Connection, "call", call)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with driving(cluster, EU) as client:
+            await client.commit(publish(EU, ids[EU], b"a"), publish(US, ids[US], b"b"))
+        await until_over(cluster)
+        assert len(broken) == 2
+        assert await values(cluster, US) == [b"b"]
 
 
 # --- leaders that fail ----------------------------------------------------------------------------
