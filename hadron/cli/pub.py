@@ -212,12 +212,11 @@ def command(
     from hadron.client.producing.settings import DEFAULT_DELIVERY_TIMEOUT_S
 
     source = inputs.Source.choose(values, file, form, delimiter)
+    conditions = expect_offset, expect_key_offset
     if key_field and (key or source.form not in ("jsonl", "csv")):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    is_conditional = expect_offset is not None or expect_key_offset is not None
-    for given, what in ((event_id, "--id"), (is_conditional, "a condition")):
-        if given and len(values) != 1 and source.form != "raw":
-            raise click.UsageError(f"{what} is for one VALUE, or --format raw", ctx)
+    if len(values) != 1 and source.form != "raw":
+        _check_many(ctx, event_id, conditions)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key),
@@ -226,23 +225,27 @@ def command(
         {**event_headers, **headers},
         event_id,
         timestamp_ms,
-        (expect_offset, expect_key_offset),
+        conditions,
     )
+    delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
         with client.producer(
-            stream,
-            acks=acks,
-            partition=partition,
-            region=region,
-            failover=failover,
-            codec=codec,
-            delivery_timeout_s=DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s,
-            name=name,
-        ) as producer:
-            chunks = source.chunks(recipe)
-            tally = _publish(producer, chunks if name is None else _numbered(chunks))
+            stream, acks=acks, partition=partition, region=region, failover=failover,
+            codec=codec, delivery_timeout_s=delivery_timeout_s, name=name,
+        ) as producer:  # fmt: skip
+            tally = _publish(producer, source.chunks(recipe), numbered=name is not None)
     _tell(stream, tally, output)
+
+
+def _check_many(
+    ctx: click.Context, event_id: str, conditions: tuple[int | None, int | None]
+) -> None:
+    """Raises `click.UsageError` for what is of one record."""
+    if event_id:
+        raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
+    if conditions != (None, None):
+        raise click.UsageError("a condition is for one VALUE, or --format raw", ctx)
 
 
 def _event(
@@ -301,10 +304,14 @@ class _Tally:
         )
 
 
-def _publish(producer: SyncProducer, chunks: Iterable[list[NewRecord]]) -> _Tally:
+def _publish(
+    producer: SyncProducer, chunks: Iterable[list[NewRecord]], *, numbered: bool
+) -> _Tally:
     from hadron.model.errors import HadronError
 
     tally = _Tally()
+    if numbered:
+        chunks = _numbered(chunks)
     chunk: list[NewRecord] = []
     try:
         for chunk in chunks:
