@@ -305,7 +305,7 @@ class _Tally:
 
 
 def _publish(
-    producer: SyncProducer, chunks: Iterable[list[NewRecord]], *, numbered: bool
+    producer: SyncProducer, chunks: Iterable[list[NewRecord]], *, numbered: bool = False
 ) -> _Tally:
     from hadron.model.errors import HadronError
 

@@ -63,23 +63,27 @@ class Segment(msgspec.Struct):
         )
 
 
-def check_many(values: Any) -> None:
+def check_many(values: Any, call: str = "send_many", of_one: str = "send") -> None:
     """Raises `InvalidRecordError` for what is one value, or none at all, or a table whose columns
-    would go. None of it was looked at then, so this is not about one of its records."""
+    would go. None of it was looked at then, so this is not about one of its records.
+
+    Args:
+        call, of_one: what was called, and what takes one value: for the messages.
+    """
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)):
         raise InvalidRecordError(
-            f"send_many of one {type(values).__name__} would send its parts one by one",
-            "give a list of values; `send` takes one",
+            f"{call} of one {type(values).__name__} would send its parts one by one",
+            f"give a list of values; `{of_one}` takes one",
         )
     if hasattr(values, "columns"):
         raise InvalidRecordError(
-            f"send_many of a {type(values).__name__} would send the names of its columns",
+            f"{call} of a {type(values).__name__} would send the names of its columns",
             'give its rows: of pandas `df.to_dict("records")`, of Polars `df.to_dicts()`',
         )
     if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
         raise InvalidRecordError(
-            f"send_many of one {type(values).__name__} has nothing to send",
-            "give a list of values; `send` takes one",
+            f"{call} of one {type(values).__name__} has nothing to send",
+            f"give a list of values; `{of_one}` takes one",
         )
 
 

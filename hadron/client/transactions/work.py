@@ -113,7 +113,7 @@ class Work:
     ) -> PublishedMany:
         """See `Transaction.publish_many`."""
         self._check_usable()
-        check_many(values)
+        check_many(values, "publish_many", "publish")
         published = PublishedMany()
         try:
             for part in slices(values, self._settings.value_serializer):
@@ -421,6 +421,7 @@ class Work:
     def _check_usable(self) -> None:
         """Raises why there is nothing more to be done in it."""
         if self.state is State.OPEN:
+            self._calls.session.check_open()
             return
         if self.state is State.ROLLED_BACK and self.error is not None:
             raise self._failure()
