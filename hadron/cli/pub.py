@@ -139,8 +139,9 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--name",
     metavar="NAME",
-    help="The name of this input: its records are numbered from its beginning, and what was "
-    "published under the name is not published again. So a run that ended may be repeated.",
+    help="The name of this --file, or stdin: its records are numbered from its beginning, and "
+    "what was published under the name is not published again: a run may be repeated, also "
+    "once the input has grown. Another input has another name.",
 )
 @_event_options
 @click.option(
@@ -217,6 +218,8 @@ def command(
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
     if len(values) != 1 and source.form != "raw":
         _check_many(ctx, event_id, conditions)
+    if name is not None and (values or conditions != (None, None)):
+        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key),

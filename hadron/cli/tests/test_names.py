@@ -28,15 +28,17 @@ def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
     read = good("read", "orders", "-f", "%s\\n").splitlines()
     assert [json.loads(each)["n"] for each in read] == list(range(2_500))
     # Another name is another input; without one each run is.
-    assert good("pub", "orders", "x", "--name", "other").startswith("published 1 record ")
+    assert good(*pub[:-1], "other").startswith("published 2500 records ")
     assert good("pub", "orders", "x").startswith("published 1 record ")
 
 
 def test_what_a_name_may_not_be_used_with() -> None:
     good("create", "stream", "few")
-    refused = run("pub", "few", "x", "--name", "n", "--failover", "any")
+    for more in (("x",), ("-l", "-", "--key", "k", "--expect-offset", "0", "--format", "raw")):
+        assert "--name is for --file or stdin" in run("pub", "few", *more, "--name", "n").stderr
+    refused = run("pub", "few", "--file", "-", "--name", "n", "--failover", "any")
     assert refused.returncode != 0
     assert "failover 'any' of the producer 'n'" in refused.stderr
-    long = run("pub", "few", "x", "--name", "n" * 101)
+    long = run("pub", "few", "--file", "-", "--name", "n" * 101)
     assert "101 characters is too long" in long.stderr
     assert good("read", "few") == ""

@@ -55,6 +55,7 @@ def test_conditions_and_records_through_the_blocking_client(url: str) -> None:
             assert one.receipt is not None
             assert one.receipt.offset == number - 1
             assert tx.state == "committed"
+            assert f"{tx.id}, committed" in repr(tx)
         with pytest.raises(hadron.OffsetMismatchError) as caught, client.transaction() as tx:  # noqa: PT012
             tx.publish("log", b"never")
             tx.publish("accounts", b"never", key="anna", expect_key_offset=0)
