@@ -23,6 +23,7 @@ from hadron.state.intents import (
     ForgetTransaction,
     WriteIntents,
 )
+from hadron.state.key_locks import KEY_LOCK
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.retention import TrimStream
@@ -49,6 +50,7 @@ class Play:
 
     def __init__(self, seed: int, file: Transacting) -> None:
         self.random = random.Random(seed)
+        self._keys = random.Random(f"{seed} keys")
         self.file = file
         self.model = Model(file)
         self.counts: Counter[str] = Counter()
@@ -86,6 +88,8 @@ class Play:
             given = outcome.result
             assert (given.results if isinstance(command, Decide) else given) == result, command
         self.counts[f"{name} {wanted}"] += 1
+        if (name, wanted) == ("finish", "done"):
+            self.counts["deleted"] += sum(each.is_deleted for each in outcome.result)
 
     @property
     def _lsn(self) -> int:
@@ -108,7 +112,7 @@ class Play:
             kind = rng.random()
             if kind < 0.5:
                 self._text += 1
-                parts.append(file.publish(rng.randint(0, 2), f"t{self._text}"))
+                parts.append(self._publish(f"t{self._text}"))
             elif kind < 0.75:
                 group = model.group if rng.random() < 0.9 else file.group
                 end = model.end(file.streams[0])
@@ -124,6 +128,15 @@ class Play:
                 make = rng.choice((file.complete, file.fail))
                 parts.append(make(*of, attempt=attempt))
         return parts
+
+    def _publish(self, text: str) -> tuple[Command, bytes]:
+        stream, rng = self.random.randint(0, 2), self._keys
+        if rng.random() < 0.7:
+            return self.file.publish(stream, text)
+        key = rng.randint(1, 8)
+        latest = self.model.latest(key)
+        after = rng.choice((None, latest, latest, latest, latest + 1))
+        return self.file.publish_keyed(key, text, after)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -223,7 +236,9 @@ class Play:
 
     def change(self) -> None:
         rng, file, model = self.random, self.file, self.model
-        stream_id = rng.choice(file.streams)
+        stream_id = rng.choice(file.streams[:3])
+        if self._keys.random() < 0.2:
+            stream_id = file.streams[3]
         chance = rng.random()
         if chance < 0.4 and stream_id in model.batches:
             below = rng.randint(0, model.end(stream_id))
@@ -271,6 +286,12 @@ class Play:
             for each in range(first, last + 1)
         }
         assert offsets | stages == set(model.locks)
+        assert {
+            (key, (lsn, bool(alone)))
+            for key, lsn, alone in file.db.execute(
+                f"SELECT key_hash, prepared_lsn, is_alone FROM {KEY_LOCK}"
+            )
+        } == {(key, (model.known[tx].lsn, alone)) for (key, tx), alone in model.key_locks.items()}
         held = participations.held(file.db, before_ms=1 << 62, after_lsn=0, limit=10_000)
         assert {
             each.transaction: (each.prepared_lsn, each.statements, each.is_finished)
@@ -292,7 +313,7 @@ class Play:
                 self.model.forget(tx)
         self.look()
         self.file.run(DropBodies(self.file.number))
-        for table in ("participation", "intent", "lock"):
+        for table in ("participation", "intent", "lock", "key_lock"):
             assert not self.file.db.execute(f"SELECT * FROM hadron_{table}").fetchall()
         assert not self.file.db.execute(
             "SELECT * FROM hadron_counted_body WHERE batches = 0 OR holds > 0"
@@ -314,17 +335,12 @@ def test_whatever_comes_in_whatever_order(seed: int) -> None:
 def test_chance_comes_by_all_of_it() -> None:
     """Else the test above would show less than it says."""
     counts: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(16):
         with transacting() as file:
             play = Play(seed, file)
             for _ in range(_STEPS):
                 play.step()
             counts += play.counts
-            counts["deleted"] += sum(
-                result.is_deleted
-                for known in play.model.known.values()
-                for result in known.results or ()
-            )
     for name in (
         "write done",
         "write known",
@@ -332,6 +348,9 @@ def test_chance_comes_by_all_of_it() -> None:
         "write RequestError",
         "write NotFoundError",
         "write StaleCompletionError",
+        "write OffsetMismatchError",
+        "decide OffsetMismatchError",
+        "alone OffsetMismatchError",
         "finish done",
         "finish known",
         "finish NotFoundError",

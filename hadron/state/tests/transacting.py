@@ -14,13 +14,14 @@ from hadron.model.errors import (
     ConflictError,
     HadronError,
     NotFoundError,
+    OffsetMismatchError,
     RequestError,
     StaleCompletionError,
 )
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.ports import Database
 from hadron.model.ranges import Range, runs
-from hadron.model.schema import spec_to_json
+from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.model.transactions import DELETED, DONE, StatementResult, TransactionId
 from hadron.state import schema
 from hadron.state.execute import execute_logged
@@ -30,7 +31,7 @@ from hadron.state.machine import Command, Context, encode
 from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.stream_checks import BodiesCheck, StreamsCheck
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, Parted, a_batch
 from hadron.state.tests.support import Dump, dump
 from hadron.state.transaction_checks import TransactionsCheck
@@ -43,10 +44,14 @@ RECORDS = 16
 
 class Transacting(Parted):
     """Three streams, a group of stream 0, and a pipeline with one stage, whose instances 1 to 16
-    are ready and whose outputs go to stream 2."""
+    are ready and whose outputs go to stream 2. A fourth stream has an index of keys."""
 
     def __init__(self) -> None:
         super().__init__(3)
+        keyed = spec_to_json(StreamSpec(partitions=(SET,), keys="indexed")).decode()
+        declare = ObjectChange("Stream", "default", "keyed", keyed)
+        (stream,) = self.result(ApplySchema(schema.current_index(self.db), (declare,)))
+        self.streams.append(stream.id)
         data = a_batch("trigger", RECORDS)
         self.result(AppendBatch(self.streams[0], RECORDS, len(data), b"", 0, -1), data)
         self.group: int = self.result(CreateGroup(self.streams[0], "g", 0)).group_id
@@ -63,6 +68,15 @@ class Transacting(Parted):
     def publish(self, stream: int, text: str) -> tuple[AppendBatch, bytes]:
         data = a_batch(text)
         return AppendBatch(self.streams[stream], 1, len(data), b"", 0, -1), data
+
+    def publish_keyed(
+        self, key: int, text: str, after: int | None = None
+    ) -> tuple[AppendGuarded, bytes]:
+        data, packed = a_batch(text), key.to_bytes(8, "little")
+        guarded = AppendGuarded(
+            self.streams[3], 1, len(data), b"", 0, -1, expect_key_offset=after, key_hashes=packed
+        )
+        return guarded, data
 
     def ack(self, *offsets: int, group: int | None = None) -> tuple[AckRecords, bytes]:
         return AckRecords(group or self.group, tuple(runs(sorted(offsets)))), b""
@@ -152,10 +166,18 @@ class Model:
         self.ended: set[int] = set()
         self.has_pipeline = True
         self.locks: dict[tuple[type, int, int], TransactionId] = {}
+        self.keys: dict[int, int] = {}
+        """Of the stream that has an index of them: the offset of each one's latest record."""
+        self.key_locks: dict[tuple[int, TransactionId], bool] = {}
+        """Who has which, and whether alone."""
         self.known: dict[TransactionId, Prepared] = {}
 
     def end(self, stream_id: int) -> int:
         return sum(count for count, _ in self.batches[stream_id])
+
+    def latest(self, key: int) -> int:
+        found = self.keys.get(key, -1)
+        return found if found >= self.first[self._file.streams[3]] else -1
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -165,7 +187,7 @@ class Model:
         known = self.known.get(tx)
         if known is not None:
             self._check_numbers(known, first, parts)
-        locked = dict(self.locks)
+        locked, keys = dict(self.locks), dict(self.key_locks)
         for command, _ in parts:
             self.check(command)
             for key in _ends(command):
@@ -173,7 +195,13 @@ class Model:
                     raise Refused(ConflictError)
                 if key in self.locks | self._taken_in(parts, command) and key[0] is not AckRecords:
                     raise Refused(RequestError)
-        self.locks = locked
+            if isinstance(command, AppendGuarded):
+                key, alone = _key(command), command.expect_key_offset is not None
+                others = [theirs for (k, who), theirs in keys.items() if k == key and who != tx]
+                if any(others) or (alone and others):
+                    raise Refused(ConflictError)
+                keys[key, tx] = keys.get((key, tx), False) or alone
+        self.locks, self.key_locks = locked, keys
         known = self.known.setdefault(tx, Prepared(lsn))
         known.intents[first] = parts
         known.count += len(parts)
@@ -239,6 +267,7 @@ class Model:
 
     def _free(self, tx: TransactionId) -> None:
         self.locks = {key: owner for key, owner in self.locks.items() if owner != tx}
+        self.key_locks = {key: alone for key, alone in self.key_locks.items() if key[1] != tx}
 
     def decide(
         self, now_ms: int, parts: list[tuple[Command, bytes]]
@@ -256,11 +285,19 @@ class Model:
     def check_free(self, command: Command) -> None:
         if any(key in self.locks for key in _ends(command)):
             raise Refused(ConflictError)
+        if isinstance(command, AppendGuarded):
+            key = _key(command)
+            if any(alone for (held, _), alone in self.key_locks.items() if held == key):
+                raise Refused(ConflictError)
 
     def check(self, command: Command) -> None:
         if isinstance(command, AppendBatch):
             if command.stream_id not in self.batches:
                 raise Refused(NotFoundError)
+            if isinstance(command, AppendGuarded):
+                expected = command.expect_key_offset
+                if expected not in (None, self.latest(_key(command))):
+                    raise Refused(OffsetMismatchError)
         elif isinstance(command, AckRecords):
             if command.group_id != self.group:
                 raise Refused(NotFoundError)
@@ -284,7 +321,10 @@ class Model:
     def do(self, now_ms: int, command: Command, data: bytes) -> StatementResult:
         """What a statement comes to that was checked, whatever was deleted since."""
         if isinstance(command, AppendBatch):
-            return self._append(now_ms, command.stream_id, 1, data)
+            result = self._append(now_ms, command.stream_id, 1, data)
+            if isinstance(command, AppendGuarded):
+                self.keys[_key(command)] = result.base_offset
+            return result
         if isinstance(command, AckRecords):
             if command.group_id != self.group:
                 return DELETED
@@ -331,6 +371,10 @@ class Model:
                 found.append(data)
             base += count
         return found
+
+
+def _key(command: AppendGuarded) -> int:
+    return int.from_bytes(command.key_hashes, "little")
 
 
 def _ends(command: Command) -> list[tuple[type, int, int]]:

@@ -229,6 +229,20 @@ async def test_limits_are_told_and_roll_it_back() -> None:
         assert node.values("s") == []
 
 
+@both
+async def test_too_many_statements_roll_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "MAX_TRANSACTION_STATEMENTS", 100)
+    async with served(driver()) as (node, client):
+        with pytest.raises(RequestError, match="more than 100 statements") as caught:  # noqa: PT012
+            async with client.transaction() as tx:
+                for number in range(101):
+                    await tx.publish_many("s", [b"%d" % number])
+        assert not caught.value.retryable
+        assert "several transactions" in caught.value.hint
+        assert tx.state == "rolled back"
+        assert node.values("s") == []
+
+
 def test_too_many_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MAX_TRANSACTION_STATEMENTS", 10)
     place = contents.Place("local/p0", contents.StreamName("s", 1, 1))
