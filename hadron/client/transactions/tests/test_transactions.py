@@ -230,8 +230,13 @@ async def test_limits_are_told_and_roll_it_back() -> None:
 
 
 @both
-async def test_too_many_statements_roll_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "MAX_TRANSACTION_STATEMENTS", 100)
+async def test_too_many_statements_roll_it_back() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contents, "MAX_TRANSACTION_STATEMENTS", 100)
+        await _say_too_much()
+
+
+async def _say_too_much() -> None:
     async with served(driver()) as (node, client):
         with pytest.raises(RequestError, match="more than 100 statements") as caught:  # noqa: PT012
             async with client.transaction() as tx:
