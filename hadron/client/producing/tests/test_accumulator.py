@@ -18,6 +18,7 @@ from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
 from hadron.client.tests.fake_node import Partition
 from hadron.model.batch import read_head
 from hadron.model.errors import (
+    ConflictError,
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
@@ -140,6 +141,40 @@ def test_what_follows_a_refused_batch_gets_a_new_producer_id() -> None:
     assert [sequence for _, sequence, _ in new] == [0, 2]
     assert {pid for pid, _, _ in new}.isdisjoint({pid for pid, _, _ in old})
     assert decode_batch(batches[1].data).value_bytes() == [b"a", b"b"]
+
+
+def test_a_batch_that_a_transaction_holds_off_goes_alone_until_it_is_logged() -> None:
+    """Else those behind it would be refused with it, again and again, and given up."""
+    accumulator = make()
+    batches = [accumulator.add_values([b"a", b"b"], 2, 1, 0.0) for _ in range(3)]
+    first, *others = batches
+    old = [numbered(take(accumulator)) for _ in batches]
+    accumulator.refused(first, ConflictError("transaction x/1.1/5 holds its key"))
+    for each in others:
+        accumulator.refused(each, SequenceError("gap"))
+    for _ in range(10):
+        assert accumulator.needs_patience
+        accumulator.resume()
+        assert take(accumulator) is first
+        assert accumulator.next_batch(eager=True) is None
+        accumulator.refused(first, ConflictError("transaction x/1.1/5 holds its key"))
+    assert not first.doubtful
+    accumulator.resume()
+    accumulator.acked(take(accumulator), 0, 0, False)
+    assert [take(accumulator) for _ in others] == others
+    assert [numbered(each) for each in others] == old[1:]
+    assert [each.refusals for each in others] == [0, 0]
+
+
+def test_a_batch_that_is_held_off_to_the_end_is_not_in_the_log() -> None:
+    accumulator = make()
+    batch = accumulator.add_values([b"a"], 1, 1, 0.0)
+    take(accumulator)
+    accumulator.refused(batch, ConflictError("transaction x/1.1/5 holds its key", "try again"))
+    accumulator.expire(1.0)
+    assert isinstance(batch.error, DeadlineExceededError)
+    assert "x/1.1/5" in batch.error.message
+    assert batch.error.hint == "try again"
 
 
 def test_a_server_that_forgot_the_producer_gets_the_batch_under_a_new_id() -> None:
