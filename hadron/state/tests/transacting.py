@@ -196,11 +196,13 @@ class Model:
                 if key in self.locks | self._taken_in(parts, command) and key[0] is not AckRecords:
                     raise Refused(RequestError)
             if isinstance(command, AppendGuarded):
-                key, alone = _key(command), command.expect_key_offset is not None
-                others = [theirs for (k, who), theirs in keys.items() if k == key and who != tx]
+                own, alone = (_key(command), tx), command.expect_key_offset is not None
+                others = [
+                    theirs for each, theirs in keys.items() if each[0] == own[0] and each != own
+                ]
                 if any(others) or (alone and others):
                     raise Refused(ConflictError)
-                keys[key, tx] = keys.get((key, tx), False) or alone
+                keys[own] = keys.get(own, False) or alone
         self.locks, self.key_locks = locked, keys
         known = self.known.setdefault(tx, Prepared(lsn))
         known.intents[first] = parts

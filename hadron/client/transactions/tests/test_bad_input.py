@@ -45,7 +45,7 @@ _REFUSED: list[tuple[str, Callable[[Transaction], Awaitable[object]], type[Hadro
         NotFoundError,
     ),
     ("3000016 bytes", lambda tx: tx.publish("us", b"x" * 3_000_000), RecordTooLargeError),
-    ("3000000 bytes", lambda tx: tx.publish_many("us", [b"x" * 3_000_000]), RecordTooLargeError),
+    ("3000016 bytes", lambda tx: tx.publish_many("us", [b"x" * 3_000_000]), RecordTooLargeError),
     ("type object", lambda tx: tx.publish("us", object()), InvalidRecordError),
     ("type object", lambda tx: tx.publish_many("us", [b"x", object()]), InvalidRecordError),
     ("NaN", lambda tx: tx.publish("us", {"x": float("nan")}), InvalidRecordError),
