@@ -69,9 +69,6 @@ class TransactionBase(OpenedBase[Transacting]):
         finally:
             self._lazy.leave(error)
 
-    def __repr__(self) -> str:
-        return super().__repr__() if self._left is None else f"<{type(self).__name__} {self._left}>"
-
     @property
     def id(self) -> str | None:
         """For `SyncClient.outcome`; None before anything was sent."""
