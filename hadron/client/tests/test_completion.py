@@ -147,7 +147,7 @@ def test_completion_shows_what_may_be_called() -> None:
         ([SyncReader], {"close"}),
         ([StageRun], {"grant"}),
         ([SyncStageRun], {"close", "grant"}),
-        ([hadron.Transaction, hadron.SyncTransaction], WORK | {"id", "state"}),
+        ([hadron.Transaction, hadron.SyncTransaction], WORK | {"complete", "fail", "id", "state"}),
         ([Step, SyncStep], WORK | {"partition"}),
         ([Steps, SyncSteps], set()),
         ([Published], {"receipt"}),
