@@ -1,12 +1,12 @@
-"""The processes of a load: each is `worker.py` with a plan, tells what is acknowledged to it, and
-is told when to end."""
+"""The processes of a load: each is a program with a plan, tells what is acknowledged to it, and is
+told when to end."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +24,23 @@ PATIENCE_S: Final = 60.0
 class Worker:
     """A process of the load."""
 
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: trio.Process, log: Path) -> None:
         self.process = process
+        self._log = log
         self.halted = trio.Event()
+        self.ended = trio.Event()
+        self._is_killed = False
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._is_killed = True
+        self.process.kill()
+
+    async def check(self) -> None:
+        """Until the process is gone. Raises `AssertionError` when it has failed."""
+        status = await self.process.wait()
+        said = "" if self._is_killed else await trio.Path(self._log).read_text()
+        assert self._is_killed or status == 0, f"{self._log.stem} ended with {status}: {said}"
 
     async def halt(self) -> None:
         """Until its producers have ended."""
@@ -48,18 +62,34 @@ class Worker:
 async def run_worker(
     plan: Plan, heard: Callable[[Acked], None], task_status: trio.TaskStatus[Worker]
 ) -> None:
-    """A worker's process from its start to its end; what is acknowledged to it is told to `heard`.
-    What it has to say, and that is nothing as a rule, goes into a file beside its history."""
-    path = Path(plan.history).with_suffix(".log")
-    with path.open("ab") as log:
+    """A process of `worker.py` from its start to its end; what is acknowledged to it is told to
+    `heard`."""
+
+    def hear(line: bytes) -> None:
+        heard(msgspec.json.decode(line, type=Acked))
+
+    program = [worker_module.__file__, msgspec.json.encode(plan).decode()]
+    log = Path(plan.history).with_suffix(".log")
+    await run_program(program, log, hear, task_status)
+
+
+async def run_program(
+    program: Sequence[str],
+    log: Path,
+    heard: Callable[[bytes], None],
+    task_status: trio.TaskStatus[Worker],
+) -> None:
+    """A process of a program that takes a worker's orders, from its start to its end; its lines are
+    told to `heard`. What else it has to say, and that is nothing as a rule, goes into `log`."""
+    with log.open("ab") as file:
         process = await trio.lowlevel.open_process(
-            [sys.executable, worker_module.__file__, msgspec.json.encode(plan).decode()],
+            [sys.executable, *program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=file,
             env=environment(),
         )
-    worker = Worker(process)
+    worker = Worker(process, log)
     task_status.started(worker)
     try:
         assert process.stdout is not None
@@ -70,14 +100,13 @@ async def run_worker(
                 if line == b"halted":
                     worker.halted.set()
                 else:
-                    heard(msgspec.json.decode(line, type=Acked))
-        if await process.wait():
-            said = path.read_text()
-            raise AssertionError(f"worker {plan.name} ended with {process.returncode}: {said}")
+                    heard(line)
+        await worker.check()
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
+            worker.ended.set()
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
                 await stream.aclose()

@@ -118,6 +118,12 @@ class FaultyFleet(LocalFleet):
                 self._cut[pair] = None
                 self._apply(pair)
 
+    def reset(self, one: str, other: str) -> None:
+        """Break every connection between two sides; both see an error, and may dial again."""
+        for pair in ((one, other), (other, one)):
+            for address in self._links.get(pair, ()):
+                self._proxy.reset(_link(pair[0], address))
+
     def heal_all(self) -> None:
         """Undo every cut; what was held back arrives now."""
         touched = list(self._cut)
