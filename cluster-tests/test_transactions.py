@@ -12,7 +12,21 @@ from typing import Final
 import pytest
 import trio
 from report import Row
-from transacting import AF, AP, CLIENTS, DOOMED, EU, SETS, US, TransactionLoad, under_transactions
+from transacting import (
+    AF,
+    AP,
+    CLIENTS,
+    DOOMED,
+    EU,
+    SETS,
+    US,
+    Found,
+    Known,
+    TransactionLoad,
+    judge,
+    under_transactions,
+)
+from transactor import Begun, Ended
 
 from hadron.testing.fleet import FaultyFleet
 
@@ -79,6 +93,56 @@ async def test_ten_thousand_transactions(fleet: FaultyFleet, row: Row) -> None:
             due = TRANSACTIONS * number // len(rounds)
             while len(load.done) < due:
                 await load.wait_more(min(500, due - len(load.done)))
+
+
+def test_the_judge_sees_what_is_wrong() -> None:
+    """Each in evidence of its own, beside one transaction that is as it should be."""
+    good = Known(
+        Begun("good", [("eu", "good#0"), ("us", "good#1")], [(EU, 0)], False),
+        "eu/p0/1.0/1",
+        Ended("good", "committed", [("good#0", EU, 0), ("good#1", US, 0)]),
+    )
+    at = {"good#0": [("eu", EU, 0)], "good#1": [("us", US, 0)]}
+    eu, us = [("eu", EU, 1)], [("us", US, 1)]
+    for told, ended, state, places in (
+        ("", "committed", "", {"bad#0": eu, "bad#1": us}),
+        ("", None, "aborted", {}),
+        ("torn", "unknown", "committed", {"bad#0": eu}),
+        ("torn", None, "", {"bad#1": us}),
+        ("lost", "committed", "", {}),
+        ("lost", "committed", "", {"bad#0": [("eu", EU, 2)], "bad#1": us}),
+        ("doubled", "committed", "", {"bad#0": [*eu, ("eu", EU, 2)], "bad#1": us}),
+        ("rolled back", "rolled back", "", {"bad#0": eu, "bad#1": us}),
+        ("says its driver", "unknown", "aborted", {"bad#0": eu, "bad#1": us}),
+        ("says its driver", None, "committed", {}),
+        ("of no transaction", None, "", {"alien": eu}),
+    ):
+        receipts = [("bad#0", EU, 1), ("bad#1", US, 1)] if ended == "committed" else []
+        bad = Known(
+            Begun("bad", [("eu", "bad#0"), ("us", "bad#1")], [], False),
+            "eu/p0/1.0/2",
+            None if ended is None else Ended("bad", ended, receipts),  # type: ignore[arg-type]
+            state,
+        )
+        all_at = {**at, **places}
+        found = [
+            Found(
+                name,
+                node,
+                {
+                    value: some
+                    for value, where in all_at.items()
+                    if (some := [place for place in where if place[1] == name])
+                },
+                {(EU, 0)} if name == EU else set(),
+            )
+            for name, node in ((EU, "n1"), (EU, "n2"), (US, "n1"))
+        ]
+        violations = list(judge({"good": good, "bad": bad}, found, {}, Row("judged")))
+        if told:
+            assert any(told in each for each in violations), (told, violations)
+        else:
+            assert violations == []
 
 
 # --- what breaks ----------------------------------------------------------------------------------

@@ -53,8 +53,12 @@ _MOVER: Final = Job(kind="mover", tasks=2, streams=tuple(MOVED), pause_s=0.02)
 CLIENTS: Final = {"c1": (_PUBLISHER, _MOVER), "c2": (_PUBLISHER, _MOVER)}
 """Processes by the name of their client."""
 
+
 DOOMED: Final = "doomed"
 """The client of those that are killed, one after another."""
+
+_TIMEOUTS_S: Final = {"c1": 30.0, "c2": 0.5, DOOMED: 10.0}
+"""How long each asks what became of a commit."""
 
 _DOOMED_JOBS: Final = (
     msgspec.structs.replace(_PUBLISHER, tasks=4, pause_s=0.01),
@@ -98,6 +102,7 @@ class TransactionLoad:
         plan = Plan(
             name=name,
             url=self.fleet.url,
+            request_timeout_s=_TIMEOUTS_S[client],
             routes=self.fleet.routes(client),
             journal=str(journal),
             jobs=jobs,
@@ -220,7 +225,7 @@ async def under_transactions(fleet: FaultyFleet, row: Row) -> AsyncIterator[Tran
     found = [Found.read(name, directory) for name, directory in nodes]
     await trio.to_thread.run_sync(fleet.stop)
     violations = [
-        *judge(known, found, reader, row),
+        *judge(known, found, reader.seen, row),
         *(each for name, directory in nodes for each in _left_over(name, directory)),
     ]
     verified = verify_paths([directory for _, directory in nodes])
@@ -354,9 +359,13 @@ def _text(value: object) -> str:
 
 
 def judge(
-    known: dict[str, Known], found: Sequence[Found], reader: Reader, row: Row
+    known: dict[str, Known], found: Sequence[Found], seen: dict[str, dict[int, str]], row: Row
 ) -> Iterator[str]:
-    """All of a transaction or nothing, where its receipts say; on every node, and for readers."""
+    """All of a transaction or nothing, where its receipts say; on every node, and for readers.
+
+    Args:
+        seen: by them: value by offset by stream.
+    """
     leaders: dict[str, Found] = {}
     for node in found:
         leader = leaders.setdefault(node.replica_set, node)
@@ -374,8 +383,8 @@ def judge(
             done.append(each)
     yield from _nothing_else(done, places)
     yield from _moved_once(done, set().union(*(leader.work for leader in leaders.values())))
-    for stream, seen in reader.seen.items():
-        for offset, value in seen.items():
+    for stream, by_offset in seen.items():
+        for offset, value in by_offset.items():
             if (stream, *STREAMS[stream], offset) not in places.get(value, ()):
                 yield f"a reader saw {value} at {stream}@{offset}, where it is not"
     outcomes = Counter(

@@ -58,10 +58,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process does, and where."""
+    """What a process does, and where.
+
+    Attributes:
+        request_timeout_s: a short one makes outcomes unknown.
+    """
 
     name: str
     url: str
+    request_timeout_s: float
     routes: dict[str, str]
     journal: str
     jobs: tuple[Job, ...]
@@ -297,7 +302,9 @@ def read_journal(path: Path) -> list[Entry]:
 async def _main() -> None:
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
     ports = ClientPorts(network=Routes(plan.routes))
-    async with hadron.connect(plan.url, ports=ports) as client:
+    async with hadron.connect(
+        plan.url, ports=ports, request_timeout_s=plan.request_timeout_s
+    ) as client:
         await Transactor(plan, client).run()
 
 
