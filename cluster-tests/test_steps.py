@@ -107,9 +107,10 @@ async def _consume(
             env=environment(),
         )
         try:
-            first = await _wait_published(client, process, 1 + await _published(client))
+            more = min(records, 1 + await _published(client))
+            first = await _wait_published(client, process, more)
             since_s = time.monotonic()
-            due = min(records, first + records // (deaths + 4)) if death < deaths else records
+            due = min(records, first + records // (deaths + 10)) if death < deaths else records
             last = await _wait_published(client, process, due)
             if last > first:
                 speeds.append((last - first) / (time.monotonic() - since_s))
@@ -118,6 +119,7 @@ async def _consume(
                 await _lose_leader(fleet, row, US)
             if death == deaths:
                 await _wait_drained(client)
+            assert process.poll() is None, "it has ended by itself"
         finally:
             process.kill()
             await process.wait()

@@ -9,8 +9,9 @@ the body works on the next one, which is committed once that is known to be done
 
 Safety rule: steps are committed in order, and none behind one that was not. When a commit fails,
 the next step, whatever its body has done by then, is rolled back with it, and the records of both
-are given back. What is known of nobody needs no answer here: the records were acknowledged with
-their outputs, or are delivered again.
+are given back. A body does not hear that its step was lost meanwhile: what it still publishes goes
+nowhere, and it gets these records again. What is known of nobody needs no answer here: the records
+were acknowledged with their outputs, or are delivered again.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Step:
         expect_offset: int | None = None,
         expect_key_offset: int | None = None,
     ) -> Published:
-        """Add a record to the step's transaction; see `Transaction.publish`."""
+        """Add a record to the step's transaction; see `Transaction.publish`. When that was rolled
+        back meanwhile, as its driver was lost, this goes nowhere: the records come again."""
         return await self._work.publish(
             stream,
             value,
@@ -222,6 +224,7 @@ class Steps:
                 parcels, records = found
                 settings = msgspec.structs.replace(self._settings, driver=parcels[0].partition)
                 work = self._calls.begin(settings)
+                work.is_redone = True
                 source = self._consumer.source
                 self._step = Step(work, source, self._turn, parcels, records)
                 return self._step

@@ -72,6 +72,8 @@ class Work:
         id: None until something was sent.
         error: why it was rolled back, or is not known.
         is_settled: its program has ended it by a call, and knows what came of that.
+        is_redone: all that it does is done again once it is rolled back, so its program need not
+            hear of that: what it still adds goes nowhere.
     """
 
     def __init__(self, calls: TransactionCalls, settings: TransactionSettings) -> None:
@@ -82,6 +84,7 @@ class Work:
         self.id: TransactionId | None = None
         self.error: HadronError | None = None
         self.is_settled = False
+        self.is_redone = False
         self.contents = Contents(settings.codec)
         self._calls = calls
         self._settings = settings
@@ -193,6 +196,9 @@ class Work:
     def ack(self, what: Claimable) -> None:
         """See `Transaction.ack`."""
         self._check_usable()
+        if self.state is not State.OPEN:
+            # Nothing would come of it, and it may be acknowledged when this is done again.
+            return
         claim = self._calls.claim(what)
         self._claimed.append(what)
         self.acknowledge(claim)
@@ -260,8 +266,13 @@ class Work:
         driver.linger(self)
 
     async def _push_now(self) -> None:
-        driver = await self._ready()
-        await driver.room()
+        if self.state is State.OPEN:
+            try:
+                driver = await self._ready()
+                await driver.room()
+            except HadronError:
+                if not self.is_redone:
+                    raise
         self._check_usable()
         self.push()
 
@@ -424,6 +435,8 @@ class Work:
             self._calls.session.check_open()
             return
         if self.state is State.ROLLED_BACK and self.error is not None:
+            if self.is_redone and not self.is_settled:
+                return
             raise self._failure()
         # One that has sent nothing has none.
         which = "" if self.id is None else f": {self.id}"

@@ -34,7 +34,9 @@ class SyncStep(StepBase):
         expect_offset: int | None = None,
         expect_key_offset: int | None = None,
     ) -> Published:
-        """Add a record to the step's transaction; see `SyncTransaction.publish`."""
+        """Add a record to the step's transaction; see `SyncTransaction.publish`. When that was
+        rolled back meanwhile, as its driver was lost, this goes nowhere: the records come again.
+        """
         return self._call(
             lambda step: step.publish(
                 stream,

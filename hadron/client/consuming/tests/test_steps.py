@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from hadron.client import Client, connect_sync
+from hadron.client.consuming.steps import Step
 from hadron.client.tests.support import both, served, until
 from hadron.client.transactions.tests.fake_driver import FakeDriver
 from hadron.model.errors import ConflictError, ConnectionLostError, NotFoundError, RequestError
@@ -40,6 +42,10 @@ async def copy_all(client: Client, count: int, **settings: Any) -> list[int]:
                 await step.commit()
                 break
     return sizes
+
+
+def is_rolled_back(step: Step) -> bool:
+    return "rolled back" in repr(step)
 
 
 @both
@@ -191,6 +197,39 @@ async def test_a_lost_connection_costs_and_doubles_nothing() -> None:
                         node.cut_before = 1
         assert cuts >= 5
         assert sorted(node.values("t")) == sorted(expected(2_000))
+
+
+@both
+async def test_a_body_whose_driver_is_lost_goes_on() -> None:
+    """It would be its program's end: nobody can catch what a loop's body raises, and go on."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 20)
+        lives = 0
+        async with (
+            client.subscribe("s", group="g") as subscription,
+            client.subscribe("t", group="other") as others,
+        ):
+            async with client.producer("t") as producer:
+                await producer.send(b"other")
+            async for step in subscription.transactions(max_records=20):
+                lives += 1
+                await step.publish("t", b"first")
+                if lives == 1:
+                    await anyio.sleep(0.05)
+                    node.cut()
+                    await until(partial(is_rolled_back, step))
+                    assert (await step.publish("t", b"x")).receipt is None
+                    assert (await step.publish_many("t", [b"x" * 1_000] * 1_000)).receipts == []
+                    delivery = await others.__anext__()
+                    await step.ack(delivery)
+                    await delivery.ack()
+                    continue
+                await step.publish_many("t", [record.value for record in step.records])
+                await step.commit()
+                break
+        assert lives == 2
+        assert node.values("t") == [b"other", b"first", *expected(20)]
 
 
 @both
