@@ -47,7 +47,7 @@ from hadron.transactions.effects import (
 )
 from hadron.transactions.held import Phase, Shown, joined
 from hadron.transactions.limits import LIMITS, Limits
-from hadron.transactions.machine import Machine
+from hadron.transactions.machine import MAX_ASKED, Machine
 from hadron.transactions.messages import Committed, Fate, Results, RolledBack, Told
 from hadron.transactions.ports import Leaders, Log
 
@@ -102,7 +102,8 @@ class Driver:
         self._leaders = leaders
         self._effects: deque[Effect] = deque()
         self._working = False
-        self._looking: set[str] = set()
+        self._asked: dict[str, dict[TransactionId, None]] = {}
+        """By replica set that is being answered: what it has asked about meanwhile."""
         self._nursery: trio.Nursery | None = None
         self._alarm = trio.Event()
         self._alarm_at = float("inf")
@@ -229,23 +230,38 @@ class Driver:
     # --- outcomes -------------------------------------------------------------------------------
 
     def _look_up(self, effect: LookUp) -> None:
-        """One question of each set at a time: whoever asks more asks again."""
-        if effect.replica_set in self._looking or self._nursery is None:
-            return
-        self._looking.add(effect.replica_set)
-        self._nursery.start_soon(self._answer, effect)
+        """One question of each set at a time: what it asks meanwhile is the next one. Beyond a
+        bound it asks again.
 
-    async def _answer(self, effect: LookUp) -> None:
+        *(Transactions are asked about one by one: of a thousand that a failed leader has left, all
+        but the first would wait for their next turn, which is seconds later.)*
+        """
+        if self._nursery is None:
+            return
+        name = effect.replica_set
+        waiting = self._asked.get(name)
+        if waiting is None:
+            waiting = self._asked[name] = {}
+            self._nursery.start_soon(self._answer_all, name)
+        waiting.update(dict.fromkeys(effect.transactions[: MAX_ASKED - len(waiting)]))
+
+    async def _answer_all(self, name: str) -> None:
         try:
-            found = await self._looked_up(effect.transactions)
+            while wanted := tuple(self._asked[name]):
+                self._asked[name] = {}
+                await self._answer(name, wanted)
+        finally:
+            del self._asked[name]
+
+    async def _answer(self, name: str, wanted: Sequence[TransactionId]) -> None:
+        try:
+            found = await self._looked_up(wanted)
         except HadronError as error:
             # It will ask again, of whoever leads then.
-            _log.debug("%s waits for outcomes: %s", effect.replica_set, error)
+            _log.debug("%s waits for outcomes: %s", name, error)
             return
-        finally:
-            self._looking.discard(effect.replica_set)
-        for transaction, known in zip(effect.transactions, found, strict=True):
-            self._leaders.send(effect.replica_set, _told(effect.replica_set, transaction, known))
+        for transaction, known in zip(wanted, found, strict=True):
+            self._leaders.send(name, _told(name, transaction, known))
 
     async def _looked_up(
         self, transactions: Sequence[TransactionId]

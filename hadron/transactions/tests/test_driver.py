@@ -346,6 +346,18 @@ async def test_participants_ask_when_nothing_is_said(it: World, autojump_clock: 
     assert [len(it.sets[name].values()) for name in ("p1", "p2", "p3")] == [0, 1, 1]
 
 
+async def test_all_that_a_participant_asks_about_is_answered_at_once(
+    it: World, autojump_clock: MockClock
+) -> None:
+    """Each comes as a question of its own; a leader that failed has left it a thousand."""
+    client = Client(it.leader("p0"))
+    ids = [client.id()._replace(epoch=0, number=number) for number in range(1_000)]
+    for one in ids:
+        it.leader("p0").part.receive("p1", Asked((one,)))
+    await trio.sleep(0.9)
+    assert set(says(it, "p1")) >= {Told(one, Fate.ABORTED) for one in ids}
+
+
 async def test_participants_wait_for_what_is_open(it: World, autojump_clock: MockClock) -> None:
     client = Client(it.leader("p0"))
     one = client.id()
