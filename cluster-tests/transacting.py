@@ -422,7 +422,8 @@ def _judge_one(each: Known, places: dict[str, list[Place]]) -> tuple[list[str], 
         wrong.append(f"lost: {label} was committed, and is nowhere")
     if ended is not None and ended.outcome == "rolled back" and is_done:
         wrong.append(f"{label} was rolled back ({ended.error}), and {there} are there")
-    if ended is not None and not ended.is_retryable:
+    # Who has lost a delivery to others goes on with what comes then.
+    if ended is not None and not ended.is_retryable and not each.begun.moved:
         wrong.append(f"{label} is not to be tried again: {ended.error}")
     if each.begun.is_to_roll_back and is_done:
         wrong.append(f"{label} was rolled back on purpose, and {there} are there")
