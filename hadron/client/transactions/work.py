@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -54,6 +55,8 @@ _PUSH_BYTES: Final = 256 << 10
 """Statements of so much are sent while their program works on, and it waits for their leaving."""
 
 _RECORDS_PER_CHECKPOINT: Final = 128
+
+_AGAIN: Final = "nothing of the transaction was done: do it again"
 
 
 class State(enum.Enum):
@@ -106,7 +109,9 @@ class Work:
         place = await self._place(stream, record)
         batch, index = self._filled(self.contents.add, place, record, self._calls.now_ms())
         if self.contents.waiting_bytes >= _PUSH_BYTES:
-            await self._push_now()
+            # Whoever gives up waiting cannot know whether the record is in it.
+            with self._whole("publish"):
+                await self._push_now()
         else:
             self._push_soon()
         return Published(batch, index)
@@ -118,15 +123,30 @@ class Work:
         self._check_usable()
         check_many(values, "publish_many", "publish")
         published = PublishedMany()
-        try:
+        # Of some that are in it, the others not, nobody may make a whole.
+        with self._whole("publish_many"):
             for part in slices(values, self._settings.value_serializer):
                 await self._publish_slice(stream, part, partition, published)
-        except Exception as error:
-            # Some are in it, and would be committed without the others.
-            failure = error if isinstance(error, HadronError) else _interrupted(error)
-            self.rollback(failure)
-            raise
         return published
+
+    @contextmanager
+    def _whole(self, call: str) -> Iterator[None]:
+        """What a call adds is in it as a whole, or it is rolled back."""
+        try:
+            yield
+        except HadronError as error:
+            self.rollback(error)
+            raise
+        except Exception as error:
+            self.rollback(
+                RequestError(
+                    f"{call} was given values that raised {type(error).__name__}: {error}", _AGAIN
+                )
+            )
+            raise
+        except BaseException:
+            self.rollback(RequestError(f"{call} was cancelled in the middle", _AGAIN))
+            raise
 
     async def _publish_slice(
         self, stream: str, values: Sequence[Any], partition: str | None, published: PublishedMany
@@ -466,10 +486,3 @@ class Work:
                     retryable=can_retry(error),
                 ),
             )
-
-
-def _interrupted(error: Exception) -> HadronError:
-    return RequestError(
-        f"publish_many was given values that raised {type(error).__name__}: {error}",
-        "nothing of the transaction was done: do it again",
-    )

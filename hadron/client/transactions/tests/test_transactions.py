@@ -219,6 +219,27 @@ async def test_half_of_a_bulk_is_not_committed() -> None:
 
 
 @both
+async def test_half_of_what_was_cancelled_is_not_committed() -> None:
+    """Its program goes on, as it gave up waiting only, and leaves the block as if all were well."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        waiting: list[Any] = []
+        node.give_block = waiting.append  # type: ignore[assignment, method-assign]
+        many = [NewRecord(b"x" * 1_000)] * 1_000
+        for is_bulk in (True, False):
+            with pytest.raises(RequestError, match="cancelled in the middle"):  # noqa: PT012
+                async with client.transaction() as tx:
+                    with anyio.move_on_after(0.1) as scope:
+                        if is_bulk:
+                            await tx.publish_many("s", many)
+                        else:
+                            await tx.publish("s", b"x" * 600_000)
+                    assert scope.cancelled_caught
+                    await tx.publish("s", b"the end")
+        assert node.values("s") == []
+
+
+@both
 async def test_limits_are_told_and_roll_it_back() -> None:
     async with served(driver()) as (node, client):
         with pytest.raises(RequestError, match="more than 67108864 bytes") as caught:
