@@ -261,10 +261,12 @@ class DriverCall:
             if not self._owed:
                 continue
             now_s = anyio.current_time()
-            number, since_s = next(iter(self._owed.items()))
-            if now_s - since_s >= _WATCH_S:
+            if now_s - next(iter(self._owed.values())) >= _WATCH_S:
                 self._standing.probe()
-            if now_s - since_s >= self._session.request_timeout_s:
+            limit_s = self._session.request_timeout_s
+            for number, since_s in list(self._owed.items()):
+                if now_s - since_s < limit_s:
+                    break
                 error = PeerError(f"{self.home} did not answer for {now_s - since_s:.0f} s")
                 spoken = self._spoken[number]
                 self.forget(spoken)

@@ -452,6 +452,29 @@ async def test_a_silent_driver_is_given_up() -> None:
 
 
 @both
+async def test_many_that_wait_are_all_asked_for_in_time() -> None:
+    """A driver that answers nothing owes as much to the last of them as to the first."""
+    async with served(driver(), request_timeout_s=2.0) as (node, client):
+        assert isinstance(node, FakeDriver)
+        node.hold = True
+        ended: list[ConnectionLostError] = []
+
+        async def one() -> None:
+            with pytest.raises(ConnectionLostError, match="did not answer") as caught:
+                async with client.transaction() as tx:
+                    await tx.publish("s", b"a")
+            ended.append(caught.value)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver_call, "_WATCH_S", 0.2)
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(100):
+                        tasks.start_soon(one)
+        assert len(ended) == 100
+
+
+@both
 async def test_a_cancelled_commit_leaves_the_rest_working() -> None:
     async with served(driver()) as (node, client):
         assert isinstance(node, FakeDriver)
