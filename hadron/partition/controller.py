@@ -13,7 +13,8 @@ is what observers were told, and they are told no earlier.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -96,6 +97,8 @@ class Controller:
         self._uncommitted_bytes = 0
         self._persisted_lsn = feeding.head.lsn
         self._moved = trio.Event()
+        self._is_answering = False
+        self._to_say: deque[Callable[[], None]] = deque()
         self._stopped: HadronError | None = None
         self._stop = trio.Event()
         feeding.on_moved = self._release
@@ -241,7 +244,7 @@ class Controller:
             visible.extend(submission.events)
             has_moved = True
         assert self._written or not self._uncommitted_bytes, self._uncommitted_bytes
-        with self._cork:
+        with self._cork, self._answering():
             if visible:
                 self.observers.tell(visible)
             for submission in self._waiters.take(
@@ -255,6 +258,27 @@ class Controller:
             self._moved = trio.Event()
             self.feeding.notice()
         self.feeding.let_go()
+
+    def once_answered(self, function: Callable[[], None]) -> None:
+        """Call it once those were answered who can be now, so that answers to one peer may leave
+        together: at once, when nobody is being answered."""
+        self._to_say.append(function)
+        if not self._is_answering:
+            self._say_all()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        assert not self._is_answering
+        self._is_answering = True
+        try:
+            yield
+            self._say_all()
+        finally:
+            self._is_answering = False
+
+    def _say_all(self) -> None:
+        while self._to_say:
+            self._to_say.popleft()()
 
     async def wait_committed(self, lsn: int) -> None:
         """Return once the watermark covers `lsn` in this ballot; raises when leading ends."""

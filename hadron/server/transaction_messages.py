@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from hadron.model.errors import FrameError, HadronError, RequestError
 from hadron.model.transactions import StatementResult, TransactionId, check_id
@@ -45,10 +45,8 @@ from hadron.wire.messages import (
     transactions_pb2,
 )
 
-Answer: TypeAlias = transactions_pb2.TransactEvent.Answer
 Wired: TypeAlias = transactions_pb2.TransactionMessage
 
-_EVENT = transactions_pb2.TransactEvent
 _FATES: Final = {
     Fate.WAIT: Wired.Told.WAIT,
     Fate.COMMITTED: Wired.Told.COMMITTED,
@@ -136,52 +134,36 @@ def all_results_to(results: Mapping[str, Results]) -> Iterator[transactions_pb2.
 # --- to a client ----------------------------------------------------------------------------------
 
 
-def answer_to(answer: ToClient) -> transactions_pb2.TransactEvent:
-    """What a client's call says."""
-    return _EVENT(answers=[_ANSWERS[type(answer)](answer)])
-
-
-def _block(answer: Block) -> Answer:
-    first = answer.first
-    return Answer(
-        block=_EVENT.Block(
-            replica_set=first.replica_set,
-            ballot=ballot_to(first.ballot),
-            first_number=first.number,
-            size=answer.size,
+def add_answer(event: transactions_pb2.TransactEvent, answer: ToClient) -> int:
+    """Let a client's call say this, too; returns how many bytes that takes."""
+    added = event.answers.add()
+    if isinstance(answer, Committed):
+        committed = added.committed
+        committed.number = answer.transaction.number
+        for name, results in answer.results.items():
+            of_set = committed.results.add(replica_set=name)
+            for each in results:
+                result = of_set.results.add(count=each.count, append_ms=each.append_ms)
+                if each.base_offset >= 0:
+                    result.base_offset = each.base_offset
+                if each.is_deleted:
+                    result.deleted = True
+    elif isinstance(answer, Block):
+        first, block = answer.first, added.block
+        block.replica_set, block.first_number, block.size = (
+            first.replica_set,
+            first.number,
+            answer.size,
         )
-    )
+        block.ballot.CopyFrom(ballot_to(first.ballot))
+    else:
+        said = getattr(added, _FAILURES[type(answer)])
+        said.number = answer.transaction.number
+        said.error.CopyFrom(error_to_message(answer.error))
+    return added.ByteSize()
 
 
-def _committed(answer: Committed) -> Answer:
-    number = answer.transaction.number
-    return Answer(committed=_EVENT.Committed(number=number, results=all_results_to(answer.results)))
-
-
-def _rolled_back(answer: RolledBack) -> Answer:
-    error = error_to_message(answer.error)
-    return Answer(rolled_back=_EVENT.RolledBack(number=answer.transaction.number, error=error))
-
-
-def _commit_unknown(answer: CommitUnknown) -> Answer:
-    error = error_to_message(answer.error)
-    return Answer(
-        commit_unknown=_EVENT.CommitUnknown(number=answer.transaction.number, error=error)
-    )
-
-
-def _unfit(answer: Unfit) -> Answer:
-    error = error_to_message(answer.error)
-    return Answer(unfit=_EVENT.Unfit(number=answer.transaction.number, error=error))
-
-
-_ANSWERS: Final[dict[type[Any], Callable[[Any], Answer]]] = {
-    Block: _block,
-    Committed: _committed,
-    RolledBack: _rolled_back,
-    CommitUnknown: _commit_unknown,
-    Unfit: _unfit,
-}
+_FAILURES: Final = {RolledBack: "rolled_back", CommitUnknown: "commit_unknown", Unfit: "unfit"}
 
 
 # --- between leaders ------------------------------------------------------------------------------

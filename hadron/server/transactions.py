@@ -16,7 +16,7 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.transactions import MAX_NUMBER, TransactionId
 from hadron.server.statements import read
-from hadron.server.transaction_messages import Batches, all_results_to, answer_to, id_from, id_to
+from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from, id_to
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.participations import Participation
@@ -39,6 +39,9 @@ _Listed: TypeAlias = transactions_pb2.ListTransactionsResponse
 _Part: TypeAlias = transactions_pb2.TransactRequest.Part
 _End = transactions_pb2.TransactRequest
 _Act = transactions_pb2.ResolveTransactionRequest
+
+_ANSWERS_BYTES: Final = 64 << 10
+"""Of answers that share a message: a thousand small ones."""
 
 _MAX_PAGE: Final = 1_000
 """Transactions in one answer: each may wait for 64 replica sets, with a reason."""
@@ -75,20 +78,35 @@ class _Session:
         self._home = leading.replica_set
         self._ballot: Ballot = leading.controller.ballot
         self._transactions = leading.part(Transactions)
+        self._said = transactions_pb2.TransactEvent()
+        """Answers that leave together, once all are made that can be made now."""
+        self._said_bytes = 0
         self._caller: Caller = self._transactions.join(self._answer, self._fail)
 
     def _answer(self, answer: Answer) -> None:
-        event = answer_to(answer)
-        if not self._call.writable and not self._call.has_room(event.ByteSize()):
+        is_first = not self._said_bytes
+        self._said_bytes += add_answer(self._said, answer)
+        if self._said_bytes >= _ANSWERS_BYTES:
+            self._flush()
+        elif is_first:
+            self._leading.controller.once_answered(self._flush)
+
+    def _flush(self) -> None:
+        said, size = self._said, self._said_bytes
+        if not size:
+            return
+        self._said, self._said_bytes = transactions_pb2.TransactEvent(), 0
+        if not self._call.writable and not self._call.has_room(size):
             error = OverloadedError(
                 f"{self._call.peer} has not read the answers that it has here",
                 "read them, and ask for the outcome of what was to be committed",
             )
             self._fail(error)
             return
-        self._call.send(event)
+        self._call.send(said)
 
     def _fail(self, error: HadronError) -> None:
+        self._flush()
         self._call.fail(error)
         self._caller.leave()
 
@@ -135,7 +153,7 @@ class _Session:
             raise FrameError(f"{part.end} is no end of a transaction that is known here")
         if self._transactions.driver.machine.held(transaction) is None:
             # It is over, or never was: what its statements have claimed is no part of it.
-            self._transactions.claims.settle((transaction, HOME))
+            self._transactions.settle(transaction)
 
     def _read(
         self, transaction: TransactionId, statement: transactions_pb2.Statement, batch: memoryview

@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS {COUNTED_BODY}(
 CREATE INDEX IF NOT EXISTS {_IDLE} ON {COUNTED_BODY}(lsn) WHERE batches = 0 AND holds = 0;
 """
 
-_COUNT: Final = f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
+_COUNT: Final = f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, ?, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
 _HOLD: Final = f"UPDATE {COUNTED_BODY} SET holds = holds + 1 WHERE lsn = ?"
 _RELEASE: Final = (
     f"UPDATE {COUNTED_BODY} SET holds = holds - 1 WHERE lsn = ? AND holds > 0"
@@ -47,6 +47,10 @@ _RELEASE: Final = (
 _TAKE: Final = (
     f"UPDATE {COUNTED_BODY} SET batches = batches + 1 WHERE lsn = ? AND bytes >= ? + ?"
     " RETURNING batches"
+)
+_TAKE_ALL: Final = (
+    f"UPDATE {COUNTED_BODY} SET batches = batches + ?"
+    " WHERE lsn = ? AND bytes >= ? RETURNING batches"
 )
 _LET_GO: Final = (
     f"UPDATE {COUNTED_BODY} SET batches = batches - ? WHERE lsn = ? RETURNING batches + holds"
@@ -81,15 +85,15 @@ class DropBodies(Command, frozen=True, array_like=True, tag=25):
     until_lsn: int
 
 
-def count(context: Context, size: int) -> None:
+def count(context: Context, size: int, *, batches: int = 0) -> None:
     """From here on it is counted who needs this entry's body, of so many bytes: its command appends
-    it in parts, or keeps it."""
-    context.db.execute(_COUNT, (context.lsn, size, context.now_ms, *context.ballot))
+    it in parts, or keeps it. So many `batches` are parts of it from the beginning."""
+    context.db.execute(_COUNT, (context.lsn, size, batches, context.now_ms, *context.ballot))
 
 
 def count_batch(context: Context, batch: KnownBody, lsn: int) -> None:
     """The same of a body that is all of one batch of entry `lsn`, which is kept."""
-    context.db.execute(_COUNT, (lsn, batch.size, batch.append_ms, *batch.ballot))
+    context.db.execute(_COUNT, (lsn, batch.size, 0, batch.append_ms, *batch.ballot))
     take(context, Place(lsn, 0), batch.size)
 
 
@@ -119,6 +123,15 @@ def take(context: Context, place: Place, size: int) -> None:
         raise NotFoundError(
             f"entry {place.lsn} has no counted body with {size} bytes from {place.start} on"
         )
+
+
+def take_all(context: Context, lsn: int, *, batches: int, end: int) -> None:
+    """So many more batches are in a counted body, the last of which ends there.
+
+    Raises `NotFoundError` as `take` does.
+    """
+    if context.db.execute(_TAKE_ALL, (batches, lsn, end)).fetchone() is None:
+        raise NotFoundError(f"entry {lsn} has no counted body with {end} bytes")
 
 
 def let_go(context: Context, lsns: Sequence[int]) -> None:

@@ -9,12 +9,14 @@ takes for aborted is committed afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.limits import MAX_PARTICIPANTS, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
+from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_PARTICIPANTS, MAX_SET_STATEMENTS, MAX_TRANSACTION_BYTES
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import (
@@ -36,23 +38,25 @@ _UNFINISHED: Final = PREFIX + "decision_unfinished"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {DECISION}(
-    lsn INTEGER PRIMARY KEY,            -- of the Decide
+    id INTEGER PRIMARY KEY,             -- rises in the order of the decisions
+    lsn INTEGER NOT NULL,               -- of the entry
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- the id's, which is of this set
     number INTEGER NOT NULL,
     decided_ms INTEGER NOT NULL,
     finished_ms INTEGER,                -- by all participants; NULL until then
     results BLOB NOT NULL,              -- of the statements here: MessagePack [StatementResult …]
+    total_bytes INTEGER NOT NULL,       -- of all results up to these, about: those that come yet
     UNIQUE (epoch, incarnation, number)
 ) STRICT;
 CREATE INDEX IF NOT EXISTS {_UNFINISHED} ON {DECISION}(lsn) WHERE finished_ms IS NULL;
 CREATE TABLE IF NOT EXISTS {DECISION_PART}(
-    lsn INTEGER NOT NULL,               -- of the Decide
+    id INTEGER NOT NULL,                -- of the decision
     position INTEGER NOT NULL,
     replica_set TEXT NOT NULL,
     prepared_lsn INTEGER NOT NULL,      -- there
     count INTEGER NOT NULL,             -- of its statements
     results BLOB,                       -- NULL until it has finished
-    PRIMARY KEY (lsn, position)
+    PRIMARY KEY (id, position)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS {DECISION_FORGOTTEN}(
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
@@ -63,32 +67,35 @@ CREATE TABLE IF NOT EXISTS {DECISION_FORGOTTEN}(
 """
 
 _FIND: Final = (
-    f"SELECT lsn, decided_ms, finished_ms, results FROM {DECISION}"
+    f"SELECT id, lsn, decided_ms, finished_ms, results FROM {DECISION}"
     " WHERE epoch = ? AND incarnation = ? AND number = ?"
 )
-_INSERT: Final = f"INSERT INTO {DECISION} VALUES(?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = f"INSERT INTO {DECISION} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_LATEST: Final = f"SELECT id, total_bytes FROM {DECISION} ORDER BY id DESC LIMIT 1"
+_COUNT_ABOVE: Final = f"SELECT count(*) FROM {DECISION} WHERE id > ?"
 _INSERT_PART: Final = f"INSERT INTO {DECISION_PART} VALUES(?, ?, ?, ?, ?, NULL)"
 _PARTS: Final = (
-    f"SELECT replica_set, prepared_lsn, count, results FROM {DECISION_PART} WHERE lsn = ?"
+    f"SELECT replica_set, prepared_lsn, count, results FROM {DECISION_PART} WHERE id = ?"
     " ORDER BY position"
 )
-_NOTE: Final = f"UPDATE {DECISION_PART} SET results = ? WHERE lsn = ? AND replica_set = ?"
+_NOTE: Final = f"UPDATE {DECISION_PART} SET results = ? WHERE id = ? AND replica_set = ?"
 _PART: Final = (
-    f"SELECT count, results IS NOT NULL FROM {DECISION_PART} WHERE lsn = ? AND replica_set = ?"
+    f"SELECT count, results IS NOT NULL FROM {DECISION_PART} WHERE id = ? AND replica_set = ?"
 )
-_MISSING: Final = f"SELECT 1 FROM {DECISION_PART} WHERE lsn = ? AND results IS NULL LIMIT 1"
-_FINISH: Final = f"UPDATE {DECISION} SET finished_ms = ? WHERE lsn = ?"
+_MISSING: Final = f"SELECT 1 FROM {DECISION_PART} WHERE id = ? AND results IS NULL LIMIT 1"
+_FINISH: Final = f"UPDATE {DECISION} SET finished_ms = ? WHERE id = ?"
 _OLDEST: Final = (
-    f"SELECT lsn, epoch, incarnation, number, decided_ms, finished_ms FROM {DECISION} ORDER BY lsn"
+    "SELECT id, epoch, incarnation, number, decided_ms, finished_ms, total_bytes"
+    f" FROM {DECISION} ORDER BY id"
 )
 _FORGET: Final = (
     f"INSERT INTO {DECISION_FORGOTTEN} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
     " number = max(number, excluded.number)"
 )
-_DELETE: Final = f"DELETE FROM {DECISION} WHERE lsn = ?"
-_DELETE_PARTS: Final = f"DELETE FROM {DECISION_PART} WHERE lsn = ?"
+_DELETE: Final = f"DELETE FROM {DECISION} WHERE id = ?"
+_DELETE_PARTS: Final = f"DELETE FROM {DECISION_PART} WHERE id = ?"
 _WAITING: Final = (
-    "SELECT lsn, epoch, incarnation, number, decided_ms, results"
+    "SELECT id, lsn, epoch, incarnation, number, decided_ms, results"
     f" FROM {DECISION} INDEXED BY {_UNFINISHED} WHERE finished_ms IS NULL AND lsn > ?"
     " ORDER BY lsn LIMIT ?"
 )
@@ -108,6 +115,9 @@ _DELETE_BLOCK: Final = (
 FORGOTTEN_BLOCKS: Final = 10_000
 """Of clients, whose forgotten transactions are told apart from aborted ones; of still earlier
 blocks neither is known. Counting them takes a fraction of a millisecond."""
+
+_RESULT_BYTES: Final = 24
+"""Of a statement's result, about."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[StatementResult, ...]).decode
@@ -146,12 +156,15 @@ class NoteFinished(Command, frozen=True, array_like=True, tag=35):
 
 
 class ForgetDecisions(Command, frozen=True, array_like=True, tag=36):
-    """Forget decisions that all participants had finished before `before_ms`: one slice of them.
-    Returns `slices.Dropped`."""
+    """Forget decisions that all participants had finished before `before_ms`, and the oldest ones
+    while there are more than `max_rows`, or more than about `max_bytes` of results: one slice of
+    them. Those that participants still have to finish stay. Returns `slices.Dropped`."""
 
     uses_reserve: ClassVar[bool] = True
 
     before_ms: int
+    max_rows: int = MAX_NUMBER
+    max_bytes: int = MAX_NUMBER
 
 
 class Decided(NamedTuple):
@@ -183,44 +196,65 @@ def apply_decide(context: Context, command: Decide) -> Decided:
     statements = [context.machine.decode(each) for each in command.statements]
     _check_statements(context, statements)
     results = tuple(_do(context, each) for each in together.with_batches(context, statements))
-    context.db.execute(
-        _INSERT,
-        (
-            context.lsn,
-            *transaction[1:],
-            context.now_ms,
-            None if command.participants else context.now_ms,
-            _encode(results),
-        ),
-    )
-    for position, each in enumerate(command.participants):
-        context.db.execute(_INSERT_PART, (context.lsn, position, *each))
-    return Decided(transaction, context.lsn, context.now_ms, results, {}, command.participants)
+    decided = Decided(transaction, context.lsn, context.now_ms, results, {}, command.participants)
+    keep_all(context, (decided,))
+    return decided
 
 
-def _check(context: Context, command: Decide) -> None:
+def keep_all(context: Context, made: Sequence[Decided]) -> None:
+    """Write down what this entry has decided: one, or several that have no participants.
+
+    Raises `RequestError` when some of several were decided before.
+    """
+    db = context.db
+    row = db.execute(_LATEST).fetchone()
+    before, total = (0, 0) if row is None else (row[0], row[1])
+    rows = []
+    for place, each in enumerate(made, before + 1):
+        results = _encode(each.results)
+        total += len(results) + sum(_RESULT_BYTES * part.statements for part in each.unfinished)
+        finished_ms = None if each.unfinished else each.decided_ms
+        _, *key = each.transaction
+        rows.append((place, each.lsn, *key, each.decided_ms, finished_ms, results, total))
+    db.executemany(_INSERT, rows)
+    count = sum(each for (each,) in db.execute(_COUNT_ABOVE, (before,)))
+    if count != len(rows):
+        raise RequestError(
+            f"of {len(rows)} transactions that are to be decided together {len(rows) - count} were "
+            f"decided before {context.place}"
+        )
+    for position, part in enumerate(made[0].unfinished):
+        db.execute(_INSERT_PART, (before + 1, position, *part))
+
+
+def check_driven_here(context: Context, transaction: TransactionId, ballot: Ballot) -> None:
     """Raises `RequestError` for what this leadership may not decide."""
-    transaction, participants = command.transaction, command.participants
     is_own = transaction.replica_set == context.replica_set or not context.replica_set
-    if not is_own or transaction.ballot != context.ballot:
+    if not is_own or ballot != context.ballot:
         raise RequestError(
             f"transaction {transaction} is not driven by the leadership {context.ballot} "
             f"{context.place}",
             "it was not committed: begin it anew",
         )
+
+
+def _check(context: Context, command: Decide) -> None:
+    """Raises `RequestError` for what this leadership may not decide."""
+    transaction, participants = command.transaction, command.participants
+    check_driven_here(context, transaction, transaction.ballot)
     if not participants:
         if not command.statements:
             raise RequestError(f"transaction {transaction} has no statement")
         return
     names = {each.replica_set for each in participants}
-    if len(names) != len(participants) or context.replica_set in names:
+    if len(names) != len(participants) or (command.statements and context.replica_set in names):
         raise RequestError(
-            f"transaction {transaction} names a participant twice, or {context.replica_set}, which "
-            "drives it"
+            f"transaction {transaction} names a participant twice, or {context.replica_set} for "
+            "statements that it has prepared and for others"
         )
     if len(names) > MAX_PARTICIPANTS:
         raise RequestError(
-            f"transaction {transaction} has statements on {len(names)} other replica sets; the "
+            f"transaction {transaction} is prepared at {len(names)} replica sets; the "
             f"limit is {MAX_PARTICIPANTS}"
         )
 
@@ -228,10 +262,10 @@ def _check(context: Context, command: Decide) -> None:
 def _check_statements(context: Context, statements: list[Command]) -> None:
     """All of them before any is done, as if they had been prepared."""
     size = together.size_of(statements)
-    if len(statements) > MAX_TRANSACTION_STATEMENTS or size > MAX_TRANSACTION_BYTES:
+    if len(statements) > MAX_SET_STATEMENTS or size > MAX_TRANSACTION_BYTES:
         raise RequestError(
             f"a transaction would have {len(statements)} statements with {size} bytes "
-            f"{context.place}; the limits are {MAX_TRANSACTION_STATEMENTS} and "
+            f"{context.place}; the limits are {MAX_SET_STATEMENTS} and "
             f"{MAX_TRANSACTION_BYTES}",
             "commit more often",
         )
@@ -259,8 +293,8 @@ def apply_note_finished(context: Context, command: NoteFinished) -> bool:
     row = db.execute(_FIND, command.transaction[1:]).fetchone()
     if row is None:
         raise NotFoundError(f"transaction {command.transaction} was not decided {context.place}")
-    lsn, _, finished_ms, _ = row
-    part = db.execute(_PART, (lsn, command.participant)).fetchone()
+    decision_id, _, _, finished_ms, _ = row
+    part = db.execute(_PART, (decision_id, command.participant)).fetchone()
     if part is None or part[0] != len(command.results):
         raise RequestError(
             f"transaction {command.transaction} has no {len(command.results)} statements on "
@@ -268,37 +302,46 @@ def apply_note_finished(context: Context, command: NoteFinished) -> bool:
         )
     if part[1]:
         raise NoChange(finished_ms is not None)
-    db.execute(_NOTE, (_encode(command.results), lsn, command.participant))
-    if db.execute(_MISSING, (lsn,)).fetchone() is not None:
+    db.execute(_NOTE, (_encode(command.results), decision_id, command.participant))
+    if db.execute(_MISSING, (decision_id,)).fetchone() is not None:
         return False
-    db.execute(_FINISH, (context.now_ms, lsn))
+    db.execute(_FINISH, (context.now_ms, decision_id))
     return True
 
 
 def apply_forget_decisions(context: Context, command: ForgetDecisions) -> Dropped:
     db = context.db
-    rows: list[tuple[int, int, int, int]] = []
+    latest = db.execute(_LATEST).fetchone()
+    if latest is None:
+        raise NoChange(Dropped(0, is_done=True))
+    # Of a row over a bound all older ones are, too.
+    over_id, over_bytes = latest[0] - command.max_rows, latest[1] - command.max_bytes
+    gone: list[tuple[int]] = []
+    highest: dict[tuple[int, int, int], int] = {}
     is_done = True
-    for *row, decided_ms, finished_ms in db.execute(_OLDEST):
+    for place, *key, decided_ms, finished_ms, total_bytes in db.execute(_OLDEST):
+        is_over = place <= over_id or total_bytes <= over_bytes
         # Stamps never go back (PROTOCOL B8). Few that were decided before then finished later:
         # there is a bound for what waits.
-        if decided_ms >= command.before_ms:
+        if decided_ms >= command.before_ms and not is_over:
             break
-        if len(rows) == SLICE_ROWS:
+        if len(gone) == SLICE_ROWS:
             is_done = False
             break
-        if finished_ms is not None and finished_ms < command.before_ms:
-            rows.append(tuple(row))
-    if not rows:
+        if finished_ms is not None and (is_over or finished_ms < command.before_ms):
+            gone.append((place,))
+            epoch, incarnation, number = key
+            block = epoch, incarnation, number >> BLOCK_BITS
+            highest[block] = max(number, highest.get(block, 0))
+    if not gone:
         raise NoChange(Dropped(0, is_done=True))
-    for lsn, epoch, incarnation, number in rows:
-        db.execute(_FORGET, (epoch, incarnation, number >> BLOCK_BITS, number))
-        db.execute(_DELETE_PARTS, (lsn,))
-        db.execute(_DELETE, (lsn,))
+    db.executemany(_FORGET, [(*block, number) for block, number in highest.items()])
+    db.executemany(_DELETE_PARTS, gone)
+    db.executemany(_DELETE, gone)
     for epoch, incarnation, block in db.execute(_BLOCKS_OVER, (FORGOTTEN_BLOCKS,)).fetchall():
         db.execute(_DELETE_BLOCK, (epoch, incarnation, block))
         db.execute(_FORGET, (epoch, incarnation, -1, ((block + 1) << BLOCK_BITS) - 1))
-    return Dropped(len(rows), is_done=is_done)
+    return Dropped(len(gone), is_done=is_done)
 
 
 FEATURE: Final = Feature(
@@ -319,7 +362,7 @@ def find(db: Database, transaction: TransactionId) -> Decided | None:
     """None of what was not decided, or was forgotten; `is_forgotten` tells which it may be. The
     transaction must be of this replica set."""
     row = db.execute(_FIND, transaction[1:]).fetchone()
-    return None if row is None else _decided(db, transaction, row[0], row[1], row[3])
+    return None if row is None else _decided(db, transaction, row[0], row[1], row[2], row[4])
 
 
 def is_forgotten(db: Database, transaction: TransactionId) -> bool:
@@ -332,16 +375,22 @@ def unfinished(db: Database, replica_set: str, *, after_lsn: int, limit: int) ->
     """Decisions with participants that have not finished, in the order in which they were made."""
     rows = db.execute(_WAITING, (after_lsn, limit)).fetchall()
     return [
-        _decided(db, TransactionId(replica_set, *row[1:4]), row[0], row[4], row[5]) for row in rows
+        _decided(db, TransactionId(replica_set, *row[2:5]), row[0], row[1], row[5], row[6])
+        for row in rows
     ]
 
 
 def _decided(
-    db: Database, transaction: TransactionId, lsn: int, decided_ms: int, results: bytes
+    db: Database,
+    transaction: TransactionId,
+    decision_id: int,
+    lsn: int,
+    decided_ms: int,
+    results: bytes,
 ) -> Decided:
     finished: dict[str, tuple[StatementResult, ...]] = {}
     waiting: list[Participant] = []
-    rows: list[Any] = db.execute(_PARTS, (lsn,)).fetchall()
+    rows: list[Any] = db.execute(_PARTS, (decision_id,)).fetchall()
     for replica_set, prepared_lsn, count, done in rows:
         if done is None:
             waiting.append(Participant(replica_set, prepared_lsn, count))

@@ -1,4 +1,5 @@
-"""Intents: statements of transactions that are driven elsewhere, prepared here (PROTOCOL E2).
+"""Intents: statements of transactions, prepared here (PROTOCOL E2): of those that are driven
+elsewhere, and of those that are driven here and are too much for the deciding entry.
 
 A statement is an encoded command of a type that may be one (`machine.Statement`). Preparing checks
 all that could refuse it, locks what nobody else may end meanwhile, and keeps its bytes: an intent
@@ -10,12 +11,13 @@ has said how it ended; what was finished is known until the driver says `ForgetT
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.limits import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
+from hadron.model.limits import MAX_SET_STATEMENTS, MAX_TRANSACTION_BYTES
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import Lock, StatementResult, TransactionId, check_id
@@ -61,7 +63,7 @@ class WriteIntents(Command, frozen=True, array_like=True, tag=30):
 
     Refused: what a statement's own check refuses; `ConflictError`, retryable, with the id of the
     transaction that holds what one wants; `RequestError` over the limits, for commands that are no
-    statements, for other statements under known numbers, and on the driver's own set.
+    statements, and for other statements under known numbers.
 
     Attributes:
         first_number: of the first statement: those of a transaction at this participant are
@@ -166,15 +168,10 @@ def _check_numbers(context: Context, command: WriteIntents, known: Participation
     """Raises `NoChange` when these statements are here, `RequestError` when some others are where
     they belong, or none can be."""
     transaction, first, count = command.transaction, command.first_number, len(command.statements)
-    if transaction.replica_set == context.replica_set:
-        raise RequestError(
-            f"transaction {transaction} is driven by {context.replica_set} itself",
-            "statements of the driver's own set are done by its `Decide`",
-        )
-    if not count or not 0 <= first <= MAX_TRANSACTION_STATEMENTS - count:
+    if not count or not 0 <= first <= MAX_SET_STATEMENTS - count:
         raise RequestError(
             f"{count} statements from number {first} on cannot be of transaction {transaction}",
-            f"number them from 0 to {MAX_TRANSACTION_STATEMENTS - 1}, one at least",
+            f"number them from 0 to {MAX_SET_STATEMENTS - 1}, one at least",
         )
     if known is None:
         return
@@ -195,10 +192,10 @@ def _check_numbers(context: Context, command: WriteIntents, known: Participation
 def _check_limits(command: WriteIntents, size: int, known: Participation | None) -> None:
     count = len(command.statements) + (known.statements if known is not None else 0)
     size += known.size if known is not None else 0
-    if count > MAX_TRANSACTION_STATEMENTS or size > MAX_TRANSACTION_BYTES:
+    if count > MAX_SET_STATEMENTS or size > MAX_TRANSACTION_BYTES:
         raise RequestError(
             f"transaction {command.transaction} would have {count} statements with {size} bytes "
-            f"here; the limits are {MAX_TRANSACTION_STATEMENTS} and {MAX_TRANSACTION_BYTES}",
+            f"here; the limits are {MAX_SET_STATEMENTS} and {MAX_TRANSACTION_BYTES}",
             "commit more often",
         )
 
@@ -241,10 +238,16 @@ def _do(context: Context, intents: Sequence[tuple[Any, ...]]) -> Iterator[Statem
     machine = context.machine
     for _, body_lsn, size, packed in intents:
         context.body_lsn, context.start = body_lsn, 0
-        for data in _decode(packed):
-            each = machine.decode(data)
-            yield machine.apply_statement(context, each)
-            context.start += together.size_of([each])
+        for _, alike in groupby(map(machine.decode, _decode(packed)), type):
+            commands = list(alike)
+            statement = machine.statement(commands[0])
+            if statement.apply_all is not None:
+                yield from statement.apply_all(context, commands)
+                context.start += together.size_of(commands)
+                continue
+            for each in commands:
+                yield statement.apply(context, each)
+                context.start += together.size_of([each])
         if size:
             bodies.release(context, body_lsn)
     context.body_lsn = context.start = None

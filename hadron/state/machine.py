@@ -175,12 +175,28 @@ class Statement:
         hold: keeps true what was checked, otherwise than by such a lock, for the transaction that
             is prepared with this entry. None: it is done with this entry; only look that no other
             transaction holds it. Raises `ConflictError`.
+        apply_all: does several that follow each other, to the same effect, and faster.
     """
 
     check: Callable[[Context, Any], None]
     apply: Callable[[Context, Any], StatementResult]
     locks: Callable[[Any], tuple[Lock, ...]] = _no_locks
     hold: Hold = _holds_nothing
+    apply_all: Callable[[Context, Sequence[Any]], Sequence[StatementResult]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """How commands that wait at the same time, one behind the other, become one.
+
+    Attributes:
+        key: those with equal ones may; None: an entry of its own.
+        join: the command that does what these do, whose body is theirs, in their order. Its result
+            is a sequence of theirs. Where it is refused, each is tried by itself.
+    """
+
+    key: Callable[[Any], Any]
+    join: Callable[[Sequence[Any]], Command]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +208,7 @@ class Feature:
         commands: what applies each.
         statements: which of any feature's commands may stand in transactions, and how.
         seals: what completes those that are submitted incomplete.
+        gathers: which of them become one where several wait.
         declared: by kind of object: it was declared, or has changed.
         deleted: by kind of object: it is gone.
         leftovers: by kind of object: drop some of what a deleted one has left.
@@ -204,6 +221,7 @@ class Feature:
     commands: Mapping[type[Command], Apply] = field(default_factory=dict)
     statements: Mapping[type[Command], Statement] = field(default_factory=dict)
     seals: Mapping[type[Command], Seal] = field(default_factory=dict)
+    gathers: Mapping[type[Command], Gather] = field(default_factory=dict)
     declared: Mapping[str, Declared] = field(default_factory=dict)
     deleted: Mapping[str, Deleted] = field(default_factory=dict)
     leftovers: Mapping[str, Leftovers] = field(default_factory=dict)
@@ -225,12 +243,14 @@ class StateMachine:
         self._apply: dict[type[Command], Apply] = {}
         self._statements: dict[type[Command], Statement] = {}
         self._seal: dict[type[Command], Seal] = {}
+        self._gather: dict[type[Command], Gather] = {}
         for feature in self.features:
             assert self._apply.keys().isdisjoint(feature.commands), feature.name
             self._apply.update(feature.commands)
             assert self._statements.keys().isdisjoint(feature.statements), feature.name
             self._statements.update(feature.statements)
             self._seal.update(feature.seals)
+            self._gather.update(feature.gathers)
         assert self._apply.keys() >= self._seal.keys() | self._statements.keys()
         self._decoder = msgspec.msgpack.Decoder[Command](reduce(or_, self._apply))
 
@@ -269,6 +289,10 @@ class StateMachine:
         """The command as it is to be logged and applied: most are as they were submitted."""
         complete = self._seal.get(type(command))
         return command if complete is None else complete(context, command)
+
+    def gather(self, command: Command) -> Gather | None:
+        """How it becomes one with others that wait; None: it never does."""
+        return self._gather.get(type(command))
 
     def apply(self, context: Context, command: Command) -> Any:
         """Apply an entry's command inside the caller's transaction."""

@@ -8,12 +8,15 @@ progress, by a reset; then it does nothing, and says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
-from hadron.state import groups, key_locks, locks, pipelines, stream_keys, streams
+from hadron.state import bodies, groups, key_locks, locks, pipelines, stream_keys, streams
+from hadron.state.appends import Append, append_all
+from hadron.state.bodies import Place
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
 from hadron.state.names import label_of
@@ -87,6 +90,29 @@ def _append(context: Context, command: AppendBatch) -> StatementResult:
             raise  # Its bytes are not there: that is damage.
         return DELETED
     return StatementResult(appended.base_offset, appended.count, appended.append_ms)
+
+
+def _append_all(context: Context, commands: Sequence[AppendBatch]) -> list[StatementResult]:
+    """Of what is the same body's: those of an intent."""
+    assert context.start is not None
+    lsn, start = context.body_lsn or context.lsn, context.start
+    is_open: dict[int, bool] = {}
+    batches: list[Append] = []
+    for each in commands:
+        stream_id = each.stream_id
+        if stream_id not in is_open:
+            is_open[stream_id] = _is_open(context, stream_id)
+        if is_open[stream_id]:
+            batches.append(Append(stream_id, each.count, each.size, Place(lsn, start)))
+        start += each.size
+    if batches:
+        bodies.take_all(context, lsn, batches=len(batches), end=start)
+    bases = iter(append_all(context, batches))
+    now_ms = context.now_ms
+    return [
+        StatementResult(next(bases), each.count, now_ms) if is_open[each.stream_id] else DELETED
+        for each in commands
+    ]
 
 
 def _is_open(context: Context, stream_id: int) -> bool:
@@ -189,7 +215,7 @@ def _stage_locks(command: CompleteStages | FailStages) -> tuple[Lock, ...]:
 FEATURE: Final = Feature(
     name="statements",
     statements={
-        AppendBatch: Statement(check=_check_append, apply=_append),
+        AppendBatch: Statement(check=_check_append, apply=_append, apply_all=_append_all),
         AppendGuarded: Statement(check=_check_guarded, apply=_append_guarded, hold=_hold_keys),
         AckRecords: Statement(check=_check_ack, apply=_ack, locks=_ack_locks),
         CompleteStages: Statement(check=_check_complete, apply=_complete, locks=_stage_locks),

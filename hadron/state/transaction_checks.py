@@ -50,13 +50,13 @@ _KEY_LOCKS: Final = (
     " AND (p.prepared_lsn IS NULL OR p.results IS NOT NULL) ORDER BY 1, 2, 3 LIMIT ?"
 )
 _DECISIONS: Final = (
-    "SELECT d.lsn, d.finished_ms IS NOT NULL,"
-    f" (SELECT count(*) FROM {DECISION_PART} p WHERE p.lsn = d.lsn AND p.results IS NULL)"
-    f" FROM {DECISION} d WHERE d.lsn > ? ORDER BY 1 LIMIT ?"
+    "SELECT d.id, d.lsn, d.finished_ms IS NOT NULL,"
+    f" (SELECT count(*) FROM {DECISION_PART} p WHERE p.id = d.id AND p.results IS NULL)"
+    f" FROM {DECISION} d WHERE d.id > ? ORDER BY 1 LIMIT ?"
 )
 _PARTS: Final = (
-    f"SELECT p.lsn, p.position, p.replica_set, d.lsn FROM {DECISION_PART} p"
-    f" LEFT JOIN {DECISION} d USING (lsn) WHERE (p.lsn, p.position) > (?, ?)"
+    f"SELECT p.id, p.position, p.replica_set, d.id FROM {DECISION_PART} p"
+    f" LEFT JOIN {DECISION} d USING (id) WHERE (p.id, p.position) > (?, ?)"
     " ORDER BY 1, 2 LIMIT ?"
 )
 
@@ -171,7 +171,7 @@ class TransactionsCheck:
             lsn,
         )
 
-    def _decision(self, lsn: int, is_finished: int, waiting: int) -> None:
+    def _decision(self, _id: int, lsn: int, is_finished: int, waiting: int) -> None:
         if bool(is_finished) == bool(waiting):
             self._problem(
                 f"the decision of entry {lsn} is {'' if is_finished else 'not '}finished, "
@@ -180,11 +180,10 @@ class TransactionsCheck:
                 lsn,
             )
 
-    def _part(self, lsn: int, _position: int, replica_set: str, known: int | None) -> None:
+    def _part(self, of: int, _position: int, replica_set: str, known: int | None) -> None:
         if known is None:
-            self._problem(
-                f"{replica_set} is a participant of no decision, {lsn}", DECISION_PART, lsn
-            )
+            text = f"{replica_set} is a participant of no decision, number {of}"
+            self._report.add(text, table=DECISION_PART)
 
     def _problem(self, text: str, table: str, lsn: int) -> None:
         self._report.add(text, table=table, lsn=lsn)

@@ -55,7 +55,9 @@ class Claims:
         for event in events:
             for first in list(self._firsts.get(event.transaction, ())):
                 claim = event.transaction, first
-                if all(_has(event.locks, each) for each in self._claimed[claim]):
+                left = [each for each in self._claimed[claim] if not _has(event.locks, each)]
+                self._claimed[claim] = left
+                if not left:
                     del self._claimed[claim]
                     self._forget(claim)
 

@@ -59,7 +59,8 @@ _PAGE: Final = 1_000
 KEPT_MS: Final = 24 * 3_600_000
 """Outcomes are known for so long after all have finished (PROTOCOL E3)."""
 
-_FORGET_PERIOD_S: Final = 60.0
+_FORGET_PERIOD_S: Final = 5.0
+"""What nobody may ask for any more, or is too much, is looked for so often."""
 
 
 class State(enum.Enum):
@@ -100,6 +101,7 @@ class Driver:
         self._log = log
         self._home = home
         self._leaders = leaders
+        self._limits = limits
         self._effects: deque[Effect] = deque()
         self._working = False
         self._asked: dict[str, dict[TransactionId, None]] = {}
@@ -220,9 +222,13 @@ class Driver:
             after_lsn = found[-1].lsn
 
     async def _forget(self) -> None:
-        """Drop outcomes that nobody may ask for any more, slice by slice."""
+        """Drop outcomes that nobody may ask for any more, or that are too many, slice by slice."""
         while True:
-            command = ForgetDecisions(self._log.log_now_ms() - KEPT_MS)
+            command = ForgetDecisions(
+                self._log.log_now_ms() - KEPT_MS,
+                self._limits.decisions,
+                self._limits.decision_bytes,
+            )
             dropped: Dropped = await self._log.execute(command)
             if dropped.is_done:
                 await trio.sleep(_FORGET_PERIOD_S)

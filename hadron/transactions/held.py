@@ -11,9 +11,8 @@ from hadron.transactions.limits import (
     CHUNK_BYTES,
     CHUNK_COMMAND_BYTES,
     CHUNK_STATEMENTS,
-    HOME_BODY_BYTES,
-    HOME_COMMAND_BYTES,
     MAX_CHUNKS_IN_FLIGHT,
+    Limits,
 )
 from hadron.transactions.messages import Body, Prepare, Results, Statement
 
@@ -105,7 +104,8 @@ class Transaction:
 
     Attributes:
         caller: the client's call; 0 when an earlier leadership has decided it.
-        home: what the driver's own set does in the deciding entry.
+        home: what the driver's own set does in the deciding entry. It is a participant instead, as
+            soon as that is too much for one.
         home_bytes, home_command_bytes: of it, its batches and the rest.
         branches: by participant, until it is decided.
         count: of the statements that came.
@@ -143,12 +143,16 @@ class Transaction:
         self.begun_at = self.touched_at = now
         self.finishing: Finishing | None = None
 
-    def take_home(self, statement: Statement) -> bool:
+    def take_home(self, statement: Statement, limits: Limits) -> bool:
         """Whether the deciding entry has room for it, too."""
         self.home.append(statement)
         self.home_bytes += len(statement.body)
         self.home_command_bytes += len(statement.command)
-        return self.home_bytes <= HOME_BODY_BYTES and self.home_command_bytes <= HOME_COMMAND_BYTES
+        return (
+            self.home_bytes <= limits.home_bytes
+            and self.home_command_bytes <= limits.home_command_bytes
+            and len(self.home) <= limits.home_statements
+        )
 
     def participants(self) -> tuple[Participant, ...]:
         """Those of what is prepared."""

@@ -8,6 +8,7 @@ from typing import Final
 from hadron.model.limits import (
     MAX_BATCH_BYTES,
     MAX_PARTICIPANTS,
+    MAX_SET_STATEMENTS,
     MAX_TRANSACTION_BYTES,
     MAX_TRANSACTION_STATEMENTS,
 )
@@ -26,11 +27,6 @@ MAX_CHUNKS_IN_FLIGHT: Final = 4
 """Entries of one transaction on their way to one participant: enough for its disk and the wire to
 work at the same time, and no more than what others' commits may wait for."""
 
-HOME_BODY_BYTES: Final = MAX_BATCH_BYTES
-HOME_COMMAND_BYTES: Final = 1 << 20
-"""What a transaction may do at its driver's own set, where it is one entry: what fits into one,
-with its participants and what encodes them. Where another set drives it, it comes in many."""
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -38,8 +34,14 @@ class Limits:
 
     Attributes:
         statements, transaction_bytes, participants: of one transaction.
+        set_statements: of those, at one replica set.
         open_transactions, held_bytes: of a driver: not decided yet; not logged anywhere yet.
         unfinished: decided, and one replica set has not done its part.
+        decisions, decision_bytes: kept for who asks for an outcome, and what their statements came
+            to: with more, the oldest are forgotten before their time.
+        home_bytes, home_command_bytes, home_statements: of what a transaction does at its driver's
+            own set, to be done by the deciding entry; with more, that set is a participant like any
+            other. What fits into an entry with its participants, and into 30 ms.
         idle_s: without a message of its client.
         total_s: from its first statement to the client's commit.
         prepare_s: a participant may be away for so long while it is to write intents.
@@ -47,11 +49,17 @@ class Limits:
     """
 
     statements: int = MAX_TRANSACTION_STATEMENTS
+    set_statements: int = MAX_SET_STATEMENTS
     transaction_bytes: int = MAX_TRANSACTION_BYTES
     participants: int = MAX_PARTICIPANTS
     open_transactions: int = 10_000
     held_bytes: int = 256 << 20
     unfinished: int = 10_000
+    decisions: int = 4_000_000
+    decision_bytes: int = 256 << 20
+    home_bytes: int = MAX_BATCH_BYTES
+    home_command_bytes: int = 1 << 20
+    home_statements: int = 2_000
     idle_s: float = 30.0
     total_s: float = 300.0
     prepare_s: float = 10.0

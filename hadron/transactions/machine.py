@@ -4,9 +4,10 @@ open → preparing → deciding → decided → over; rolled back from the first
 
 Statements at other replica sets are sent there as soon as they come, to be written as intents.
 Those at the driver's own set are kept here, and are done in the deciding entry: a transaction of
-this set alone is that one entry. Once all intents are on a majority of their disks and the client
-wants it committed, it is decided; all participants are told at the same time, until all have done
-it.
+this set alone is that one entry. Only where they are too much for one are they intents, too, and
+the own set is a participant like any other. Once all intents are on a majority of their disks and
+the client wants it committed, it is decided; all participants are told at the same time, until all
+have done it.
 
 Safety rules: a decision is logged only when every intent is durable. What was handed to the log to
 be decided is never rolled back here, whatever is heard: only the log's answer counts. What comes
@@ -235,9 +236,16 @@ class Machine:
             return refusals.too_much(held, limits)
         if self.held_bytes > limits.held_bytes:
             return refusals.too_much_held(self.home, self.held_bytes, limits)
-        if statement.target != self.home:
+        if statement.target != self.home or self.home in held.branches:
             return self._branch_off(held, statement, branches)
-        return None if held.take_home(statement) else refusals.too_much_at_home(held, self.home)
+        if held.take_home(statement, limits):
+            return None
+        # From here on the own set takes part like any other.
+        home, held.home = held.home, []
+        for each in home:
+            if (refusal := self._branch_off(held, each, branches)) is not None:
+                return refusal
+        return None
 
     def _branch_off(
         self, held: Transaction, statement: Statement, branches: dict[str, Branch]
@@ -252,12 +260,14 @@ class Machine:
             held.unprepared += 1
             branch.since = self._now
         branch.count += 1
+        if branch.count > self.limits.set_statements:
+            return refusals.too_many_at(held, name, self.limits)
         branch.unsent.append(statement)
         branches[name] = branch
         return None
 
     def _check_room(self, held: Transaction, name: str) -> HadronError | None:
-        if not self._is_known(name):
+        if name != self.home and not self._is_known(name):
             return refusals.unknown_set(name, self.home)
         if len(held.branches) == self.limits.participants:
             return refusals.too_many_participants(held, name)

@@ -41,9 +41,15 @@ class Transactions(Part):
         self.claims = Claims(locks or LockTable((), log.log_now_ms))
         self._away: dict[str, str] = {}
         """Why a replica set's leader cannot be reached."""
-        self.driver = Driver(log, home, leaders, random, limits)
-        self.driver.on_over = self._over
-        self.participant = Participant(log, home, leaders)
+        self._home = home
+        self._leaders = leaders
+        self._own: set[TransactionId] = set()
+        """Driven here, with intents here: an abort of those is on its way through the log, and
+        until then it has their locks."""
+        self.driver = Driver(log, home, self, random, limits)
+        self.driver.on_over = self.settle
+        self.participant = Participant(log, home, self)
+        self.participant.on_aborted = self._aborted
 
     async def run(self) -> None:
         """Drive and take part until cancelled."""
@@ -70,9 +76,33 @@ class Transactions(Part):
         """A client has opened a call; `send` takes the answers to it, `end` ends it."""
         return self.driver.callers.join(send, end)
 
-    def _over(self, transaction: TransactionId) -> None:
-        """A transaction that was driven here is rolled back, or done."""
-        self.claims.settle((transaction, HOME))
+    def settle(self, transaction: TransactionId) -> None:
+        """A transaction that was driven here is rolled back, or done, or never was: nothing is
+        claimed for it any more, but what intents are on their way into the log with."""
+        if transaction not in self._own:
+            self.claims.settle((transaction, HOME))
+
+    def _aborted(self, transaction: TransactionId) -> None:
+        """All intents that were submitted before are gone from the log, or were never in it."""
+        if transaction in self._own:
+            self._own.discard(transaction)
+            self.settle(transaction)
+
+    # --- `Leaders`, of whom the own set's is this one -------------------------------------------
+
+    def knows(self, replica_set: str) -> bool:
+        return replica_set == self._home or self._leaders.knows(replica_set)
+
+    def send(self, replica_set: str, message: Message) -> None:
+        if replica_set != self._home:
+            self._leaders.send(replica_set, message)
+            return
+        if isinstance(message, Prepare):
+            self._own.add(message.transaction)
+        elif isinstance(message, Forget):
+            self._own.discard(message.transaction)
+            self.settle(message.transaction)
+        self.receive(replica_set, message)
 
     # --- other leaders --------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""Other sets' transactions, as far as they are at this replica set: writes intents, finishes and
-aborts them as their drivers say, and asks drivers that say nothing.
+"""Transactions, mostly other sets', as far as they are prepared at this one: writes intents,
+finishes and aborts them as their drivers say, and asks drivers that say nothing.
 
 Safety rules: an answer leaves once what it says is committed here. Nothing is concluded from
 silence: an intent stays, with its locks, until its driver has said how its transaction ended, or an
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -83,6 +84,8 @@ class Participant:
         self._log = log
         self._home = home
         self._leaders = leaders
+        self.on_aborted: Callable[[TransactionId], None] = lambda _transaction: None
+        """Told when all that was logged of a transaction before its abort has been dealt with."""
         self._looked_ms = 0
         self.waiting: dict[str, int] = {}
         """By driver: how many of its transactions have waited here for `FIRST_ASK_MS` and more."""
@@ -190,6 +193,7 @@ class Participant:
     def _on_aborted(
         self, transaction: TransactionId, _result: Any, error: HadronError | None
     ) -> None:
+        self.on_aborted(transaction)
         if error is not None and self._log.leads:
             _log.error("transaction %s is not aborted at %s: %s", transaction, self._home, error)
 

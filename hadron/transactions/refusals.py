@@ -13,12 +13,7 @@ from hadron.model.errors import (
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.transactions import TransactionId
 from hadron.transactions.held import Transaction
-from hadron.transactions.limits import (
-    HOME_BODY_BYTES,
-    HOME_COMMAND_BYTES,
-    MAX_STATEMENT_COMMAND_BYTES,
-    Limits,
-)
+from hadron.transactions.limits import MAX_STATEMENT_COMMAND_BYTES, Limits
 from hadron.transactions.messages import Statement
 
 
@@ -60,12 +55,12 @@ def too_much(held: Transaction, limits: Limits) -> HadronError:
     )
 
 
-def too_much_at_home(held: Transaction, home: str) -> HadronError:
+def too_many_at(held: Transaction, name: str, limits: Limits) -> HadronError:
     return RequestError(
-        f"transaction {held.id} has commands of {held.home_command_bytes} bytes and batches of "
-        f"{held.home_bytes} for {home}, which drives it and does them in one entry; the limits are "
-        f"{HOME_COMMAND_BYTES} and {HOME_BODY_BYTES}",
-        "let another replica set drive it, or do it in several transactions",
+        f"transaction {held.id} has more than {limits.set_statements} statements at {name}, which "
+        "does them in one entry",
+        "do it in several transactions; records of one stream that are given together share a "
+        "statement",
     )
 
 

@@ -23,12 +23,14 @@ from hadron.model.errors import (
     SequenceError,
 )
 from hadron.model.ids import EMPTY_LOG, Ballot
+from hadron.model.transactions import TransactionId
 from hadron.partition import controller as module
 from hadron.partition import lines
 from hadron.partition.gate import ByteGate
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state import machine
+from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
 from hadron.state.streams import AppendBatch
@@ -60,6 +62,12 @@ class Asked:
         pid = b"p" * 16 if sequence >= 0 else b""
         data = encode_values([b"x"], 1, producer_id=pid, sequence=sequence)
         self.submit(name, AppendBatch.of(stream_id, read_head(data), len(data)), data, **options)
+
+    def decide(self, name: str, number: int, stream_id: int, value: bytes = b"x") -> None:
+        data = encode_values([value], 1)
+        transaction = TransactionId.of(SET, self._stack.controller.ballot, number)
+        append = AppendBatch.of(stream_id, read_head(data), len(data))
+        self.submit(name, Decide(transaction, (), (machine.encode(append),)), data)
 
     async def until(self, *names: str) -> None:
         while not set(names) <= set(self.answers):
@@ -118,6 +126,42 @@ class TestGroupCommit:
         assert [asked.answers[name].base_offset for name in ("good", "next")] == [0, 1]
         assert one.controller.written_lsn == before + 2
         assert await one.rows("SELECT count(*) FROM hadron_stream_batch") == [(2,)]
+
+    async def test_small_decisions_that_wait_are_one_entry(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        before = one.controller.written_lsn
+        asked = Asked(one)
+        for number in range(1, 4):
+            asked.decide(f"tx{number}", number, stream_id)
+        asked.append("between", stream_id, 0)
+        asked.decide("tx4", 4, stream_id)
+        await asked.until("tx1", "tx2", "tx3", "tx4", "between")
+        offsets = [asked.answers[f"tx{n}"].results[0].base_offset for n in range(1, 5)]
+        assert (offsets, asked.answers["between"].base_offset) == ([0, 1, 2, 4], 3)
+        assert {asked.answers[f"tx{n}"].lsn for n in range(1, 4)} == {before + 1}
+        assert one.controller.written_lsn == before + 3
+
+    async def test_one_that_is_refused_hurts_none_of_those_it_waits_with(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        before = one.controller.written_lsn
+        asked = Asked(one)
+        asked.decide("good", 1, stream_id)
+        asked.decide("unknown stream", 2, 99)
+        asked.decide("next", 3, stream_id)
+        await asked.until("good", "unknown stream", "next")
+        assert isinstance(asked.answers["unknown stream"], NotFoundError)
+        offsets = [asked.answers[each].results[0].base_offset for each in ("good", "next")]
+        assert offsets == [0, 1]
+        assert one.controller.written_lsn == before + 2
+
+    async def test_what_is_larger_is_not_gathered(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        before = one.controller.written_lsn
+        asked = Asked(one)
+        for number in range(1, 4):
+            asked.decide(f"tx{number}", number, stream_id, b"x" * 40_000)
+        await asked.until("tx1", "tx2", "tx3")
+        assert one.controller.written_lsn == before + 3
 
     async def test_one_bad_command_does_not_end_the_node(
         self, one: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

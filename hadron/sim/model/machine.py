@@ -31,6 +31,7 @@ from hadron.state.intents import (
     ForgetTransaction,
     WriteIntents,
 )
+from hadron.state.joint_decisions import DecideAppends
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipeline_retries import RetryInstances
@@ -62,6 +63,7 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         AbortTransaction,
         ForgetTransaction,
         Decide,
+        DecideAppends,
         NoteFinished,
         ForgetDecisions,
     ),
@@ -142,7 +144,15 @@ _JOINABLE: Final = (
 )
 """What may be one of several commands of an entry."""
 
-CHANGES_MUCH: Final = (ApplySchema, DeleteObjects, SchemaAdopted, DoTogether, WriteIntents, Decide)
+CHANGES_MUCH: Final = (
+    ApplySchema,
+    DeleteObjects,
+    SchemaAdopted,
+    DoTogether,
+    WriteIntents,
+    Decide,
+    DecideAppends,
+)
 """What the model may refuse half way."""
 
 
@@ -205,6 +215,7 @@ class Model:
             AbortTransaction: self.transactions.abort,
             ForgetTransaction: self.transactions.forget,
             Decide: self.transactions.decide,
+            DecideAppends: self.transactions.decide_appends,
             NoteFinished: self.transactions.note,
             ForgetDecisions: self.transactions.forget_decisions,
         }

@@ -26,6 +26,7 @@ from hadron.state.intents import (
     ForgetTransaction,
     WriteIntents,
 )
+from hadron.state.joint_decisions import DecideAppends
 from hadron.state.machine import Command
 from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.slices import SLICE_ROWS
@@ -70,6 +71,9 @@ class Decision:
     results: list[_Result]
     participants: tuple[Participant, ...]
     finished_ms: int | None
+    id: int
+    total_bytes: int
+    """Of all results up to these."""
     finished: dict[str, list[_Result]] = field(default_factory=dict)
 
 
@@ -94,7 +98,7 @@ class Transactions:
 
     def write(self, entry: Entry, command: WriteIntents) -> tuple[int, int]:
         tx, first, count = command.transaction, command.first_number, len(command.statements)
-        if tx.replica_set == self.replica_set or not count:
+        if not count:
             raise Refused(RequestError)
         part = self.parts.get(tx)
         if part is not None:
@@ -178,7 +182,9 @@ class Transactions:
             raise Known(_decided(self.decisions[tx]))
         names = [each.replica_set for each in command.participants]
         is_own = tx.replica_set == self.replica_set and tx.ballot == entry.ballot
-        if not is_own or len(set(names)) < len(names) or self.replica_set in names:
+        if not is_own or len(set(names)) < len(names):
+            raise Refused(RequestError)
+        if command.statements and self.replica_set in names:
             raise Refused(RequestError)
         if not names and not command.statements:
             raise Refused(RequestError)
@@ -198,11 +204,49 @@ class Transactions:
             at += size_of(each)
         if _DELETED in results:
             raise Refused(RequestError)
-        decision = Decision(
-            entry.lsn, entry.now_ms, results, command.participants, None if names else entry.now_ms
+        return _decided(self._keep(entry, tx, results, command.participants))
+
+    def decide_appends(self, entry: Entry, command: DecideAppends) -> list[dict[str, Any]]:
+        """As a `Decide` of each, whose batches are all in one body."""
+        ids = [
+            TransactionId.of(command.replica_set, command.ballot, number)
+            for number, _ in command.transactions
+        ]
+        if command.replica_set != self.replica_set or command.ballot != entry.ballot:
+            raise Refused(RequestError)
+        if not all(appends for _, appends in command.transactions):
+            raise Refused(RequestError)
+        sizes = [each.size for _, appends in command.transactions for each in appends]
+        for _, appends in command.transactions:
+            for each in appends:
+                self._check(each)
+        if len(set(ids)) < len(ids) or any(tx in self.decisions for tx in ids):
+            raise Refused(RequestError)
+        self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
+        decided, at = [], 0
+        for tx, (_, appends) in zip(ids, command.transactions, strict=True):
+            results = []
+            for each in appends:
+                results.append(self._do(replace(entry, command=each, start=at)))
+                at += each.size
+            decided.append(_decided(self._keep(entry, tx, results, ())))
+        return decided
+
+    def _keep(
+        self,
+        entry: Entry,
+        tx: TransactionId,
+        results: list[_Result],
+        participants: tuple[Participant, ...],
+    ) -> Decision:
+        latest = max(self.decisions.values(), key=lambda each: each.id, default=None)
+        before, total = (latest.id, latest.total_bytes) if latest is not None else (0, 0)
+        total += len(_packed(results)) + 24 * sum(each.statements for each in participants)
+        finished_ms = None if participants else entry.now_ms
+        decision = self.decisions[tx] = Decision(
+            entry.lsn, entry.now_ms, results, participants, finished_ms, before + 1, total
         )
-        self.decisions[tx] = decision
-        return _decided(decision)
+        return decision
 
     def note(self, entry: Entry, command: NoteFinished) -> bool:
         decision = self.decisions.get(command.transaction)
@@ -222,10 +266,17 @@ class Transactions:
         return decision.finished_ms is not None
 
     def forget_decisions(self, _entry: Entry, command: ForgetDecisions) -> dict[str, Any]:
+        latest = max(self.decisions.values(), key=lambda each: each.id, default=None)
         over = [
-            (decision.lsn, tx)
+            (decision.id, tx)
             for tx, decision in self.decisions.items()
-            if decision.finished_ms is not None and decision.finished_ms < command.before_ms
+            if decision.finished_ms is not None
+            and latest is not None
+            and (
+                decision.finished_ms < command.before_ms
+                or latest.id - decision.id >= command.max_rows
+                or latest.total_bytes - decision.total_bytes >= command.max_bytes
+            )
         ]
         result = {"rows": min(len(over), SLICE_ROWS), "bytes": 0, "is_done": True}
         assert len(over) < SLICE_ROWS, "commands by chance make no more"
@@ -372,11 +423,19 @@ class Transactions:
             ],
             "lock": [(*key, *piece) for key, held in self.locks.items() for piece in held],
             "decision": [
-                (d.lsn, *tx[1:], d.decided_ms, d.finished_ms, _packed(d.results))
+                (
+                    d.id,
+                    d.lsn,
+                    *tx[1:],
+                    d.decided_ms,
+                    d.finished_ms,
+                    _packed(d.results),
+                    d.total_bytes,
+                )
                 for tx, d in self.decisions.items()
             ],
             "decision_part": [
-                (d.lsn, at, *each, _packed(done) if done is not None else None)
+                (d.id, at, *each, _packed(done) if done is not None else None)
                 for d in self.decisions.values()
                 for at, each in enumerate(d.participants)
                 for done in [d.finished.get(each.replica_set)]

@@ -28,6 +28,7 @@ from hadron.state.intents import (
     ForgetTransaction,
     WriteIntents,
 )
+from hadron.state.joint_decisions import Appending, DecideAppends
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
@@ -377,7 +378,7 @@ class Commands:
         rng = self._random
         known = self._rows(
             "SELECT d.epoch, d.incarnation, d.number, p.replica_set, p.count"
-            " FROM hadron_decision d LEFT JOIN hadron_decision_part p USING (lsn) ORDER BY lsn"
+            " FROM hadron_decision d LEFT JOIN hadron_decision_part p USING (id) ORDER BY id"
         )
         number = (rng.randint(0, 3) << 20) + len(self._tables.log)
         tx = TransactionId.of(SET, self._tables.ballot, number)
@@ -387,7 +388,9 @@ class Commands:
             epoch, incarnation, number, name, count = rng.choice(known)
             tx = TransactionId(SET, epoch, incarnation, number)
             if rng.random() < 0.3:
-                return ForgetDecisions(self._tables.now_ms - rng.choice((0, 1_000_000)))
+                before_ms = self._tables.now_ms - rng.choice((0, 1_000_000))
+                bounds = rng.choice(((), (rng.randint(0, 9), 1_000), (99, rng.randint(0, 99))))
+                return ForgetDecisions(before_ms, *bounds)
             if name is not None and rng.random() < 0.8:
                 results = (StatementResult(4, 2, 9), DONE, DONE)[: count + (rng.random() < 0.1)]
                 return NoteFinished(tx, name, results)
@@ -395,7 +398,22 @@ class Commands:
             Participant(name, rng.randint(1, 99), rng.randint(1, 2))
             for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))
         )
+        if rng.random() < 0.3:
+            return self._appending(tx)
         return Decide(tx, others, () if others and rng.random() < 0.3 else self._statements())
+
+    def _appending(self, tx: TransactionId) -> DecideAppends:
+        """Some that wait at the same time, as the group commit makes one of them."""
+        rng = self._random
+        first, found = tx.number, []
+        for each in range(rng.randint(1, 3)):
+            number = first + (each if rng.random() < 0.95 else 0)
+            appends = tuple(
+                AppendBatch(self._stream(), rng.randint(1, 3), rng.randint(40, 99), b"", 0, -1)
+                for _ in range(rng.randint(0 if rng.random() < 0.05 else 1, 2))
+            )
+            found.append(Appending(number, appends))
+        return DecideAppends(tx.replica_set, tx.ballot, tuple(found))
 
     # --- groups and pipelines --------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError
+from hadron.model.ids import Ballot
 from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.model.transactions import DELETED, DONE, Participant, StatementResult, TransactionId
 from hadron.state import machine
@@ -26,6 +27,7 @@ from hadron.state.intents import (
     ForgetTransaction,
     WriteIntents,
 )
+from hadron.state.joint_decisions import Appending, DecideAppends
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_retries import RetryInstances
@@ -130,11 +132,15 @@ GOLDEN: list[tuple[Command, str]] = [
         NoteFinished(TX, "us/p1", (StatementResult(40, 3, 1_000_000), DONE, DELETED)),
         "942394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
     ),
-    (ForgetDecisions(1_000_000), "9224ce000f4240"),
+    (ForgetDecisions(1_000_000, 300, 7), "9424ce000f4240cd012c07"),
     (AppendGuarded(3, 1, 90, b"", 0, -1, 17, None), "9b2803015ac40000ff11c0c400ff"),
     (
         AppendGuarded(3, 1, 90, b"\x01" * 16, 300, 5, None, -1, b"\x02" * 8, 77),
         "9b2803015ac41001010101010101010101010101010101cd012c05c0ffc40802020202020202024d",
+    ),
+    (
+        DecideAppends("eu/p0", Ballot(3, 9), (Appending(7, (AppendBatch(3, 1, 90, b"", 0, -1),)),)),
+        "942aa565752f703092030991920791970203015ac40000ff",
     ),
     (
         ClaimProducer(3, "billing-3", 12, b"\x05" * 16),
@@ -160,6 +166,7 @@ def test_the_bytes_of_each_command(command: Command, data: str) -> None:
             FailStages(5, "enrich", (7,), (2,), "too cold"),
             "960805a6656e7269636891079102a8746f6f20636f6c64",
         ),
+        (ForgetDecisions(1_000_000), "9224ce000f4240"),
         (
             LeaderStarted("n1", b"\x07" * 16, (), b"", 1, b"\x09"),
             "9701a26e31c4100707070707070707070707070707070790c40001c40109",
@@ -211,6 +218,7 @@ def test_the_number_comes_first() -> None:
         36,
         40,
         40,
+        42,
         41,
     ]
 

@@ -3,7 +3,7 @@ how long it is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -16,14 +16,17 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
 )
-from hadron.state import decisions, groups, streams
+from hadron.state import decisions, groups, schema, streams
 from hadron.state.decisions import Decide, Decided, ForgetDecisions, NoteFinished
 from hadron.state.events import BatchAppended
 from hadron.state.intents import WriteIntents
+from hadron.state.joint_decisions import DecideAppends
 from hadron.state.machine import Command
+from hadron.state.retention import TrimStream
+from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS, Dropped
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.parted import BALLOT, SET
+from hadron.state.tests.parted import BALLOT, MACHINE, SET
 from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import Transacting, joined, transacting
 from hadron.state.transaction_checks import TransactionsCheck
@@ -145,7 +148,6 @@ def test_a_number_that_no_driver_gives_is_refused(file: Transacting, number: int
     ("others", "message"),
     [
         ((EU, EU), "names a participant twice"),
-        ((Participant(SET, 1, 1),), "names a participant twice, or some/where"),
         (tuple(Participant(f"p{each}", 1, 1) for each in range(257)), "the limit is 256"),
         ((), "has no statement"),
     ],
@@ -155,6 +157,14 @@ def test_participants_are_looked_at(
 ) -> None:
     with pytest.raises(RequestError, match=message):
         decide(file, others=others)
+
+
+def test_the_own_set_is_prepared_or_does_it_in_the_decision(file: Transacting) -> None:
+    """Its results would be one's or the other's."""
+    own = (Participant(SET, 1, 1),)
+    with pytest.raises(RequestError, match="some/where for statements that it has prepared"):
+        decide(file, file.publish(1, "a"), others=own)
+    assert decide(file, others=own).unfinished == own
 
 
 def test_a_decision_is_over_when_all_have_finished(file: Transacting) -> None:
@@ -214,8 +224,8 @@ def test_what_is_finished_is_forgotten_in_time_and_that_is_known(file: Transacti
 
 def test_what_is_forgotten_goes_in_slices(file: Transacting) -> None:
     file.db.executemany(
-        "INSERT INTO hadron_decision VALUES(?, 3, 2, ?, 1, 1, x'90')",
-        [(1_000 + each, each) for each in range(SLICE_ROWS + 1)],
+        "INSERT INTO hadron_decision VALUES(?, ?, 3, 2, ?, 1, 1, x'90', ?)",
+        [(each + 1, 1_000 + each, each, each) for each in range(SLICE_ROWS + 1)],
     )
     assert file.result(ForgetDecisions(5)) == Dropped(SLICE_ROWS)
     assert file.result(ForgetDecisions(5)) == Dropped(1, is_done=True)
@@ -261,3 +271,106 @@ def test_a_verification_goes_on_where_a_slice_has_ended(
         steps += 1
     assert len(report.problems) == 5
     assert steps > 9
+
+
+# --- several that wait at the same time -----------------------------------------------------------
+
+
+def together(*of_each: Sequence[tuple[Command, bytes]], first: int = 7) -> tuple[Command, bytes]:
+    """What the group commit makes of decisions, and its body."""
+    commands = [
+        Decide(T._replace(number=first + at), (), joined(parts)[0])
+        for at, parts in enumerate(of_each)
+    ]
+    gather = MACHINE.gather(commands[0])
+    assert gather is not None
+    assert len({gather.key(each) for each in commands}) == 1
+    return gather.join(commands), b"".join(joined(parts)[1] for parts in of_each)
+
+
+def test_decisions_that_wait_are_one_entry(file: Transacting) -> None:
+    parts = [[file.publish(1, "a")], [file.publish(1, "b"), file.publish(2, "c")]]
+    (command, body), before = together(*parts), file.number
+    decided = file.result(command, body)
+    assert file.number == before + 1
+    assert [[each.base_offset for each in one.results] for one in decided] == [[0], [1, 0]]
+    assert [decisions.find(file.db, T._replace(number=n)) for n in (7, 8)] == list(decided)
+    assert file.read(1) == [parts[0][0][1], parts[1][0][1]]
+    assert file.read(2) == [parts[1][1][1]]
+    told = [each for each in file.events if isinstance(each, BatchAppended)]
+    assert b"".join(bytes(each.data) for each in told) == body, "no reader goes to the disk"
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
+    file.result(TrimStream(file.streams[1], 2))
+    assert file.read(2) == [parts[1][1][1]], "a body stays for as long as a batch of it does"
+    assert file.problems() == []
+
+
+def test_one_that_is_refused_takes_the_others_with_it(file: Transacting) -> None:
+    good, gone = file.publish(1, "a"), file.publish(2, "b")
+    command, body = together([good], [gone])
+    file.result(DeleteObjects(schema.current_index(file.db), (file.streams[2],)))
+    with pytest.raises(NotFoundError):
+        file.result(command, body)
+    assert file.read(1) == []
+    assert decisions.find(file.db, T) is None
+
+
+def test_one_that_was_decided_is_not_decided_again(file: Transacting) -> None:
+    decide(file, file.publish(1, "a"), tx=T._replace(number=8))
+    command, body = together([file.publish(1, "a")], [file.publish(1, "b")])
+    with pytest.raises(RequestError, match=r"of 2 transactions .* 1 were decided before"):
+        file.result(command, body)
+    assert len(file.read(1)) == 1
+    command, body = together([file.publish(1, "c")], [file.publish(1, "d")], first=20)
+    assert isinstance(command, DecideAppends)
+    other = DecideAppends(SET, BALLOT._replace(incarnation=1), command.transactions)
+    with pytest.raises(RequestError, match="is not driven by the leadership"):
+        file.result(other, body)
+
+
+@pytest.mark.parametrize("what", ["participants", "ack", "many"])
+def test_what_does_more_than_append_is_an_entry_of_its_own(file: Transacting, what: str) -> None:
+    publish = file.publish(1, "a")
+    parts: list[tuple[Command, bytes]] = [publish] * (9 if what == "many" else 1)
+    if what == "ack":
+        parts.append(file.ack(1))
+    command = Decide(T, (EU,) if what == "participants" else (), joined(parts)[0])
+    gather = MACHINE.gather(command)
+    assert gather is not None
+    assert gather.key(command) is None
+
+
+# --- how many are kept ----------------------------------------------------------------------------
+
+
+def test_of_too_many_decisions_the_oldest_are_forgotten_first(file: Transacting) -> None:
+    decide(file, tx=T._replace(number=1), others=(EU,))
+    for number in range(2, 8):
+        decide(file, file.publish(1, "a"), tx=T._replace(number=number))
+    assert file.run(ForgetDecisions(0, max_rows=7)).command is None
+    assert file.result(ForgetDecisions(0, max_rows=4)) == Dropped(2, is_done=True)
+    kept = [n for n in range(1, 8) if decisions.find(file.db, T._replace(number=n)) is not None]
+    assert kept == [1, 4, 5, 6, 7], "what others have to finish stays, however old"
+    assert decisions.is_forgotten(file.db, T._replace(number=3))
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
+
+
+def test_what_large_decisions_came_to_is_bounded(file: Transacting) -> None:
+    for number in range(2, 6):
+        decide(file, *[file.publish(1, "a")] * 50, tx=T._replace(number=number))
+    rows = file.db.execute("SELECT length(results) FROM hadron_decision ORDER BY id")
+    *_, third, fourth = (size for (size,) in rows)
+    assert file.run(ForgetDecisions(0, max_bytes=4 * fourth)).command is None
+    assert file.result(ForgetDecisions(0, max_bytes=third + fourth)).rows == 2
+    assert decisions.find(file.db, T._replace(number=4)) is not None
+
+
+def test_forgetting_too_many_goes_in_slices(file: Transacting) -> None:
+    file.db.executemany(
+        "INSERT INTO hadron_decision VALUES(?, ?, 3, 2, ?, 1, 1, x'90', ?)",
+        [(each + 1, 1_000 + each, each, each) for each in range(SLICE_ROWS + 5)],
+    )
+    assert file.result(ForgetDecisions(0, max_rows=2)) == Dropped(SLICE_ROWS)
+    assert file.result(ForgetDecisions(0, max_rows=2)) == Dropped(3, is_done=True)

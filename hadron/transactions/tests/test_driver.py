@@ -26,10 +26,13 @@ from hadron.model.errors import (
 from hadron.model.transactions import DONE, TransactionId
 from hadron.serving.tests.stack import SET as STACK_SET
 from hadron.serving.tests.stack import leading
+from hadron.state.locks import deliveries
 from hadron.state.machine import encode
 from hadron.state.streams import AppendBatch
+from hadron.transactions.claims import HOME
 from hadron.transactions.driver import KEPT_MS, Outcome, State
 from hadron.transactions.held import Shown
+from hadron.transactions.limits import Limits
 from hadron.transactions.messages import (
     Abort,
     Add,
@@ -46,6 +49,7 @@ from hadron.transactions.messages import (
     Message,
     Prepare,
     Prepared,
+    Rollback,
     RolledBack,
     Statement,
     Told,
@@ -53,7 +57,7 @@ from hadron.transactions.messages import (
 from hadron.transactions.part import Transactions
 from hadron.transactions.participant import is_due
 from hadron.transactions.ports import Log
-from hadron.transactions.tests.world import Leader, World, acknowledging, driven, publishing
+from hadron.transactions.tests.world import GROUP, Leader, World, acknowledging, driven, publishing
 
 
 class Client:
@@ -181,6 +185,70 @@ async def test_the_next_leader_finishes_what_was_decided(
     assert known.state is State.COMMITTED
     assert {*known.results} == {"p0", "p1"}
     assert len(it.sets["p1"].values()) == len(it.sets["p0"].values()) == 1
+
+
+@pytest.fixture
+async def small(autojump_clock: MockClock) -> AsyncIterator[World]:
+    """Sets whose deciding entries have room for one statement."""
+    async with trio.open_nursery() as nursery:
+        made = World(1, nursery, limits=Limits(home_statements=1))
+        await trio.sleep(0.1)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_too_much_for_the_decision_is_prepared_at_its_own_set(
+    small: World, autojump_clock: MockClock
+) -> None:
+    client = Client(small.leader("p0"))
+    one = client.id()
+    statements = [publishing("p0", "a"), acknowledging("p0", 5), publishing("p1", "b")]
+    client.caller.receive(Commit(one, 0, statements))
+    answer = await client.next()
+    assert isinstance(answer, Committed)
+    assert {name: len(results) for name, results in answer.results.items()} == {"p0": 2, "p1": 1}
+    await until(lambda: nothing_is_left(small))
+    assert small.sets["p0"].acknowledged() == {5}
+    assert len(small.sets["p0"].values()) == len(small.sets["p1"].values()) == 1
+    assert await outcome(small, one) == Outcome(State.COMMITTED, answer.results)
+    assert not small.leader("p0").part.claims
+    assert not small.leader("p0").part._own
+
+
+async def test_what_a_leader_has_prepared_at_its_own_set_the_next_one_ends(
+    small: World, autojump_clock: MockClock
+) -> None:
+    client = Client(small.leader("p0"))
+    decided, undecided = client.id(0), client.id(1)
+    drops(small, Finish, Asked)
+    client.caller.receive(Commit(decided, 0, [publishing(n, "a") for n in ("p1", "p0", "p0")]))
+    client.caller.receive(Add(undecided, 0, [acknowledging("p0", 5), publishing("p0", "b")]))
+    await trio.sleep(0.2)
+    small.sets["p0"].fail(small.chance, crashes=True)
+    small.sets["p0"].take_over(small.chance)
+    small.on_message = lambda *_: True
+    await until(lambda: nothing_is_left(small))
+    assert (await outcome(small, decided)).state is State.COMMITTED
+    assert (await outcome(small, undecided)).state is State.ABORTED
+    assert len(small.sets["p0"].values()) == 2
+    assert small.sets["p0"].acknowledged() == set()
+
+
+async def test_a_rollback_frees_what_was_prepared_at_the_own_set(
+    small: World, autojump_clock: MockClock
+) -> None:
+    """Once it is gone from the log, which refuses others until then."""
+    part = small.leader("p0").part
+    client = Client(small.leader("p0"))
+    one, lock = client.id(), deliveries(GROUP, ((5, 5),))
+    part.claims.claim((one, HOME), [lock])
+    client.caller.receive(Add(one, 0, [acknowledging("p0", 5), publishing("p0", "b")]))
+    client.caller.receive(Rollback(one))
+    assert isinstance(await client.next(), RolledBack)
+    assert len(part.claims) == 1, "its intents are on their way into the log"
+    await until(lambda: nothing_is_left(small))
+    await until(lambda: not part.claims)
+    assert not part._own
 
 
 async def test_a_leader_that_is_deposed_does_not_say_aborted(

@@ -229,17 +229,43 @@ def test_statements_stream_in_while_intents_are_written() -> None:
     assert driving.machine.held_bytes == 0
 
 
-def test_what_the_deciding_entry_has_no_room_for_is_refused() -> None:
-    driving = Driving()
+@pytest.mark.parametrize(
+    ("limit", "body"),
+    [("home_bytes", bytes(9)), ("home_command_bytes", b""), ("home_statements", b"")],
+)
+def test_what_the_deciding_entry_has_no_room_for_is_prepared_at_home(
+    limit: str, body: bytes
+) -> None:
+    """All of it, in order: the own set takes part like any other."""
+    most = {"home_bytes": 20, "home_command_bytes": 2, "home_statements": 2}[limit]
+    driving = Driving(**{limit: most})
     one = driving.id()
-    driving.say(Add(one, 0, [Statement("home", b"", bytes(1 << 20))] * 2))
-    driving.say(Add(one, 2, [Statement("p1", b"", bytes(1 << 20))] * 4))
-    assert not driving.take(Reply)
-    driving.said.clear()
-    driving.say(Add(one, 6, [Statement("home", b"", b"x")]))
-    error = driving.refusal()
-    assert "batches of 2097153 for home" in str(error)
-    assert "let another replica set drive it" in str(error)
+    made = [Statement("home", b"%d" % n, body) for n in range(4)]
+    driving.say(Add(one, 0, made[:2]))
+    assert not driving.said
+    driving.say(Commit(one, 2, made[2:]))
+    (send,) = driving.take(Send)
+    assert send.replica_set == "home"
+    assert isinstance(send.message, Prepare)
+    assert send.message.statements == (b"0", b"1", b"2", b"3")
+    driving.hear("home", Prepared(one, 0, 70))
+    (decision,) = driving.take(LogDecision)
+    assert decision.participants == (Participant("home", 70, 4),)
+    assert decision.statements == ()
+    driving.step(Decided(one, ()))
+    assert driving.take(Send) == [Send("home", Finish(one, 70, 4))]
+    driving.hear("home", Finished(one, (DONE,) * 4))
+    assert driving.take(Reply) == [Reply(1, Committed(one, {"home": (DONE,) * 4}))]
+    assert driving.machine.held_bytes == 0
+
+
+def test_of_one_replica_set_there_is_a_limit_of_statements() -> None:
+    for name in ("home", "p1"):
+        driving = Driving(set_statements=3, home_statements=2)
+        driving.say(Add(driving.id(), 0, at(name) * 3))
+        driving.said.clear()
+        driving.say(Add(driving.id(), 3, at(name)))
+        assert f"more than 3 statements at {name}" in str(driving.refusal())
 
 
 # --- what is late, doubled or not this one's ------------------------------------------------------

@@ -58,6 +58,38 @@ async def values(client: Client, stream: str) -> list[bytes]:
     return found[1:] if stream in ("eu", "us") else found
 
 
+async def test_fifty_megabytes_on_one_replica_set(tmp_path: Path) -> None:
+    """Far more than one entry has: it is prepared there, and shows up at once."""
+    many = [b"%6d" % number + bytes(100_000) for number in range(500)]
+    async with running_cluster(tmp_path, {EU: 1}) as cluster, cluster.client() as client:
+        await client.create_stream("eu", partitions=[EU])
+        async with client.transaction() as tx:
+            published = await tx.publish_many("eu", many)
+            assert not [record async for record in client.read("eu")]
+        (receipt,) = published.receipts[:1]
+        assert (receipt.base_offset, sum(each.count for each in published.receipts)) == (0, 500)
+        found = [record.value[:6] async for record in client.read("eu")]
+        assert found == [value[:6] for value in many]
+        assert tx.id is not None
+        known = await client.outcome(tx.id)
+        assert known.state == "committed"
+        await until_over(client)
+
+
+async def test_100_000_records_published_one_by_one(tmp_path: Path) -> None:
+    """They share statements, of which a replica set takes ten thousand."""
+    async with running_cluster(tmp_path, {EU: 1}) as cluster, cluster.client() as client:
+        for name in ("eu", "in"):
+            await client.create_stream(name, partitions=[EU])
+        async with client.transaction() as tx:
+            for number in range(50_000):
+                await tx.publish("eu", b"%d" % number)
+                await tx.publish("in", b"%d" % number)
+        for name in ("eu", "in"):
+            found = [record.value async for record in client.read(name)]
+            assert found == [b"%d" % number for number in range(50_000)]
+
+
 async def test_all_of_it_is_where_the_receipts_say(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
         await declare(client)

@@ -1,0 +1,137 @@
+"""Decisions that wait at the same time, as one entry: of transactions that publish to the driver's
+own set and do nothing else.
+
+Such a transaction is a few rows; an entry of its own, with its body and its hashes, would cost more
+than they do. What only appends is refused for no other's sake and sees nothing of it, so each of
+them is as if it stood alone. Safety rule: all of an entry is done, or none; who is refused takes
+the others with it, and then each is tried by itself (`partition.group_commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from hadron.model.errors import RequestError
+from hadron.model.ids import Ballot
+from hadron.model.transactions import MAX_NUMBER, StatementResult, TransactionId
+from hadron.state import bodies, decisions
+from hadron.state.appends import Append, append_all
+from hadron.state.bodies import Place
+from hadron.state.decisions import Decide, Decided
+from hadron.state.machine import BatchShape, Command, Context, Feature, Gather, number_of
+from hadron.state.streams import AppendBatch
+
+MAX_STATEMENTS: Final = 8
+"""Of one that is joined by others: what does more is worth an entry."""
+
+_APPEND: Final = AppendBatch.__struct_config__.tag
+
+_decode = msgspec.msgpack.Decoder(AppendBatch).decode
+
+
+class Appending(NamedTuple):
+    """A transaction, by its number, and what it appends."""
+
+    number: int
+    appends: tuple[AppendBatch, ...]
+
+
+class DecideAppends(Command, frozen=True, array_like=True, tag=42):
+    """As a `Decide` for each of these transactions, one after the other. The entry's body is their
+    batches, in order. Returns a `Decided` for each.
+
+    Attributes:
+        replica_set, ballot: of the ids of all of them.
+    """
+
+    replica_set: str
+    ballot: Ballot
+    transactions: tuple[Appending, ...]
+
+    @property
+    def batches(self) -> tuple[BatchShape, ...]:
+        return tuple(
+            [
+                BatchShape(append.count, append.size)
+                for each in self.transactions
+                for append in each.appends
+            ]
+        )
+
+
+def apply_decide_appends(context: Context, command: DecideAppends) -> tuple[Decided, ...]:
+    """Raises what a `Decide` does, and `RequestError` when one was decided before."""
+    decisions.check_driven_here(
+        context, TransactionId.of(command.replica_set, command.ballot, 0), command.ballot
+    )
+    appends = [append for each in command.transactions for append in each.appends]
+    _check(context, command, appends)
+    batches: list[Append] = []
+    start = 0
+    for append in appends:
+        place = Place(context.lsn, start)
+        batches.append(Append(append.stream_id, append.count, append.size, place))
+        start += append.size
+    bodies.count(context, start, batches=len(batches))
+    bases = iter(append_all(context, batches))
+    now_ms, lsn = context.now_ms, context.lsn
+    decided: list[Decided] = []
+    for number, own in command.transactions:
+        results = tuple([StatementResult(next(bases), each.count, now_ms) for each in own])
+        transaction = TransactionId.of(command.replica_set, command.ballot, number)
+        decided.append(Decided(transaction, lsn, now_ms, results, {}, ()))
+    decisions.keep_all(context, decided)
+    return tuple(decided)
+
+
+def _check(context: Context, command: DecideAppends, appends: Sequence[AppendBatch]) -> None:
+    """What is so of one batch for a stream is so of all."""
+    for number, own in command.transactions:
+        if not 0 <= number <= MAX_NUMBER or not own:
+            raise RequestError(f"transaction {number} of {command.replica_set} appends nothing")
+    known: set[int] = set()
+    for each in appends:
+        if each.stream_id not in known or each.producer_id:
+            context.machine.statement(each).check(context, each)
+            known.add(each.stream_id)
+
+
+# --- those that wait ----------------------------------------------------------------------------
+
+
+def _key(command: Decide) -> Any:
+    statements = command.statements
+    if (
+        command.participants
+        or not 0 < len(statements) <= MAX_STATEMENTS
+        or not 0 <= command.transaction.number <= MAX_NUMBER
+    ):
+        return None
+    for each in statements:
+        if number_of(each) != _APPEND:
+            return None
+    return command.transaction[:3]
+
+
+def _join(commands: Sequence[Decide]) -> DecideAppends:
+    first = commands[0].transaction
+    return DecideAppends(
+        first.replica_set,
+        first.ballot,
+        tuple(
+            [
+                Appending(each.transaction.number, tuple(map(_decode, each.statements)))
+                for each in commands
+            ]
+        ),
+    )
+
+
+FEATURE: Final = Feature(
+    name="joint decisions",
+    commands={DecideAppends: apply_decide_appends},
+    gathers={Decide: Gather(key=_key, join=_join)},
+)
