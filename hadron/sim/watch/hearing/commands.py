@@ -36,7 +36,14 @@ class HearsCommands:
                 {"submit": self.submits, "_on_persisted": self.writes, "_release": self.releases},
             ),
             (Observers, {"tell": self.tells}),
-            (GroupCommitter, {"_run": self.judges, "prepare": self.prepares}),
+            (
+                GroupCommitter,
+                {
+                    "_run": self.judges,
+                    "_run_as_one": self.judges_together,
+                    "prepare": self.prepares,
+                },
+            ),
             (VisibleStreams, {"__init__": self.makes_visible, "_advance": self.advances}),
             (MemberSession, {"deliver": self.delivers}),
             (LoggedLedger, {"acknowledge": self.acknowledges, "confirm": self.confirms}),
@@ -66,13 +73,31 @@ class HearsCommands:
             *others: Any,
         ) -> None:
             original(writer, connection, submission, *others)
-            if isinstance(submission.done, Told):
-                submission.done.lsn = writer._log.head.lsn
-                submission.done.is_logged = submission.logged
-            for event in submission.events:
-                self._lsns[id(event)] = (event, submission.lsn)
+            self._judged(submission, writer._log.head.lsn)
 
         return run
+
+    def judges_together(self, original: Any) -> Any:
+        def run(
+            writer: GroupCommitter,
+            connection: apsw.Connection,
+            together: Sequence[Submission],
+            *others: Any,
+        ) -> bool:
+            is_logged: bool = original(writer, connection, together, *others)
+            if is_logged:
+                for submission in together:
+                    self._judged(submission, writer._log.head.lsn)
+            return is_logged
+
+        return run
+
+    def _judged(self, submission: Submission, head_lsn: int) -> None:
+        if isinstance(submission.done, Told):
+            submission.done.lsn = head_lsn
+            submission.done.is_logged = submission.logged
+        for event in submission.events:
+            self._lsns[id(event)] = (event, submission.lsn)
 
     def prepares(self, original: Any) -> Any:
         def prepare(writer: GroupCommitter, *given: Any) -> GroupCommit:
