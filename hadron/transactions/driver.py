@@ -59,8 +59,10 @@ _PAGE: Final = 1_000
 KEPT_MS: Final = 24 * 3_600_000
 """Outcomes are known for so long after all have finished (PROTOCOL E3)."""
 
-_FORGET_PERIOD_S: Final = 5.0
-"""What nobody may ask for any more, or is too much, is looked for so often."""
+_FORGET_PERIOD_S: Final = 60.0
+_FORGET_AFTER: Final = 20_000
+"""What nobody may ask for any more, or is too much, is looked for so often, and after so many
+decisions."""
 
 
 class State(enum.Enum):
@@ -106,6 +108,9 @@ class Driver:
         self._working = False
         self._asked: dict[str, dict[TransactionId, None]] = {}
         """By replica set that is being answered: what it has asked about meanwhile."""
+        self._decided = 0
+        """Since outcomes were last forgotten."""
+        self._decided_many = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._alarm = trio.Event()
         self._alarm_at = float("inf")
@@ -168,6 +173,9 @@ class Driver:
         self, transaction: TransactionId, result: Any, error: HadronError | None
     ) -> None:
         if error is None:
+            self._decided += 1
+            if self._decided == _FORGET_AFTER:
+                self._decided_many.set()
             self.step(Decided(transaction, result.results))
         elif self._log.leads:
             self.step(DecisionRefused(transaction, error))
@@ -231,7 +239,9 @@ class Driver:
             )
             dropped: Dropped = await self._log.execute(command)
             if dropped.is_done:
-                await trio.sleep(_FORGET_PERIOD_S)
+                self._decided, self._decided_many = 0, trio.Event()
+                with trio.move_on_after(_FORGET_PERIOD_S):
+                    await self._decided_many.wait()
 
     # --- outcomes -------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from hadron.serving.tests.stack import leading
 from hadron.state.locks import deliveries
 from hadron.state.machine import encode
 from hadron.state.streams import AppendBatch
+from hadron.transactions import driver
 from hadron.transactions.claims import HOME
 from hadron.transactions.driver import KEPT_MS, Outcome, State
 from hadron.transactions.held import Shown
@@ -249,6 +250,23 @@ async def test_a_rollback_frees_what_was_prepared_at_the_own_set(
     await until(lambda: nothing_is_left(small))
     await until(lambda: not part.claims)
     assert not part._own
+
+
+async def test_of_too_many_outcomes_the_oldest_are_forgotten_at_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_FORGET_AFTER", 5)
+    async with trio.open_nursery() as nursery:
+        world = World(1, nursery, limits=Limits(decisions=3))
+        await trio.sleep(0.1)
+        client = Client(world.leader("p0"))
+        for number in range(5):
+            client.caller.receive(Commit(client.id(number), 0, [publishing("p0", "a")]))
+            assert isinstance(await client.next(), Committed)
+        await trio.sleep(1.0)
+        states = [(await outcome(world, client.id(number))).state for number in range(5)]
+        assert states == [State.FORGOTTEN] * 2 + [State.COMMITTED] * 3
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_leader_that_is_deposed_does_not_say_aborted(
