@@ -226,8 +226,10 @@ def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
     forgotten, `NotFoundError` when the stream has no partition here, and `RequestError` when there
     are too many names."""
     db, stream_id, producer_id = context.db, command.stream_id, producer_id_of(command.name)
-    here = db.execute(f"SELECT 1 FROM {_STREAM_PARTITION} WHERE stream_id = ?", (stream_id,))
-    if here.fetchone() is None:
+    # What raises below is kept until it may be told: it must keep no cursor with it, for no
+    # checkpoint is made while one is open.
+    here = f"SELECT 1 FROM {_STREAM_PARTITION} WHERE stream_id = ?"
+    if db.execute(here, (stream_id,)).fetchone() is None:
         raise NotFoundError(f"{label_of(db, stream_id)} has no partition {context.place}")
     row = db.execute(_GET_NAME, (stream_id, producer_id)).fetchone()
     claim, token, last_sequence, _ = row or (NO_CLAIM, b"", NO_SEQUENCE, "")

@@ -84,6 +84,18 @@ def test_a_claim_that_comes_late_shuts_nobody_out(tables: Replicated) -> None:
     assert tables.submit(batch(second.claim, 0)).base_offset == 0
 
 
+def test_a_refused_claim_keeps_no_statement_open(tables: Replicated) -> None:
+    """Who asked is told once all before it is committed, and checkpoints are made until then: one
+    was refused by SQLite, as "database table is locked", and the node ended itself."""
+    first = claim(tables, b"t1")
+    with pytest.raises(ProducerFencedError) as refusal:
+        claim(tables, b"t0", after=NO_CLAIM)
+    assert first.claim != NO_CLAIM
+    # This, too, only works while no statement is open.
+    tables.db.execute("VACUUM")
+    assert refusal.value.__traceback__ is not None
+
+
 def test_what_its_program_has_numbered_outlives_it(tables: Replicated) -> None:
     first = claim(tables, b"t1")
     tables.submit(numbered(first.claim, 0, 17, 3))
