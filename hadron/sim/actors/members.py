@@ -130,7 +130,7 @@ class MemberActor(ClientActor):
 
     async def _take_batch(self, subscription: Subscription) -> None:
         batch = await anext(subscription.batches())
-        for run in _runs([(record.offset, text(record.value)) for record in batch.records]):
+        for run in runs([(record.offset, text(record.value)) for record in batch.records]):
             self._given(batch, run[0][0], [value for _, value in run])
         await self._take(batch, [(record.offset, text(record.value)) for record in batch.records])
 
@@ -198,7 +198,7 @@ class MemberActor(ClientActor):
     def _settle(
         self, how: Literal["ack", "nack"], given: Delivery | DeliveryBatch, offsets: list[int]
     ) -> Settle:
-        ranges = [(run[0][0], run[-1][0]) for run in _runs([(x, "") for x in offsets])]
+        ranges = [(run[0][0], run[-1][0]) for run in runs([(x, "") for x in offsets])]
         return self._dealings.settle(how, given.partition, ranges)
 
 
@@ -264,7 +264,7 @@ class DrainingMember(MemberActor):
         return "ack"
 
 
-def _runs(records: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+def runs(records: list[tuple[int, str]]) -> list[list[tuple[int, str]]]:
     """Parts of consecutive offsets; a batch may leave some out that others have dealt with."""
     runs: list[list[tuple[int, str]]] = []
     for record in records:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from hadron.model.kinds import spec_from_json
 from hadron.model.schema import Retention, StreamSpec
 from hadron.sim.checks.tables import appended
+from hadron.sim.evidence.done import Doings, has_own_batches
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.state.features import MACHINE
@@ -120,13 +121,21 @@ def _logged(node: NodeFile, stream_id: int) -> tuple[deque[_Logged], list[tuple[
     """A stream's batches in a node's log, and (lsn, time, first offset) of what drops them."""
     batches: deque[_Logged] = deque()
     trims = []
+    doings = Doings()
     for lsn, row in node.log.items():
         if lsn > node.applied_lsn:
             break
         command = MACHINE.decode(row.command)
         if isinstance(command, TrimStream) and command.stream_id == stream_id:
             trims.append((lsn, row.now_ms, command.first_offset))
-        for its_stream, *batch in appended(command, row.body):
+        done = doings.of(command)
+        if done is None:
+            # What it has finished was prepared by entries that are trimmed: begin behind it.
+            batches.clear()
+            trims.clear()
+            continue
+        body = row.body if has_own_batches(command) else None
+        for its_stream, *batch in appended(done, body):
             if its_stream == stream_id:
                 batches.append(_Logged(lsn, row.now_ms, *batch))
     return batches, trims

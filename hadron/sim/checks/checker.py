@@ -4,7 +4,8 @@ Pure. Each check is a function from `Evidence` to violations, in a module by wha
 `logs` (acknowledged records and the log), `tables` (what the log makes), `reads`
 (what readers were shown), `groups` (consumer groups), `letters` (what became of records
 that nobody could use), `bounds` (time and retention), `pipelines` (instances and their
-outputs). A history in which nothing was acknowledged proves nothing.
+outputs), `transactions` (all or nothing, and once). A history in which nothing was
+acknowledged proves nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 
-from hadron.sim.checks import bounds, groups, letters, logs, pipelines, reads, tables
+from hadron.sim.checks import bounds, groups, letters, logs, pipelines, reads, tables, transactions
 from hadron.sim.evidence.evidence import SECOND, Evidence, Rules, Violation
 from hadron.sim.evidence.history import Deliver, History, Publish, Read, Settle
 from hadron.sim.evidence.node_files import NodeFile
@@ -108,6 +109,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *letters.CHECKS,
     *bounds.CHECKS,
     *pipelines.CHECKS,
+    *transactions.CHECKS,
     progress,
     no_unprovoked_stop,
     nothing_is_owed,

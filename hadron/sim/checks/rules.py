@@ -166,9 +166,27 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "D5 conditions": (
         "condition-of-a-record-that-was-logged",
         "refusal-by-an-uncommitted-record",
+        "conditions_hold",
         "M streams",
     ),
-    "D6 names of producers": ("zombie-of-a-named-producer", "claim-that-comes-late", "M streams"),
+    "D6 names of producers": (
+        "zombie-of-a-named-producer",
+        "claim-that-comes-late",
+        "names_are_one_producers",
+        "M streams",
+    ),
+    "E1 transactions: one entry decides": (
+        "E1 what is decided is aborted nowhere",
+        "E1 what is called aborted is never decided",
+        "transactions_are_whole",
+        "M streams",
+    ),
+    "E2 prepared, finished or aborted, and each once": (
+        "E2 what is finished is decided",
+        "transactions_are_whole",
+        "inputs_have_one_output",
+        "M streams",
+    ),
     "E3 pipelines: once per trigger and stage": (
         "one_instance_per_trigger",
         "one_output_per_stage",
@@ -181,6 +199,17 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 a live instance has a stage that may run",
         "M pipelines",
     ),
+    "E4 kept until the driver has said how it ended": (
+        "nothing_is_owed",
+        "transactions_end",
+        "intents_are_not_read",
+    ),
+    "E6 decided once all is durable": (
+        "E6 what is decided is durable where it was prepared",
+        "E6 committed is said once it is for good",
+        "E6 what is not noted is not forgotten",
+    ),
+    "E7 claimed before it is logged": ("E7 what a transaction takes is delivered to nobody",),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
 }
 """By rule: the names of what sees it."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from hadron.model.batch import producer_id_of, read_head, split_batches
 from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
+from hadron.sim.evidence.done import Doings, has_own_batches
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.history import Apply
 from hadron.sim.evidence.labels import plain
 from hadron.sim.evidence.node_files import NodeFile
-from hadron.sim.model.machine import batch_of, parts_of
+from hadron.sim.model.machine import batch_of
 from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_changes import DeleteGroup, ResetGroup
@@ -124,14 +125,16 @@ class _Model:
         self._groups_of: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
         self._parts: list[SchemaAdopted] = []
+        self._doings = Doings()
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
         self.now_ms = now_ms
-        for stream_id, count, _ in appended(command, body):
+        done = self._doings.of(command) or []
+        for stream_id, count, _ in appended(done, body if has_own_batches(command) else None):
             base = self._next.get(stream_id, 0)
             self._next[stream_id] = base + count
             self.batches.setdefault(lsn, []).append((stream_id, base, count))
-        for each in parts_of(command):
+        for each in done:
             self._apply(lsn, now_ms, each)
 
     def _apply(self, lsn: int, now_ms: int, command: Command) -> None:
@@ -190,9 +193,10 @@ class _Model:
             self.groups[group_id].update(range(first, last + 1))
 
 
-def appended(command: Command, body: bytes | None) -> list[tuple[int, int, int]]:
-    """(stream id, records, bytes) of each batch that an entry appends."""
-    said = [batch for each in parts_of(command) if (batch := batch_of(each)) is not None]
+def appended(done: Sequence[Command], body: bytes | None) -> list[tuple[int, int, int]]:
+    """(stream id, records, bytes) of each batch that an entry appends, which does these; `body` is
+    of its own batches."""
+    said = [batch for each in done if (batch := batch_of(each)) is not None]
     if body is None or not said:
         return said
     # As many records as the bytes have, whatever the command says.

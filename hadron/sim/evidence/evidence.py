@@ -105,6 +105,7 @@ class Contents:
     next_offset: int = 0
     values: dict[int, str] = field(default_factory=dict)
     lsns: dict[int, int] = field(default_factory=dict)
+    """Of the entries that have appended them, or, once those are trimmed, that have their bytes."""
 
 
 class Evidence:
@@ -190,7 +191,9 @@ class Evidence:
                 contents.next_offset = max(contents.next_offset, batch.base_offset + batch.count)
                 for index, value in enumerate(self.values_of(reference, batch)):
                     contents.values[batch.base_offset + index] = value
-                    contents.lsns[batch.base_offset + index] = batch.lsn
+                    is_trimmed = batch.lsn < reference.first_lsn
+                    lsn = batch.bytes_of if is_trimmed else batch.lsn
+                    contents.lsns[batch.base_offset + index] = lsn
         return found
 
     def contents(self, stream: str) -> Contents:

@@ -108,6 +108,25 @@ class Settle(Operation, tag="settle", kw_only=True):
     how: Literal["ack", "nack", "complete"] = "ack"
 
 
+class Transact(Operation, tag="transact", kw_only=True):
+    """Records and acknowledgements that are done together or not at all. What it publishes is noted
+    as a `Publish` for each record too, and what it acknowledges as a `Settle`.
+
+    Attributes:
+        transaction: its id; "" while nothing was sent.
+        values: what it publishes.
+        acks: what it acknowledges, as (stream, partition, group, first and last offset).
+        asked: when its client wanted it committed; 0: it did not, so far.
+        told: what its client, or anybody who asked later, was told: "committed", "rolled back".
+    """
+
+    transaction: str = ""
+    values: list[str] = []
+    acks: list[tuple[str, str, str, int, int]] = []
+    asked: int = 0
+    told: list[str] = []
+
+
 class Apply(Operation, tag="apply", kw_only=True):
     """Schema objects were declared, or deleted, as (kind, name).
 
@@ -259,7 +278,7 @@ another's, above the watermark. retention: the stream `subject` may have other l
 `detail` milliseconds and bytes."""
 
 Notes = Serve | Join | Assign | Leave | GaveBack | Stuck
-Entry = Publish | Read | Deliver | Settle | Apply | Regroup | Event | Notes
+Entry = Publish | Read | Deliver | Settle | Transact | Apply | Regroup | Event | Notes
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation
 
 _encode = msgspec.json.Encoder().encode
@@ -371,6 +390,9 @@ class History:
             )
         )
 
+    def transact(self, client: str) -> Transact:
+        return self._begin(Transact(client=client, began=self.tick()))
+
     def apply(
         self, client: str, objects: Iterable[tuple[str, str]], *, deletes: bool = False
     ) -> Apply:
@@ -411,7 +433,7 @@ class History:
         self.entries.append(Event(at=at or now, kind=kind, subject=subject, detail=detail))
 
     def _begin(self, operation: O) -> O:
-        assert isinstance(operation, Publish | Read | Deliver | Settle | Apply | Regroup)
+        assert isinstance(operation, Publish | Read | Deliver | Settle | Transact | Apply | Regroup)
         self.entries.append(operation)
         return operation
 

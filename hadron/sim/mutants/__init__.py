@@ -2,12 +2,20 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions
+replication, visibility, storage, state, groups, regions, transactions
              the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
 
-from hadron.sim.mutants import groups, regions, replication, state, storage, visibility
+from hadron.sim.mutants import (
+    groups,
+    regions,
+    replication,
+    state,
+    storage,
+    transactions,
+    visibility,
+)
 from hadron.sim.mutants.mutant import MUTANTS, Mutant
 from hadron.sim.mutants.seams import SeamError, patched
 
@@ -21,5 +29,6 @@ __all__ = [
     "replication",
     "state",
     "storage",
+    "transactions",
     "visibility",
 ]

@@ -7,14 +7,16 @@ they fill disks, and show what has long been dropped.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import apsw
 import trio
 
 from hadron.model.schema import Retention, StreamSpec
+from hadron.serving.leading import Leading
 from hadron.sim.world.replica_set import World
+from hadron.transactions.part import Transactions
 
 _SETTLED_S: Final = 20.0
 """Simulated seconds within which nodes at rest have paid."""
@@ -28,6 +30,30 @@ _LEFT: Final = (
     " WHERE stream_id NOT IN (SELECT id FROM hadron_schema_object)"
     " AND stream_id NOT IN (SELECT id FROM hadron_dropped)"
 )
+
+
+_UNDONE: Final = {
+    "transactions that others drive": "SELECT group_concat(replica_set || '/' || epoch || '.' ||"
+    " incarnation || '/' || number) FROM hadron_participation",
+    "intents, by their entries": "SELECT group_concat(lsn) FROM hadron_intent",
+    "locks, by their transactions' entries": "SELECT group_concat(prepared_lsn) FROM hadron_lock",
+    "decisions that not all have finished, by their entries": "SELECT group_concat(lsn)"
+    " FROM hadron_decision WHERE finished_ms IS NULL",
+}
+"""E4: nobody is left who would end these."""
+
+
+def _undone(leading: Leading, select: Callable[[str], Any]) -> Iterator[str]:
+    """What transactions have left at a leader."""
+    for what, query in _UNDONE.items():
+        if left := select(query):
+            yield f"an end to {what}: {left}"
+    transactions = leading.part(Transactions)
+    machine = transactions.driver.machine
+    if held := ", ".join(str(each.transaction) for each in machine.shown(0.0)):
+        yield f"an end to what it drives: {held}"
+    if machine.held_bytes or len(transactions.claims):
+        yield f"{machine.held_bytes} bytes and {len(transactions.claims)} claims of nobody"
 
 
 async def settle(
@@ -106,6 +132,7 @@ def _owed(world: World, name: str) -> Iterator[str]:
     leadership = member._leadership
     if leadership is None or leadership.leading is None:
         return
+    yield from _undone(leadership.leading, select)
     now_ms = leadership.controller.log_now_ms()
     for stream_id, limits in _limited(world, name):
         stamp = select(

@@ -14,6 +14,8 @@ from hadron.model.schema import Retention
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.passing import GROUP, PassingActor, PassingMember
+from hadron.sim.actors.transacting import Transacting, has_transactions
+from hadron.sim.actors.transactions import DEALS
 from hadron.sim.evidence.labels import PASSING
 from hadron.sim.faults.nemesis import FaultPlan
 from hadron.sim.faults.regions import run_region_faults
@@ -51,12 +53,15 @@ class RegionsRun:
 
     async def __call__(self, regions: Regions) -> Judgement:
         run = RegionRun(regions, self.retention)
-        with run.noting(), noting_groups(run.history, PASSING):
+        with run.noting(), noting_groups(run.history, (*PASSING, DEALS)):
             return await self._work(run)
 
     async def _work(self, run: RegionRun) -> Judgement:
         await run.declare()
         crowd = list(_actors(run))
+        transacting = await _transacting(run)
+        if transacting is not None:
+            crowd += transacting.actors()
         working = {actor.host: actor for actor in crowd}
 
         async def live(actor: Actor) -> None:
@@ -76,7 +81,10 @@ class RegionsRun:
                 actor.stop()
             # First: a set that is left behind would only be seen as a group that does not end.
             await run.regions.wait_same_schema()
-            await _drain(run)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_drain, run)
+                if transacting is not None:
+                    nursery.start_soon(transacting.drain)
             await _until_ended(working)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
@@ -114,6 +122,19 @@ def _actors(run: RegionRun) -> Iterator[Actor]:
             GroupPlan(GROUP, start=start),
             PASSING[0],
         )
+
+
+async def _transacting(run: RegionRun) -> Transacting | None:
+    """Who does transactions, and may do so over all regions, if anybody does."""
+    regions = run.regions
+    if not has_transactions(regions.seed, is_alone=False):
+        return None
+    found = Transacting(
+        regions.metadata, run.history, regions.seed, PARTITIONS, tuple(regions.sets)
+    )
+    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
+        await trio.sleep(0.1)
+    return found
 
 
 async def _until_ended(working: Mapping[str, Actor]) -> None:

@@ -18,6 +18,7 @@ from hadron.sim.actors.members import DrainingMember
 from hadron.sim.actors.operators import PipelineOperator, note_retention
 from hadron.sim.actors.passing import Passing
 from hadron.sim.actors.pipelines import DrainingRunner, random_objects
+from hadron.sim.actors.transacting import Transacting, has_transactions
 from hadron.sim.checks.checker import Verdict, check
 from hadron.sim.evidence.evidence import Rules
 from hadron.sim.evidence.history import History, Publish
@@ -74,6 +75,11 @@ class RandomRun:
         run.pipeline_changes = [
             actor.finished for actor in crowd if isinstance(actor, PipelineOperator)
         ]
+        if has_transactions(world.seed, is_alone=True):
+            here = (world.config.name,)
+            run.transacting = Transacting(world, run.history, world.seed, here, here)
+            await run.declare_objects(run.transacting.objects())
+            crowd += run.transacting.actors()
         run.passing = Passing(world, run.history, world.seed)
         crowd += run.passing.actors()
         async with trio.open_nursery() as clients:
@@ -110,6 +116,7 @@ class Run:
         self.pipeline_changes: Sequence[trio.Event] = ()
         """Set once nobody changes the pipeline any more."""
         self.passing: Passing | None = None
+        self.transacting: Transacting | None = None
         self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
 
@@ -167,6 +174,8 @@ class Run:
                     nursery.start_soon(self._finish_pipeline)
                 if self.passing is not None:
                     nursery.start_soon(self.passing.drain)
+                if self.transacting is not None:
+                    nursery.start_soon(self.transacting.drain)
         await world.wait_in_step()
         self.owed = await settle([world])
         await world.wait_in_step()

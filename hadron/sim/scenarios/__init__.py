@@ -14,6 +14,7 @@
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
+    transactions E: several replica sets, all or nothing
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
@@ -32,6 +33,7 @@ from hadron.sim.scenarios import (
     promises,
     regions,
     snapshots,
+    transactions,
     visibility,
 )
 from hadron.sim.scenarios.play import SCENARIOS, Directed
@@ -52,5 +54,6 @@ __all__ = [
     "promises",
     "regions",
     "snapshots",
+    "transactions",
     "visibility",
 ]

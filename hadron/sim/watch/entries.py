@@ -208,6 +208,32 @@ class Entries:
         self._judging(self._note_end, view, context, command, result, state)
         return result
 
+    def done(
+        self, do: Callable[[Context, Command], Any], context: Context, command: Command
+    ) -> Any:
+        """Do a transaction's statement, and note what it has moved."""
+        view = self._views.get(id(context.db))
+        if view is None or not view.is_alive:
+            return do(context, command)
+        floor: Any = None
+        if isinstance(command, AckRecords):
+            floor = context.db.execute(_FLOOR, (command.group_id,)).fetchone()
+        result = do(context, command)
+        if not result.is_deleted:
+            self._judging(self._note_done, view, context, command, result, floor)
+        return result
+
+    def _note_done(
+        self, view: NodeView, context: Context, command: Command, result: Any, floor: Any
+    ) -> None:
+        if isinstance(command, AckRecords):
+            self._note_end(view, context, command, None, floor)
+        elif result.count:
+            is_append = isinstance(command, AppendBatch)
+            stream_id = command.stream_id if is_append else command.out_stream_id  # type: ignore[attr-defined]
+            first = result.base_offset
+            self._ends.note(view.name, stream_id, context.lsn, first, first + result.count)
+
     def _judging(self, judge: Callable[..., None], *given: Any) -> None:
         """What goes wrong here must not look like a refusal of the command."""
         try:

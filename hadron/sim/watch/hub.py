@@ -13,6 +13,7 @@ from hadron.sim.watch.hearing.logs import HearsLogs
 from hadron.sim.watch.hearing.nodes import HearsNodes
 from hadron.sim.watch.hearing.producers import HearsProducers
 from hadron.sim.watch.hearing.tables import HearsTables
+from hadron.sim.watch.hearing.transactions import HearsTransactions
 from hadron.sim.watch.hearing.wires import HearsWires
 from hadron.sim.watch.known import Known
 
@@ -20,6 +21,7 @@ _HEARERS = (
     HearsNodes,
     HearsTables,
     HearsCommands,
+    HearsTransactions,
     HearsGroups,
     HearsProducers,
     HearsLogs,
@@ -42,6 +44,7 @@ class Watcher:
 
     def judge(self) -> None:
         """At the end of a run: what takes its whole history."""
+        self._known.judging(self._known.transactions.judge)
         self._known.judging(self.histories.judge)
 
 

@@ -23,6 +23,7 @@ from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
 from hadron.sim.watch.sending import Sending
 from hadron.sim.watch.serving import Serving
+from hadron.sim.watch.transactions import Transactions
 from hadron.sim.watch.views import Complaints, NodeView
 
 Wrappers = list[tuple[Any, dict[str, Callable[[Any], Any]]]]
@@ -59,6 +60,7 @@ class Known:
         self.branches = Branches(self.complaints, self.ballots)
         self.repairs = Repairs(self.complaints, self.branches)
         self.copies = Copies(self.complaints, self.views, self.branches)
+        self.transactions = Transactions(self.complaints, self.ballots)
         self.histories = Histories(self.complaints.add)
 
     def judging(self, judge: Callable[..., None], *given: Any) -> None:

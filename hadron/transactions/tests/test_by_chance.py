@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from hadron.sim.mutants.seams import patched
+from hadron.sim.mutants.transaction_edits import PLANTED
 from hadron.transactions.tests.chance import play
-from hadron.transactions.tests.planted import PLANTED
 
 TRIES = 100
 """The rarest shows in one of fifteen."""

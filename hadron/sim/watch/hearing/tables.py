@@ -38,7 +38,14 @@ class HearsTables:
                 },
             ),
             (SchemaCopy, {"_read_committed": self.reads_schema}),
-            (StateMachine, {"apply": self.applies, "apply_part": self.applies_part}),
+            (
+                StateMachine,
+                {
+                    "apply": self.applies,
+                    "apply_part": self.applies_part,
+                    "apply_statement": self.does,
+                },
+            ),
             (node_files, {"_read_tables": self.reads_file}),
         ]
 
@@ -138,6 +145,12 @@ class HearsTables:
             return self._known.entries.applied(partial(original, state_machine), context, command)
 
         return apply
+
+    def does(self, original: Any) -> Any:
+        def do(state_machine: StateMachine, context: Context, command: Command) -> Any:
+            return self._known.entries.done(partial(original, state_machine), context, command)
+
+        return do
 
     def reads_file(self, original: Any) -> Any:
         def read_tables(file: NodeFile, db: apsw.Connection) -> None:

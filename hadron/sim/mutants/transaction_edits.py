@@ -1,5 +1,6 @@
-"""Bugs that somebody could make in this room, or in the state that it stands on. Each must be found
-by chance: what nobody would notice is not tested."""
+"""Bugs of transactions: in the room, or in the state that it stands on. Each is found by chance in
+the room's own tests (`transactions/tests/test_by_chance.py`); those that whole worlds can have are
+planted there, too (`mutants/transactions.py`)."""
 
 from __future__ import annotations
 

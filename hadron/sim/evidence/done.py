@@ -1,0 +1,42 @@
+"""What each entry of a log does, computed without `apply`: a transaction's statements are done by
+the entry that finishes or decides it, whichever have brought them. Pure."""
+
+from __future__ import annotations
+
+from hadron.model.transactions import TransactionId
+from hadron.sim.model.machine import parts_of
+from hadron.state.decisions import Decide
+from hadron.state.features import MACHINE
+from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.machine import Command
+
+
+class Doings:
+    """Entries of one log, told in order, from wherever it begins."""
+
+    def __init__(self) -> None:
+        self._intents: dict[TransactionId, dict[int, tuple[bytes, ...]]] = {}
+
+    def of(self, command: Command) -> list[Command] | None:
+        """The commands that an entry does; None of statements that came before the log begins."""
+        if isinstance(command, WriteIntents):
+            known = self._intents.setdefault(command.transaction, {})
+            known[command.first_number] = command.statements
+            return []
+        if isinstance(command, AbortTransaction):
+            self._intents.pop(command.transaction, None)
+            return []
+        if isinstance(command, FinishTransaction):
+            known = self._intents.pop(command.transaction, {})
+            statements = [each for _, some in sorted(known.items()) for each in some]
+            if len(statements) != command.count:
+                return None
+            return list(map(MACHINE.decode, statements))
+        if isinstance(command, Decide):
+            return list(map(MACHINE.decode, command.statements))
+        return parts_of(command)
+
+
+def has_own_batches(command: Command) -> bool:
+    """Whether the entry's body has the batches of what it does."""
+    return not isinstance(command, WriteIntents | FinishTransaction)

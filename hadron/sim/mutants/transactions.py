@@ -1,0 +1,124 @@
+"""Bugs in transactions: what is decided, done, said and taken, and by whom.
+
+Most of them are in the pure room as well, where chance finds them without a world
+(`transaction_edits`); here each is found where it does its damage.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+from hadron.sim.mutants.transaction_edits import PLANTED
+
+_STEPS: Final = "transaction-whose-leaders-fail-at-each-step"
+_AWAY: Final = "transaction-of-which-a-part-is-away"
+_LONG: Final = "transaction-that-is-open-for-long"
+_AGAIN: Final = "leaders-that-hear-everything-again"
+_SAID: Final = "client-that-says-everything-again"
+_LATE: Final = "commit-that-comes-late"
+_OUTLIVES: Final = "decision-that-outlives-its-leader"
+_WANTED: Final = "deliveries-that-two-want"
+
+_FOUND_IN: Final = {
+    "committed before the intents are durable": _AGAIN,
+    "a late abort meets the next transaction": _AGAIN,
+    "a late commit begins a transaction again": _SAID,
+    "what comes late is taken for what is open": _SAID,
+    "what a leader has left undecided is not gone on with": _STEPS,
+    "forgotten by the driver once one has finished": _AWAY,
+    "participants forget before it is noted": _STEPS,
+    "a participant aborts what it finds after a restart": _LONG,
+    "aborted, says a leader that was deposed": _OUTLIVES,
+    "aborted, it is said, and its commit may still come": _LATE,
+    "over, says the driver of what is not finished": _AGAIN,
+    "aborted, says the driver of what is open": _LONG,
+    "a doubled statement is done twice": _SAID,
+    "receipts of the first attempt": _STEPS,
+    "nobody asks about what is left": _STEPS,
+    "an intent that is lost is taken for written": "participant-without-room",
+    "a participant does a late copy once more": _AGAIN,
+    "a participant does not keep what it has done": _STEPS,
+    "an abort keeps its locks": _WANTED,
+}
+
+for _name, _scenario in _FOUND_IN.items():
+    plant(_name, _name, *PLANTED[_name], scenarios=(_scenario,))
+
+plant(
+    "intents visible",
+    "what a transaction is to publish is in the stream as soon as it is prepared",
+    Edit(
+        "state.intents:apply_write_intents",
+        "    context.emit(IntentsWritten(command.transaction, tuple(taken)))\n",
+        "    context.emit(IntentsWritten(command.transaction, tuple(taken)))\n"
+        "    context.start = 0\n"
+        "    for each in statements:\n"
+        "        context.machine.apply_statement(context, each)\n"
+        "        context.start += together.size_of([each])\n"
+        "    context.start = None\n",
+    ),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "retried statement refused",
+    "a statement that is sent again is not known, and its transaction rolled back, decided or not",
+    Edit(
+        "state.intents:_check_numbers",
+        "row == (first, count, _encode(command.statements))",
+        "row == ()",
+    ),
+    scenarios=(_AGAIN,),
+)
+
+plant(
+    "delivery acknowledged that another member has",
+    "nobody looks whether what a transaction acknowledges was delivered to somebody else since",
+    Edit(
+        "delivery.groups:Groups.check_held",
+        "driver.check_held(transaction, ballot, ranges)",
+        "0 and driver.check_held(transaction, ballot, ranges)",
+    ),
+    scenarios=("delivery-that-was-given-to-another",),
+)
+
+plant(
+    "statement claims nothing",
+    "what a statement ends is anybody's until it is in the log",
+    Edit("server.statements:read", "if locks:", "if False:"),
+    scenarios=(_WANTED,),
+)
+
+plant(
+    "locks forgotten at a failover",
+    "a new leader gives out what its tables say a transaction holds",
+    Edit("serving.lock_table:LockTable.__init__", "for each in held:", "for each in ():"),
+    scenarios=(_WANTED,),
+)
+
+plant(
+    "claims of refused statements stay",
+    "what a statement has taken that was refused stays taken, by nobody",
+    Edit(
+        "node.leader_links:LeaderLinks.send",
+        "self._leading.part(Transactions).claims.settle(claim)",
+        "pass",
+    ),
+    scenarios=(_WANTED,),
+)
+
+plant(
+    "claims let go by name only",
+    "what was taken for a statement that comes to nothing is forgotten, and not given back",
+    Edit("transactions.claims:Claims.settle", "self._locks.free(claim[0], locks)", "pass"),
+    scenarios=(_WANTED,),
+)
+
+plant(
+    "claims kept when a transaction is over",
+    "what a driver's own statements have taken is not given back when it rolls them back",
+    Edit("transactions.part:Transactions._over", "self.claims.settle((transaction, HOME))", "pass"),
+    scenarios=(_WANTED,),
+)

@@ -1,0 +1,202 @@
+"""Transactions: what leaders log of them, and what they say to clients and to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import apsw
+
+from hadron.delivery.effects import Assignment
+from hadron.delivery.sessions import MemberSession
+from hadron.model.batch import StampedBatch
+from hadron.model.transactions import DELIVERIES, Lock
+from hadron.node.leader_links import LeaderLinks
+from hadron.partition.controller import Controller
+from hadron.partition.group_commit import GroupCommitter
+from hadron.partition.submission import Submission
+from hadron.sim.watch.known import Known, Wrappers
+from hadron.sim.watch.marks import Mark
+from hadron.state.decisions import Decide, NoteFinished
+from hadron.state.features import MACHINE
+from hadron.state.groups import AckRecords
+from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.transactions.claims import Claim, Claims
+from hadron.transactions.driver import Driver, Outcome, State
+from hadron.transactions.effects import Event, Reply, Requested
+from hadron.transactions.messages import (
+    Add,
+    Commit,
+    Committed,
+    Fate,
+    Finish,
+    Forget,
+    Message,
+    RolledBack,
+    Told,
+)
+from hadron.transactions.part import Transactions
+
+_LOGGED: Final = frozenset(
+    {WriteIntents, Decide, FinishTransaction, AbortTransaction, NoteFinished}
+)
+
+_OWN: Final = -2
+"""What a transaction has taken at its driver's own set, until it is over."""
+
+
+class HearsTransactions:
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._controllers: WeakKeyDictionary[Claims, Controller] = WeakKeyDictionary()
+
+    def wrappers(self) -> Wrappers:
+        """By what is wrapped: what hears of each function."""
+        return [
+            (GroupCommitter, {"_run": self.logs}),
+            (Transactions, {"__init__": self.begins}),
+            (Driver, {"step": self.steps, "_reply": self.replies, "outcome": self.answers}),
+            (LeaderLinks, {"send": self.sends}),
+            (Claims, {"claim": self.claims, "settle": self.settles}),
+            (MemberSession, {"deliver": self.delivers}),
+        ]
+
+    def _mark(self, controller: Any) -> Mark | None:
+        mark = self._known.ballots.mark_of(controller)
+        return mark if mark is not None and mark.view.is_alive else None
+
+    def logs(self, original: Any) -> Any:
+        def run(
+            writer: GroupCommitter,
+            connection: apsw.Connection,
+            submission: Submission,
+            *others: Any,
+        ) -> None:
+            command: Any = submission.command
+            view = self._known.by_part.get(writer) if type(command) in _LOGGED else None
+            mark = self._mark(view.controller) if view is not None else None
+            if mark is None:
+                original(writer, connection, submission, *others)
+                return
+            watch = self._known.transactions
+            before = watch.prepared_here(mark, command.transaction)
+            original(writer, connection, submission, *others)
+            if submission.error is None:
+                lsn = submission.lsn if submission.logged else 0
+                self._known.judging(watch.logged, mark, command, lsn, submission.result, before)
+
+        return run
+
+    def begins(self, original: Any) -> Any:
+        def begin(part: Transactions, log: Controller, *given: Any, **named: Any) -> None:
+            original(part, log, *given, **named)
+            self._controllers[part.claims] = log
+
+        return begin
+
+    def steps(self, original: Any) -> Any:
+        """What a driver does at its own set is in no table before it is decided."""
+
+        def step(driver: Driver, event: Event) -> None:
+            original(driver, event)
+            request = event.request if isinstance(event, Requested) else None
+            if isinstance(request, Add | Commit):
+                self._known.judging(self._takes, driver, request)
+
+        return step
+
+    def _takes(self, driver: Driver, request: Add | Commit) -> None:
+        if driver.machine.held(request.transaction) is None:
+            return
+        locks = [
+            Lock(DELIVERIES, command.group_id, "", command.ranges)
+            for each in request.statements
+            if each.target == driver._home
+            and isinstance(command := MACHINE.decode(each.command), AckRecords)
+        ]
+        if locks:
+            claim = request.transaction, _OWN
+            self._known.transactions.claimed(driver._log, claim, locks)
+
+    def replies(self, original: Any) -> Any:
+        def reply(driver: Driver, effect: Reply) -> None:
+            mark, answer = self._mark(driver._log), effect.answer
+            if isinstance(answer, Committed | RolledBack):
+                self._known.transactions.settled(driver._log, (answer.transaction, _OWN))
+            if mark is not None and isinstance(answer, RolledBack):
+                who = f"a client of {mark.view.name}"
+                self._known.judging(self._known.transactions.told_aborted, who, answer.transaction)
+            elif mark is not None and isinstance(answer, Committed):
+                self._known.judging(
+                    self._known.transactions.told_committed, mark, answer.transaction, "a client"
+                )
+            original(driver, effect)
+
+        return reply
+
+    def answers(self, original: Any) -> Any:
+        async def outcome(driver: Driver, transaction: Any, **named: Any) -> Outcome:
+            found: Outcome = await original(driver, transaction, **named)
+            mark, watch = self._mark(driver._log), self._known.transactions
+            if mark is not None and found.state is State.ABORTED:
+                who = f"who has asked {mark.view.name}"
+                self._known.judging(watch.told_aborted, who, transaction)
+            elif mark is not None and found.state is State.COMMITTED:
+                self._known.judging(watch.told_committed, mark, transaction, "who asks")
+            return found
+
+        return outcome
+
+    def sends(self, original: Any) -> Any:
+        def send(links: LeaderLinks, name: str, message: Message) -> None:
+            mark = self._mark(links._leading.controller)
+            if mark is not None:
+                self._known.judging(self._said, mark, name, message)
+            original(links, name, message)
+
+        return send
+
+    def _said(self, mark: Mark, name: str, message: Message) -> None:
+        watch = self._known.transactions
+        fate = message.fate if isinstance(message, Told) else None
+        if isinstance(message, Finish) or fate is Fate.COMMITTED:
+            watch.told_committed(mark, message.transaction, name)  # type: ignore[union-attr]
+        elif isinstance(message, Forget) or fate is Fate.OVER:
+            watch.told_over(mark, message.transaction, name)  # type: ignore[union-attr]
+        elif fate is Fate.ABORTED:
+            watch.told_aborted(name, message.transaction)  # type: ignore[union-attr]
+
+    # --- what is taken --------------------------------------------------------------------------
+
+    def claims(self, original: Any) -> Any:
+        def claim(claims: Claims, claim: Claim, locks: Iterable[Lock]) -> None:
+            locks = list(locks)
+            original(claims, claim, locks)
+            self._known.transactions.claimed(self._controllers.get(claims), claim, locks)
+
+        return claim
+
+    def settles(self, original: Any) -> Any:
+        def settle(claims: Claims, claim: Claim) -> None:
+            self._known.transactions.settled(self._controllers.get(claims), claim)
+            original(claims, claim)
+
+        return settle
+
+    def delivers(self, original: Any) -> Any:
+        def deliver(session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
+            controller = session.driver._ground.controller
+            mark, group_id = self._mark(controller), session.driver.progress.group_id
+            if mark is not None and group_id:
+                self._known.judging(
+                    self._known.transactions.delivered,
+                    mark,
+                    controller,
+                    group_id,
+                    given.first,
+                    given.last,
+                )
+            original(session, given, batch)
+
+        return deliver
