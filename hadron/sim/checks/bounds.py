@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from hadron.model.kinds import spec_from_json
 from hadron.model.schema import Retention, StreamSpec
+from hadron.sim.checks.done import Doings, has_own_batches
 from hadron.sim.checks.tables import appended
-from hadron.sim.evidence.done import Doings, has_own_batches
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.state.features import MACHINE

@@ -209,7 +209,10 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E6 committed is said once it is for good",
         "E6 what is not noted is not forgotten",
     ),
-    "E7 claimed before it is logged": ("E7 what a transaction takes is delivered to nobody",),
+    "E7 claimed before it is logged": (
+        "E7 what a transaction takes is delivered to nobody",
+        "E7 who acknowledges was given it last",
+    ),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
 }
 """By rule: the names of what sees it."""

@@ -8,7 +8,7 @@ from typing import Final
 from hadron.model.batch import producer_id_of, read_head, split_batches
 from hadron.model.errors import CorruptionError
 from hadron.model.limits import PRODUCER_IDLE_MS
-from hadron.sim.evidence.done import Doings, has_own_batches
+from hadron.sim.checks.done import Doings, has_own_batches
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.history import Apply
 from hadron.sim.evidence.labels import plain

@@ -19,6 +19,7 @@ from hadron.sim.actors.transactions import DEALS
 from hadron.sim.evidence.labels import PASSING
 from hadron.sim.faults.nemesis import FaultPlan
 from hadron.sim.faults.regions import run_region_faults
+from hadron.sim.faults.repeating import repeating
 from hadron.sim.notes.groups import noting_groups
 from hadron.sim.runs.region_clients import (
     PARTITIONS,
@@ -34,6 +35,9 @@ from hadron.sim.runs.workload import NO_RETENTION, acknowledged, judgement
 from hadron.sim.world.regions import Regions
 
 _GROUPS: Final = 2
+
+_REPEATED: Final = (0.0, 0.1, 0.4)
+"""Of the messages between leaders that drive transactions and those that take part."""
 
 _ENDS_S: Final = 60.0
 """Simulated seconds after healing in which every client ends what it had begun: the longest timeout
@@ -63,6 +67,8 @@ class RegionsRun:
         if transacting is not None:
             crowd += transacting.actors()
         working = {actor.host: actor for actor in crowd}
+        chance = random.Random(f"repeating/{run.regions.seed}")
+        repeated = chance.choice(_REPEATED) if transacting is not None else 0.0
 
         async def live(actor: Actor) -> None:
             await actor.run()
@@ -73,7 +79,10 @@ class RegionsRun:
                 clients.start_soon(live, actor)
             async with trio.open_nursery() as faults:
                 faults.start_soon(run_region_faults, run.regions, self.plan or FaultPlan())
-                await self._under_faults(run)
+                with repeating(
+                    faults, chance, run.regions.faults, share=repeated, lost=repeated / 3
+                ):
+                    await self._under_faults(run)
                 faults.cancel_scope.cancel()
             await run.heal()
             clients.start_soon(run.operate)

@@ -265,6 +265,20 @@ class Transactions:
     def settled(self, leadership: Any, claim: tuple[TransactionId, int]) -> None:
         self._claims.get(leadership, {}).pop(claim, None)
 
+    def acknowledges(
+        self, mark: Mark, transaction: TransactionId, given: dict[int, int], ranges: Iterable[Any]
+    ) -> None:
+        """A leader lets a transaction acknowledge records: as they were delivered last."""
+        for each in ranges:
+            for offset in range(each.first_offset, each.last_offset + 1):
+                if given.get(offset) != each.delivery:
+                    self._complaints.add(
+                        "E7 who acknowledges was given it last",
+                        f"{mark.view.name} lets {transaction} acknowledge offset {offset} of "
+                        f"delivery {each.delivery}, it was given last in {given.get(offset)}",
+                    )
+                    return
+
     def delivered(self, mark: Mark, leadership: Any, group_id: int, first: int, last: int) -> None:
         """A member is given records."""
         row = mark.view.select(_LOCKED, DELIVERIES, group_id, last, first)

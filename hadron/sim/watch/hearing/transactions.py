@@ -8,7 +8,9 @@ from weakref import WeakKeyDictionary
 
 import apsw
 
+from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment
+from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.transactions import DELIVERIES, Lock
@@ -22,11 +24,13 @@ from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.transactions.callers import Callers
 from hadron.transactions.claims import Claim, Claims
 from hadron.transactions.driver import Driver, Outcome, State
-from hadron.transactions.effects import Event, Reply, Requested
+from hadron.transactions.effects import Event, Requested
 from hadron.transactions.messages import (
     Add,
+    Answer,
     Commit,
     Committed,
     Fate,
@@ -49,16 +53,20 @@ _OWN: Final = -2
 class HearsTransactions:
     def __init__(self, known: Known) -> None:
         self._known = known
-        self._controllers: WeakKeyDictionary[Claims, Controller] = WeakKeyDictionary()
+        self._logs: WeakKeyDictionary[Callers | Claims, Controller] = WeakKeyDictionary()
+        self._given: WeakKeyDictionary[GroupDriver, dict[int, int]] = WeakKeyDictionary()
+        """By offset: in which delivery it was given to somebody last."""
 
     def wrappers(self) -> Wrappers:
         """By what is wrapped: what hears of each function."""
         return [
             (GroupCommitter, {"_run": self.logs}),
             (Transactions, {"__init__": self.begins}),
-            (Driver, {"step": self.steps, "_reply": self.replies, "outcome": self.answers}),
+            (Driver, {"step": self.steps, "outcome": self.answers}),
+            (Callers, {"answer": self.replies}),
             (LeaderLinks, {"send": self.sends}),
             (Claims, {"claim": self.claims, "settle": self.settles}),
+            (Groups, {"check_held": self.lets_acknowledge}),
             (MemberSession, {"deliver": self.delivers}),
         ]
 
@@ -91,7 +99,7 @@ class HearsTransactions:
     def begins(self, original: Any) -> Any:
         def begin(part: Transactions, log: Controller, *given: Any, **named: Any) -> None:
             original(part, log, *given, **named)
-            self._controllers[part.claims] = log
+            self._logs[part.claims] = self._logs[part.driver.callers] = log
 
         return begin
 
@@ -120,20 +128,22 @@ class HearsTransactions:
             self._known.transactions.claimed(driver._log, claim, locks)
 
     def replies(self, original: Any) -> Any:
-        def reply(driver: Driver, effect: Reply) -> None:
-            mark, answer = self._mark(driver._log), effect.answer
-            if isinstance(answer, Committed | RolledBack):
-                self._known.transactions.settled(driver._log, (answer.transaction, _OWN))
-            if mark is not None and isinstance(answer, RolledBack):
-                who = f"a client of {mark.view.name}"
-                self._known.judging(self._known.transactions.told_aborted, who, answer.transaction)
-            elif mark is not None and isinstance(answer, Committed):
-                self._known.judging(
-                    self._known.transactions.told_committed, mark, answer.transaction, "a client"
-                )
-            original(driver, effect)
+        def reply(callers: Callers, number: int, answer: Answer) -> None:
+            log = self._logs.get(callers)
+            if log is not None:
+                self._known.judging(self._told, log, answer)
+            original(callers, number, answer)
 
         return reply
+
+    def _told(self, log: Controller, answer: Answer) -> None:
+        mark, watch = self._mark(log), self._known.transactions
+        if isinstance(answer, Committed | RolledBack):
+            watch.settled(log, (answer.transaction, _OWN))
+        if mark is not None and isinstance(answer, RolledBack):
+            watch.told_aborted(f"a client of {mark.view.name}", answer.transaction)
+        elif mark is not None and isinstance(answer, Committed):
+            watch.told_committed(mark, answer.transaction, "a client")
 
     def answers(self, original: Any) -> Any:
         async def outcome(driver: Driver, transaction: Any, **named: Any) -> Outcome:
@@ -173,16 +183,35 @@ class HearsTransactions:
         def claim(claims: Claims, claim: Claim, locks: Iterable[Lock]) -> None:
             locks = list(locks)
             original(claims, claim, locks)
-            self._known.transactions.claimed(self._controllers.get(claims), claim, locks)
+            self._known.transactions.claimed(self._logs.get(claims), claim, locks)
 
         return claim
 
     def settles(self, original: Any) -> Any:
         def settle(claims: Claims, claim: Claim) -> None:
-            self._known.transactions.settled(self._controllers.get(claims), claim)
+            self._known.transactions.settled(self._logs.get(claims), claim)
             original(claims, claim)
 
         return settle
+
+    def lets_acknowledge(self, original: Any) -> Any:
+        def check_held(
+            groups: Groups, transaction: Any, stream_id: int, name: str, ballot: Any, ranges: Any
+        ) -> int:
+            group_id: int = original(groups, transaction, stream_id, name, ballot, ranges)
+            driver = groups._drivers.get((stream_id, name))
+            mark = self._mark(driver._ground.controller) if driver is not None else None
+            if driver is not None and mark is not None:
+                self._known.judging(
+                    self._known.transactions.acknowledges,
+                    mark,
+                    transaction,
+                    self._given.get(driver, {}),
+                    ranges,
+                )
+            return group_id
+
+        return check_held
 
     def delivers(self, original: Any) -> Any:
         def deliver(session: MemberSession, given: Assignment, batch: StampedBatch) -> None:
@@ -197,6 +226,8 @@ class HearsTransactions:
                     given.first,
                     given.last,
                 )
+            numbers = self._given.setdefault(session.driver, {})
+            numbers.update(dict.fromkeys(range(given.first, given.last + 1), given.delivery))
             original(session, given, batch)
 
         return deliver
