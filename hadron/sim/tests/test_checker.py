@@ -19,6 +19,7 @@ from hadron.sim.evidence.history import History
 from hadron.sim.evidence.node_files import NodeFile, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
+from hadron.sim.tests.test_transaction_checks import CASES as TRANSACTION_CASES
 from hadron.state.pipeline_retries import RetryInstances
 from hadron.state.pipelines import FailStages
 from hadron.state.retention import TrimStream
@@ -611,7 +612,7 @@ def test_only_the_check_that_it_is_for_finds_it(scene: Scene, spoil: Spoil, inva
 
 
 def test_every_check_has_a_history_that_it_finds_fault_with() -> None:
-    rules = {invariant for _, invariant in CASES}
+    rules = {invariant for _, invariant in (*CASES, *TRANSACTION_CASES)}
     checks = {check.__name__ for check in CHECKS}
     assert rules | {invariant for _, invariant in GROUP_CASES} >= checks - {
         "deliveries_keep_the_rules",

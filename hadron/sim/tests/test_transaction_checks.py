@@ -1,0 +1,179 @@
+"""The checks of transactions find what is wrong with a history, and nothing in a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hadron.model.transactions import TransactionId
+from hadron.sim.checks.done import Doings
+from hadron.sim.evidence.history import Transact
+from hadron.sim.evidence.made import Numbered, made_of, numbered, source_of
+from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
+from hadron.state.decisions import Decide
+from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.machine import encode
+from hadron.state.streams import AppendBatch
+
+Spoil = Callable[[Scene], None]
+
+
+def transact(
+    scene: Scene,
+    *values: str,
+    there: Sequence[str] | None = None,
+    told: Sequence[str] = ("committed",),
+    acks: bool = False,
+) -> Transact:
+    """A transaction of which some records are in the log, all unless told otherwise."""
+    operation = scene.history.transact("x1")
+    operation.transaction, operation.values = f"{PARTITION}/1.1/1", list(values)
+    operation.asked = scene.history.tick()
+    for value in values:
+        publish = scene.begin(value, client="x1")
+        if there is None or value in there:
+            publish.runs = [(scene.append([value]), 1)]
+            if "committed" in told:
+                scene.history.ok(publish)
+            else:
+                publish.runs = []
+    if acks:
+        operation.acks = [(STREAM, PARTITION, GROUP, 0, 0)]
+    operation.told = list(told)
+    return operation
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path / "hadron.db")
+    scene.publish("input")
+    scene.group()
+    scene.settle((0, 0))
+    transact(scene, "a", "b")
+    transact(scene, "c", there=(), told=("rolled back",))
+    return scene
+
+
+def torn(scene: Scene) -> None:
+    transact(scene, "one", "two", there=("one",))
+
+
+def rolled_back_and_there(scene: Scene) -> None:
+    transact(scene, "one", told=("rolled back",))
+
+
+def told_twice(scene: Scene) -> None:
+    transact(scene, "one", told=("committed", "rolled back"))
+
+
+def lost(scene: Scene) -> None:
+    transact(scene, "one", there=())
+
+
+def not_acknowledged(scene: Scene) -> None:
+    transact(scene, "one", acks=True)
+
+
+def never_told(scene: Scene) -> None:
+    transact(scene, "one", told=())
+    scene.ack((0, 3))
+    for kind, detail in (("heal", ""), ("draining", ""), ("drained", "4")):
+        scene.history.event(kind, "" if kind == "heal" else GROUP, detail)
+    for offset, value in enumerate(("input", "a", "b", "one")):
+        scene.deliver(offset, value)
+
+
+def shown_early(scene: Scene) -> None:
+    operation = transact(scene, "one")
+    scene.read(3, "one", end=4)
+    operation.asked = scene.history.tick()
+
+
+def made_twice(scene: Scene) -> None:
+    made = made_of(PARTITION, 0)
+    scene.ack((0, 0))
+    transact(scene, f"{made}one", acks=True)
+    transact(scene, f"{made}two", acks=True)
+
+
+def made_of_what_is_not_acknowledged(scene: Scene) -> None:
+    scene.ack((0, 0))
+    transact(scene, f"{made_of(PARTITION, 0)}one", acks=True)
+    transact(scene, f"{made_of(PARTITION, 1)}one")
+
+
+def zombie(scene: Scene) -> None:
+    for number, by in enumerate("aaba"):
+        scene.publish(str(Numbered("task", number, by)))
+
+
+def left_out(scene: Scene) -> None:
+    for number in (0, 2):
+        scene.publish(str(Numbered("task", number, "a")))
+
+
+def numbered_twice(scene: Scene) -> None:
+    for by in "ab":
+        scene.publish(str(Numbered("task", 0, by)))
+
+
+def lost_update(scene: Scene) -> None:
+    for number, by in ((0, "a"), (1, "b"), (1, "c")):
+        scene.publish(str(Numbered("k", number, by)))
+
+
+CASES: list[tuple[Spoil, str]] = [
+    (torn, "transactions_are_whole"),
+    (rolled_back_and_there, "transactions_are_whole"),
+    (told_twice, "transactions_are_whole"),
+    (lost, "transactions_are_whole"),
+    (not_acknowledged, "transactions_are_whole"),
+    (never_told, "transactions_end"),
+    (shown_early, "intents_are_not_read"),
+    (made_twice, "inputs_have_one_output"),
+    (made_of_what_is_not_acknowledged, "inputs_have_one_output"),
+    (zombie, "names_are_one_producers"),
+    (left_out, "names_are_one_producers"),
+    (numbered_twice, "names_are_one_producers"),
+    (lost_update, "conditions_hold"),
+]
+
+
+def test_a_good_history_has_no_fault(scene: Scene) -> None:
+    scene.ack((0, 0))
+    transact(scene, f"{made_of(PARTITION, 0)}one", acks=True)
+    for number, by in enumerate("aabbc"):
+        scene.publish(str(Numbered("task", number, by)))
+        scene.publish(str(Numbered("k", number, by)))
+    assert scene.broken() == set()
+
+
+@pytest.mark.parametrize(("spoil", "invariant"), CASES, ids=[each.__name__ for each, _ in CASES])
+def test_only_the_check_that_it_is_for_finds_it(scene: Scene, spoil: Spoil, invariant: str) -> None:
+    spoil(scene)
+    assert scene.broken() == {invariant}
+
+
+def test_values_say_what_they_are() -> None:
+    assert source_of(made_of("eu/p0", 7) + "x1/3:...") == ("eu/p0", 7)
+    assert source_of("x1/3") is None
+    assert numbered(str(Numbered("task", 3, "z0.1")) + "...") == Numbered("task", 3, "z0.1")
+    assert numbered("x1/3:") is None
+
+
+def test_what_an_entry_does_is_what_was_prepared() -> None:
+    transaction = TransactionId("eu/p0", 1, 1, 1)
+    appends = [AppendBatch(1, count, 100, b"", 0, -1) for count in (1, 2, 3)]
+    first, second, third = map(encode, appends)
+    doings = Doings()
+    assert doings.of(WriteIntents(transaction, 1, (second, third))) == []
+    assert doings.of(WriteIntents(transaction, 0, (first,))) == []
+    assert doings.of(FinishTransaction(transaction, 5, 3)) == appends
+    assert doings.of(WriteIntents(transaction, 0, (first,))) == []
+    assert doings.of(AbortTransaction(transaction)) == []
+    # What came before the log begins is not known.
+    assert doings.of(FinishTransaction(transaction, 5, 1)) is None
+    assert doings.of(Decide(transaction, (), (first, third))) == [appends[0], appends[2]]
+    assert doings.of(appends[1]) == [appends[1]]
