@@ -225,6 +225,7 @@ async def decision_that_outlives_its_leader(play: RegionPlay) -> None:
     europe, network = play.europe, play.regions.network
 
     async def cut() -> None:
+        await until_prepared(play.america)
         for name in ("e2", "e3"):
             network.cut_one_way(name, "e1")
         nursery.start_soon(promote)
@@ -248,7 +249,7 @@ async def decision_that_outlives_its_leader(play: RegionPlay) -> None:
         for _ in range(2):
             await client.do(EUROPE, AMERICA, driver=EUROPE)
         async with trio.open_nursery() as nursery:
-            await client.do(EUROPE, driver=EUROPE, pause=cut)
+            await client.do(EUROPE, AMERICA, driver=EUROPE, pause=cut)
         await europe.wait_serving()
 
 

@@ -32,6 +32,8 @@ _LOCKED: Final = (
     " AND first <= ? AND last >= ? LIMIT 1"
 )
 
+CLIENT: Final = "its client"
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -181,9 +183,9 @@ class Transactions:
             self._complain_of_said(transaction, "it is decided")
 
     def told_committed(self, mark: Mark, transaction: TransactionId, whom: str) -> None:
-        """Somebody is told that it is decided."""
-        has_log = bool(self._decisions.get(transaction))
-        if has_log and not self._is_decided(transaction):
+        """Somebody is told that it is decided. Of one without statements nothing is logged."""
+        is_empty = whom == CLIENT and transaction not in self._decisions
+        if not is_empty and not self._is_decided(transaction):
             self._complaints.add(
                 "E6 committed is said once it is for good",
                 f"{mark.view.name} tells {whom} that {transaction} is committed, and no majority "

@@ -20,6 +20,7 @@ from hadron.partition.group_commit import GroupCommitter
 from hadron.partition.submission import Submission
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.sim.watch.marks import Mark
+from hadron.sim.watch.transactions import CLIENT
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
@@ -143,7 +144,7 @@ class HearsTransactions:
         if mark is not None and isinstance(answer, RolledBack):
             watch.told_aborted(f"a client of {mark.view.name}", answer.transaction)
         elif mark is not None and isinstance(answer, Committed):
-            watch.told_committed(mark, answer.transaction, "a client")
+            watch.told_committed(mark, answer.transaction, CLIENT)
 
     def answers(self, original: Any) -> Any:
         async def outcome(driver: Driver, transaction: Any, **named: Any) -> Outcome:
