@@ -179,7 +179,7 @@ class ByHandActor(Maker):
             await batch.nack(self.random.choice((0.0, 0.1)))
 
 
-class DrainingMaker(StepActor):
+class DrainingMaker(Maker):
     """Makes something of everything that is left, at every partition."""
 
     async def run(self) -> None:
@@ -198,17 +198,25 @@ class DrainingMaker(StepActor):
         async with client.subscribe(
             DEALS, member=self.name, max_in_flight=200, **self.plan.options(0)
         ) as subscription:
+            steps = subscription.transactions(max_records=20)
             with self._leaving():
                 while not await self._is_drained(client):
+                    step = None
                     with trio.move_on_after(0.5):
-                        await self.work(client, subscription)
+                        step = await anext(steps)
+                    if step is not None:
+                        await self._finish(step)
 
-    async def _do(self, step: Step, noted: Noted) -> bool:
-        for record in step.records:
-            await self._make(step, noted, record)
-        noted.asks()
-        await step.commit()
-        return True
+    async def _finish(self, step: Step) -> None:
+        self._given(step.records, step.attempt)
+        noted = self._note(step._work, step.records)
+        try:
+            for record in step.records:
+                await self._make(step, noted, record)
+            noted.asks()
+            await step.commit()
+        finally:
+            self.over(noted)
 
     async def _is_drained(self, client: Client) -> bool:
         asked = self.history.tick()

@@ -18,6 +18,7 @@ from hadron.model.batch import BatchHead, read_head
 from hadron.model.errors import (
     CorruptionError,
     HadronError,
+    OffsetMismatchError,
     OutcomeUnknownError,
     RequestError,
     SequenceError,
@@ -90,11 +91,14 @@ class Sending:
         self._in_doubt.pop(batch, None)
         place = self._maybe_in.pop(batch, "") or self._under_way.get(batch, "")
         self._under_way.pop(batch, None)
-        if place and batch.error is not None and not isinstance(batch.error, OutcomeUnknownError):
+        error = batch.error
+        # D5: who is told that a higher offset is there has no copy anywhere.
+        is_known = isinstance(error, OffsetMismatchError) and error.actual > error.expected
+        if place and error is not None and not (isinstance(error, OutcomeUnknownError) or is_known):
             self._complaints.add(
                 "D1 what may be logged is not called lost",
                 f"{batch.count} records may be in the log of {place}, and their sender is told: "
-                f"{batch.error}",
+                f"{error}",
             )
 
     def counted(self, accumulator: PartitionAccumulator) -> None:
