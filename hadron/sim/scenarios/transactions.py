@@ -118,23 +118,30 @@ async def transaction_that_is_open_for_long(play: RegionPlay) -> None:
 @region_scenario("E2, E8: what leaders say comes twice, and late")
 async def leaders_that_hear_everything_again(play: RegionPlay) -> None:
     """Whatever leaders say to each other comes again: at once, or when it is over and forgotten;
-    some of it does not come at first. One transaction follows the other, some are rolled back."""
+    some of it does not come at first. Three clients do transactions, some are rolled back."""
     regions = play.regions
     chance = random.Random(f"repeating/{regions.seed}")
-    async with transactor(play) as client, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         with repeating(nursery, chance, regions.faults, share=1.0, lost=0.3):
-            for number in range(12):
-                driver = (EUROPE, AMERICA, METADATA)[number % 3]
-                await client.do(
-                    EUROPE,
-                    AMERICA,
-                    EUROPE,
-                    driver=driver,
-                    rolls_back=number % 4 == 3,
-                    pause=partial(trio.sleep, 0.3),
-                )
+            async with trio.open_nursery() as clients:
+                for number in range(3):
+                    clients.start_soon(_do_some, play, number)
             await trio.sleep(4.0)
             nursery.cancel_scope.cancel()
+
+
+async def _do_some(play: RegionPlay, first: int) -> None:
+    drivers = (EUROPE, AMERICA, METADATA)
+    async with transactor(play, f"x{first}") as client:
+        for number in range(first, first + 10):
+            await client.do(
+                EUROPE,
+                AMERICA,
+                EUROPE,
+                driver=drivers[number % 3],
+                rolls_back=number % 3 == 2 or number % 4 == 3,
+                pause=partial(trio.sleep, 0.3),
+            )
 
 
 @region_scenario("E6: what comes late or twice meets no other transaction")
