@@ -13,11 +13,13 @@ from hadron.delivery.effects import Assignment
 from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
+from hadron.model.errors import HadronError
 from hadron.model.transactions import DELIVERIES, Lock
 from hadron.node.leader_links import LeaderLinks
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupCommitter
 from hadron.partition.submission import Submission
+from hadron.sim.watch.answers import for_others
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.transactions import CLIENT
@@ -62,7 +64,7 @@ class HearsTransactions:
         """By what is wrapped: what hears of each function."""
         return [
             (GroupCommitter, {"_run": self.logs}),
-            (Transactions, {"__init__": self.begins}),
+            (Transactions, {"__init__": self.begins, "stop": self.stops}),
             (Driver, {"step": self.steps, "outcome": self.answers}),
             (Callers, {"answer": self.replies}),
             (LeaderLinks, {"send": self.sends}),
@@ -103,6 +105,15 @@ class HearsTransactions:
             self._logs[part.claims] = self._logs[part.driver.callers] = log
 
         return begin
+
+    def stops(self, original: Any) -> Any:
+        """Clients are told that leading ends, by whoever has found that out."""
+
+        def stop(part: Transactions, reason: HadronError) -> None:
+            with for_others():
+                original(part, reason)
+
+        return stop
 
     def steps(self, original: Any) -> Any:
         """What a driver does at its own set is in no table before it is decided."""
