@@ -21,8 +21,20 @@ from hadron.delivery.keys import BatchKeys
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
+from hadron.delivery.port import (
+    Ack,
+    DeliveryRange,
+    Extend,
+    Flow,
+    Heartbeat,
+    MemberSink,
+    Nack,
+    Opened,
+    Said,
+    check_ranges,
+)
 from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
-from hadron.delivery.sessions import DeliveryEvent, MemberCall, MemberSession, Silence, check_ranges
+from hadron.delivery.sessions import MemberSession, Silence
 from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
@@ -45,7 +57,6 @@ from hadron.serving.visible import VisibleStreams
 from hadron.state import groups
 from hadron.state.groups import Progress, Token
 from hadron.state.locks import conflict, deliveries
-from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -81,19 +92,19 @@ class GroupDriver:
         ground: Ground,
         *,
         origin: Origin,
-        options: groups_pb2.GroupOptions,
+        dead_letter_stream: str,
         on_idle: Callable[[], None],
         is_ephemeral: bool = False,
     ) -> None:
         """
         Args:
-            options: as members are told them.
+            dead_letter_stream: as members are told it (`port.Opened`).
             on_idle: told when the driver can be forgotten, or must be.
         """
         self.progress = progress
         self.origin = origin
         self.is_ephemeral = is_ephemeral
-        self.options = options
+        self.dead_letter_stream = dead_letter_stream
         window = progress.window
         self.machine = Group(
             progress.floor,
@@ -111,7 +122,6 @@ class GroupDriver:
             )
         )
         self.sessions: dict[int, MemberSession] = {}
-        self.delivery_event = DeliveryEvent()
         self._stream_id = progress.stream_id
         self._ground = ground
         self._visible = ground.visible
@@ -139,18 +149,18 @@ class GroupDriver:
 
     # --- members --------------------------------------------------------------------------------
 
-    def join(self, call: MemberCall, joining: Joining) -> MemberSession:
+    def join(self, sink: MemberSink, joining: Joining) -> MemberSession:
         now = trio.current_time()
         member = self.machine.join(
             joining.max_in_flight,
-            lambda: call.writable,
+            lambda: sink.writable,
             batch_size=joining.batch_size,
             batch_wait_s=joining.batch_wait_ms / 1_000,
         )
         session = MemberSession(
             self,
             member,
-            call,
+            sink,
             joining.member,
             now,
             now,
@@ -165,19 +175,16 @@ class GroupDriver:
             self.machine.became_writable(member.number)
             self.pump()
 
-        call.on_writable = on_writable
-        epoch, incarnation, delivery = self.progress.fence
-        fence = groups_pb2.DeliveryToken(
-            ballot=ballot_to(Ballot(epoch, incarnation)), delivery=delivery
-        )
-        call.send(
-            groups_pb2.SubscribeEvent(
-                opened=groups_pb2.SubscribeEvent.Opened(
-                    ballot=ballot_to(self._ground.controller.ballot),
-                    floor=self.floor,
-                    options=self.options,
-                    fence=fence,
-                )
+        sink.on_writable = on_writable
+        progress = self.progress
+        sink.open(
+            Opened(
+                self._ground.controller.ballot,
+                self.floor,
+                progress.options,
+                self.dead_letter_stream,
+                self.is_ephemeral,
+                progress.fence,
             )
         )
         self.pump()
@@ -223,7 +230,7 @@ class GroupDriver:
         sessions, self.sessions = list(self.sessions.values()), {}
         for session in sessions:
             if reason is not None:
-                session.call.fail(reason)
+                session.sink.fail(reason)
 
     def _give_up(self, reason: HadronError) -> None:
         """What this driver knows is worth nothing any more: its members join again, and the next
@@ -290,7 +297,7 @@ class GroupDriver:
             self._read_window()
         for number in machine.rest():
             if number in self.sessions:
-                self.sessions[number].end_batch()
+                self.sessions[number].sink.end_batch()
         self._arm_timer(now)
 
     async def _pump_later(self) -> None:
@@ -374,7 +381,7 @@ class GroupDriver:
                 session.label,
                 silent_s,
             )
-            session.call.fail(
+            session.sink.fail(
                 DeadlineExceededError(
                     f"{session.label} of group {self.origin.group!r} sent nothing for "
                     f"{silent_s:.1f} s, it had promised to every "
@@ -386,52 +393,48 @@ class GroupDriver:
 
     # --- what members say -----------------------------------------------------------------------
 
-    def receive(self, session: MemberSession, message: groups_pb2.SubscribeRequest) -> None:
+    def receive(self, session: MemberSession, said: Said) -> None:
         """Raises `RequestError` for what makes no sense."""
-        session.last_heard = trio.current_time()
-        kind = message.WhichOneof("kind")
-        if kind == "ack":
-            self.acknowledge(session, message.ack)
-        elif kind == "nack":
-            self.refuse(session, message.nack)
-        elif kind == "extend":
-            self.extend(session, message.extend)
-        elif kind == "heartbeat":
-            session.answer_heartbeat()
-        elif kind == "flow":
-            self.resize(session, message.flow.max_in_flight)
-        else:
-            raise RequestError("a subscription was opened twice")
+        session.last_heard = now = trio.current_time()
+        match said:
+            case Ack():
+                self.acknowledge(session, said, now)
+            case Nack():
+                self.refuse(session, said, now)
+            case Extend():
+                self.extend(session, said, now)
+            case Heartbeat():
+                session.sink.beat()
+            case Flow():
+                self.resize(session, said.max_in_flight)
 
-    def acknowledge(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Ack) -> None:
-        ranges = list(message.ranges)
+    def acknowledge(self, session: MemberSession, said: Ack, now: float) -> None:
+        ranges, token, late = said
         check_ranges(ranges)
-        late = ballot_from(message.ballot) if message.HasField("ballot") else None
-        now = trio.current_time()
         for item in ranges:
             counted = self._count(session, item, late, now)
-            if size(counted) <= item.last_offset - item.first_offset:
+            if size(counted) <= item[2] - item[1]:
                 session.refuse(item)
                 self._tell_conflicts(session, item)
             self.ledger.acknowledge(counted)
-        if message.token:
-            self.ledger.confirm(Receipt(session.call, message.token, session.take_refused()))
+        if token:
+            self.ledger.confirm(Receipt(session.sink, token, session.take_refused()))
         self.ledger.flush()
         self.pump()
 
     def _count(
-        self, session: MemberSession, item: groups_pb2.Range, late: Ballot | None, now: float
+        self, session: MemberSession, item: DeliveryRange, late: Ballot | None, now: float
     ) -> list[Range]:
         """What of a range counts: under a token that is current, or as a late acknowledgement."""
-        member, first, last = session.member.number, item.first_offset, item.last_offset
+        delivery, first, last = item
         ballot = self._ground.controller.ballot
-        token = (*(late or ballot), item.delivery)
+        token = (*(late or ballot), delivery)
         if token <= self.progress.fence:
             # From before the group was made, or reset: whoever has the record now, or gave it back.
             return []
         counted: list[Range] = []
         if late in (None, ballot):
-            counted = self.machine.acknowledge(member, item.delivery, first, last, now)
+            counted = self.machine.acknowledge(session.member.number, delivery, first, last, now)
         if late is not None and self._may_have_been(token, last):
             counted += self.machine.acknowledge_late(first, last)
         return counted
@@ -446,22 +449,18 @@ class GroupDriver:
         latest = (*ballot, self._ground.numbers.last)
         return token <= latest and last < self._visible.bounds(self._stream_id).next_offset
 
-    def refuse(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Nack) -> None:
-        check_ranges(message.ranges)
-        now = trio.current_time()
-        delay_s = message.delay_ms / 1_000 if message.HasField("delay_ms") else None
+    def refuse(self, session: MemberSession, said: Nack, now: float) -> None:
+        check_ranges(said.ranges)
         share = jitter(self._ground.random)
         effects = Effects()
-        for item in message.ranges:
+        for item in said.ranges:
             refused = self.machine.refuse(
                 session.member.number,
-                item.delivery,
-                item.first_offset,
-                item.last_offset,
+                *item,
                 now,
-                delay_s=delay_s,
-                reason=message.reason[:_MAX_REASON],
-                is_unseen=message.unseen,
+                delay_s=said.delay_s,
+                reason=said.reason[:_MAX_REASON],
+                is_unseen=said.is_unseen,
                 share=share,
             )
             effects.then(refused)
@@ -469,19 +468,18 @@ class GroupDriver:
         self._carry_out(effects)
         self.pump()
 
-    def extend(self, session: MemberSession, message: groups_pb2.SubscribeRequest.Extend) -> None:
-        check_ranges(message.ranges)
-        number, now = session.member.number, trio.current_time()
-        if not message.ranges:
+    def extend(self, session: MemberSession, said: Extend, now: float) -> None:
+        check_ranges(said.ranges)
+        number = session.member.number
+        if not said.ranges:
             for delivery in list(session.member.deliveries):
                 self.machine.extend(number, delivery, now)
-        for item in message.ranges:
-            first, last = item.first_offset, item.last_offset
+        for delivery, first, last in said.ranges:
             if not (
-                self.machine.extend(number, item.delivery, now)
-                or self.machine.taken.is_from(number, item.delivery, first, last)
+                self.machine.extend(number, delivery, now)
+                or self.machine.taken.is_from(number, delivery, first, last)
             ):
-                session.revoke(item.delivery, ((first, last),), "not held")
+                session.revoke(delivery, ((first, last),), "not held")
         self._arm_timer(now)
 
     def resize(self, session: MemberSession, max_in_flight: int) -> None:
@@ -489,35 +487,32 @@ class GroupDriver:
         self.machine.resize(session.member.number, max_in_flight)
         self.pump()
 
-    def _tell_conflicts(self, session: MemberSession, item: groups_pb2.Range) -> None:
+    def _tell_conflicts(self, session: MemberSession, item: DeliveryRange) -> None:
         """The member cannot end what a transaction has."""
-        taken = self.machine.taken
-        for first, last, transaction in taken.holders(item.first_offset, item.last_offset):
-            session.tell_conflict(item.delivery, (first, last), transaction)
+        for first, last, transaction in self.machine.taken.holders(item[1], item[2]):
+            session.sink.tell_conflict((item[0], first, last), transaction)
 
     # --- transactions ---------------------------------------------------------------------------
 
     def check_held(
-        self, transaction: TransactionId, ballot: Ballot, ranges: Sequence[groups_pb2.Range]
+        self, transaction: TransactionId, ballot: Ballot, ranges: Sequence[DeliveryRange]
     ) -> None:
         """Raises `RequestError` unless members hold all of these under the deliveries that they are
         said to be of, whoever they are; but for what the transaction has taken before. What another
         one has is a `ConflictError`."""
         is_current = ballot == self._ground.controller.ballot
-        for each in ranges:
-            left = RangeSet.of(each.first_offset, each.last_offset)
-            for first, last, holder in self.machine.taken.holders(
-                each.first_offset, each.last_offset
-            ):
+        for delivery, begin, end in ranges:
+            left = RangeSet.of(begin, end)
+            for first, last, holder in self.machine.taken.holders(begin, end):
                 if holder != transaction:
                     lock = deliveries(self.progress.group_id, ((first, last),))
                     raise conflict(holder, lock, (first, last))
                 left.remove(first, last)
             for first, last in left.ranges():
-                if not (is_current and self.machine.held.has(each.delivery, first, last)):
+                if not (is_current and self.machine.held.has(delivery, first, last)):
                     raise RequestError(
                         f"nobody holds offsets {first} to {last} of group {self.origin.group!r} "
-                        f"under delivery {each.delivery} of ballot {ballot}",
+                        f"under delivery {delivery} of ballot {ballot}",
                         "they are delivered again: roll back, and go on with what comes then",
                     )
 

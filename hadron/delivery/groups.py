@@ -15,10 +15,11 @@ from typing import Final
 import trio
 
 from hadron.delivery.driver import Ground, GroupDriver
-from hadron.delivery.joining import ORDERS, Joining, parse_start
+from hadron.delivery.joining import Joining, parse_start
 from hadron.delivery.letters import Origin
 from hadron.delivery.members import DeliveryNumbers
-from hadron.delivery.sessions import MemberCall, MemberSession
+from hadron.delivery.port import DeliveryRange, MemberSink
+from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
@@ -42,7 +43,6 @@ from hadron.state import group_changes, groups
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups import CreateGroup, GroupOptions, Progress
 from hadron.state.transaction_events import RecordsAcknowledged
-from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -115,9 +115,9 @@ class Groups(Part):
     # --- joining --------------------------------------------------------------------------------
 
     async def subscribe(
-        self, call: MemberCall, stream_id: int, joining: Joining
+        self, sink: MemberSink, stream_id: int, joining: Joining
     ) -> tuple[GroupDriver, MemberSession]:
-        """Make the caller a member; the group is created when it does not exist.
+        """Make whom the sink tells a member; the group is created when it does not exist.
 
         Raises `RequestError` for what makes no sense, and for options that are not the group's.
         """
@@ -135,9 +135,9 @@ class Groups(Part):
                 joining.group,
                 driver.progress.options,
                 ephemeral=driver.is_ephemeral,
-                dead_letter_stream=driver.options.dead_letter_stream,
+                dead_letter_stream=driver.dead_letter_stream,
             )
-            return driver, driver.join(call, joining)
+            return driver, driver.join(sink, joining)
         finally:
             self._joining[key] -= 1
             self._forget_if_idle(key)
@@ -268,6 +268,7 @@ class Groups(Part):
     def _new_driver(self, key: _Key, progress: Progress) -> GroupDriver:
         stream = self._stream(progress.stream_id)
         out_id = progress.options.dead_letter_stream_id
+        letters = self._stream(out_id) if out_id else None
         is_ephemeral = progress.group_id == 0
         driver = GroupDriver(
             progress,
@@ -280,7 +281,7 @@ class Groups(Part):
                 progress.group_id,
                 out_id,
             ),
-            options=self.describe_options(progress.options, ephemeral=is_ephemeral),
+            dead_letter_stream=letters.name if letters is not None else "",
             on_idle=lambda: self._idle(key),
             is_ephemeral=is_ephemeral,
         )
@@ -297,21 +298,6 @@ class Groups(Part):
             return self._catalog.by_id(stream_id)
         except NotFoundError:
             return None
-
-    def describe_options(
-        self, options: GroupOptions, *, ephemeral: bool
-    ) -> groups_pb2.GroupOptions:
-        """As members and people are told them; every field is set."""
-        out_id = options.dead_letter_stream_id
-        letters = self._stream(out_id) if out_id else None
-        assert options.order in ORDERS.values()
-        return groups_pb2.GroupOptions(
-            order=options.order,  # type: ignore[arg-type]
-            ack_deadline_ms=options.ack_deadline_ms,
-            max_attempts=options.max_attempts,
-            dead_letter_stream=letters.name if letters is not None else "",
-            ephemeral=ephemeral,
-        )
 
     # --- leaving --------------------------------------------------------------------------------
 
@@ -388,7 +374,7 @@ class Groups(Part):
         stream_id: int,
         name: str,
         ballot: Ballot,
-        ranges: Sequence[groups_pb2.Range],
+        ranges: Sequence[DeliveryRange],
     ) -> int:
         """The id of a durable group whose members hold all of these deliveries' records, or the
         transaction has taken them. Raises `RequestError` when they do not (any more), and for an

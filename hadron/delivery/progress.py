@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from hadron.delivery.sessions import MemberCall
+from hadron.delivery.port import DeliveryRange, MemberSink
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ranges import Range, RangeSet
 from hadron.partition.controller import Controller
 from hadron.state.attempts import Attempts
 from hadron.state.group_endings import EndDeliveries
 from hadron.state.groups import AckRecords
-from hadron.wire.messages import groups_pb2
 
 _RANGES_PER_ENTRY: Final = 500
 """Ranges that one command ends: about 5 ms of the writer's time when none of them touch."""
@@ -43,18 +42,12 @@ OnCommitted = Callable[[Sequence[Range], int], None]
 class Receipt:
     """Who wants to hear that everything so far is committed."""
 
-    call: MemberCall
+    sink: MemberSink
     token: int
-    refused: list[groups_pb2.Range]
+    refused: list[DeliveryRange]
 
     def answer(self, floor: int) -> None:
-        self.call.send(
-            groups_pb2.SubscribeEvent(
-                acked=groups_pb2.SubscribeEvent.Acked(
-                    token=self.token, refused=self.refused, floor=floor
-                )
-            )
-        )
+        self.sink.confirm(self.token, self.refused, floor)
 
 
 class Ledger(Protocol):

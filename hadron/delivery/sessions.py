@@ -1,23 +1,18 @@
-"""Members' calls: what each still keeps of what it was sent, and when it was last heard of."""
+"""Who has joined: what each still keeps of what it was sent, and when it was last heard of."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from hadron.delivery.members import Member
+from hadron.delivery.port import DeliveryRange, MemberSink
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import RequestError
-from hadron.model.limits import MAX_IN_FLIGHT, SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range
-from hadron.model.transactions import TransactionId
-from hadron.wire.calls import Call
-from hadron.wire.messages import groups_pb2
-
-MemberCall: TypeAlias = Call[groups_pb2.SubscribeRequest, groups_pb2.SubscribeEvent]
 
 if TYPE_CHECKING:
     from hadron.delivery.driver import GroupDriver
@@ -31,41 +26,9 @@ _MAX_REFUSED: Final = 20_000
 """Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
 
 
-class DeliveryEvent:
-    """The message that says a delivery, filled anew for every one of a group: to make one takes six
-    times as long, a quarter of what a delivery cost. `Call.send` is done with it at once."""
-
-    def __init__(self) -> None:
-        self._event = groups_pb2.SubscribeEvent()
-        self._delivery = self._event.delivery
-        self._batch_at = -1
-
-    def fill(
-        self, assignment: Assignment, batch: StampedBatch, *, attach: bool
-    ) -> groups_pb2.SubscribeEvent:
-        """Valid until the next one is filled. `attach`: the batch goes along."""
-        delivery = self._delivery
-        delivery.delivery = assignment.delivery
-        delivery.first_offset = assignment.first
-        delivery.last_offset = assignment.last
-        delivery.attempt = assignment.attempt
-        delivery.ends_batch = assignment.ends_batch
-        if batch.base_offset != self._batch_at:
-            # What is visible to a leadership at an offset stays the same.
-            self._batch_at = batch.base_offset
-            info = delivery.batch
-            info.base_offset = batch.base_offset
-            info.count = batch.count
-            info.append_ms = batch.append_ms
-            info.ballot.epoch = batch.epoch
-            info.ballot.incarnation = batch.incarnation
-        delivery.batch.length = len(batch.data) if attach else 0
-        return self._event
-
-
 @dataclass(slots=True)
 class MemberSession:
-    """A member and its call.
+    """A member, and where it is told.
 
     Attributes:
         attached: the batches that its client still keeps.
@@ -75,14 +38,14 @@ class MemberSession:
 
     driver: GroupDriver
     member: Member
-    call: MemberCall
+    sink: MemberSink
     name: str = ""
     joined: float = 0.0
     last_heard: float = 0.0
     heartbeat_interval_ms: int = 0
     heartbeat_threshold: int = 3
     attached: deque[int] = field(default_factory=deque)
-    refused: list[groups_pb2.Range] = field(default_factory=list)
+    refused: list[DeliveryRange] = field(default_factory=list)
 
     @property
     def patience_s(self) -> float | None:
@@ -96,7 +59,7 @@ class MemberSession:
         """For errors and logs."""
         return self.name or f"member {self.member.number}"
 
-    def refuse(self, item: groups_pb2.Range) -> None:
+    def refuse(self, item: DeliveryRange) -> None:
         """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""
         if len(self.refused) >= _MAX_REFUSED:
             raise RequestError(
@@ -106,7 +69,7 @@ class MemberSession:
             )
         self.refused.append(item)
 
-    def take_refused(self) -> list[groups_pb2.Range]:
+    def take_refused(self) -> list[DeliveryRange]:
         """Of all messages since it last asked: a token stands for all that came before it."""
         refused, self.refused = self.refused, []
         return refused
@@ -117,39 +80,11 @@ class MemberSession:
             self.attached.append(batch.base_offset)
             if len(self.attached) > SUBSCRIPTION_BATCH_MEMORY:
                 self.attached.popleft()
-        event = self.driver.delivery_event.fill(assignment, batch, attach=attach)
-        self.call.send(event, (batch.data,) if attach else ())
-
-    def end_batch(self) -> None:
-        self.call.send(groups_pb2.SubscribeEvent(batch_end=groups_pb2.SubscribeEvent.BatchEnd()))
-
-    def answer_heartbeat(self) -> None:
-        self.call.send(groups_pb2.SubscribeEvent(heartbeat=groups_pb2.SubscribeEvent.Heartbeat()))
+        self.sink.deliver(assignment, batch, attach=attach)
 
     def revoke(self, delivery: int, ranges: tuple[Range, ...], reason: str) -> None:
         """Say that it does not hold these any more."""
-        self.call.send(
-            groups_pb2.SubscribeEvent(
-                revoked=groups_pb2.SubscribeEvent.Revoked(
-                    ranges=[
-                        groups_pb2.Range(delivery=delivery, first_offset=a, last_offset=b)
-                        for a, b in ranges
-                    ],
-                    reason=reason,
-                )
-            )
-        )
-
-    def tell_conflict(self, delivery: int, found: Range, transaction: TransactionId) -> None:
-        """Say that it cannot end these now, and who has them; it holds them for that one."""
-        item = groups_pb2.Range(delivery=delivery, first_offset=found[0], last_offset=found[1])
-        self.call.send(
-            groups_pb2.SubscribeEvent(
-                conflict=groups_pb2.SubscribeEvent.Conflict(
-                    ranges=[item], transaction=str(transaction)
-                )
-            )
-        )
+        self.sink.revoke([(delivery, first, last) for first, last in ranges], reason)
 
 
 class Silence:
@@ -188,18 +123,3 @@ class Silence:
             else:
                 self.watch(session)
         return found
-
-
-def check_ranges(ranges: Sequence[groups_pb2.Range]) -> None:
-    """Raises `RequestError` for what no member says."""
-    if len(ranges) > MAX_IN_FLIGHT:
-        raise RequestError(
-            f"{len(ranges)} ranges in one message are more than {MAX_IN_FLIGHT}",
-            "a member holds no more records: send what was acknowledged more often",
-        )
-    for item in ranges:
-        if item.first_offset > item.last_offset:
-            raise RequestError(
-                f"offsets {item.first_offset} to {item.last_offset} are no range",
-                "the first must not be above the last",
-            )

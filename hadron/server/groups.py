@@ -12,7 +12,15 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject
-from hadron.server.group_messages import Listed, add_live, describe
+from hadron.server.group_messages import (
+    CallSink,
+    Listed,
+    MemberCall,
+    add_live,
+    describe,
+    describe_options,
+    said_of,
+)
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state import attempts
@@ -31,7 +39,6 @@ _MAX_PAGE: Final = 8_000
 _DEFAULT_THRESHOLD: Final = 3
 
 
-_Member: TypeAlias = Call[groups_pb2.SubscribeRequest, groups_pb2.SubscribeEvent]
 _List: TypeAlias = Call[groups_pb2.ListGroupsRequest, groups_pb2.ListGroupsResponse]
 _Describe: TypeAlias = Call[groups_pb2.DescribeGroupRequest, groups_pb2.DescribeGroupResponse]
 _Reset: TypeAlias = Call[groups_pb2.ResetGroupRequest, groups_pb2.ResetGroupResponse]
@@ -49,7 +56,10 @@ _Named = (
 
 
 def _subscribe(
-    leading: Leading, call: _Member, request: groups_pb2.SubscribeRequest, _attachment: memoryview
+    leading: Leading,
+    call: MemberCall,
+    request: groups_pb2.SubscribeRequest,
+    _attachment: memoryview,
 ) -> None:
     if request.WhichOneof("kind") != "open":
         raise RequestError("a subscription begins with `open`")
@@ -60,15 +70,15 @@ def _subscribe(
     call.spawn(_open, leading, call, item.id, _joining(opening))
 
 
-async def _open(leading: Leading, call: _Member, stream_id: int, joining: Joining) -> None:
-    driver, session = await leading.part(Groups).subscribe(call, stream_id, joining)
+async def _open(leading: Leading, call: MemberCall, stream_id: int, joining: Joining) -> None:
+    driver, session = await leading.part(Groups).subscribe(CallSink(call), stream_id, joining)
     if call.peer_ended:
         call.end()
         leading.part(Groups).leave(session)
         return
 
     def on_message(message: groups_pb2.SubscribeRequest, _attachment: memoryview) -> None:
-        driver.receive(session, message)
+        driver.receive(session, said_of(message))
         call.consumed(message.ByteSize())
 
     def on_end(_error: HadronError | None) -> None:
@@ -152,7 +162,7 @@ async def _answer_describe(
         options = live.progress.options
         answer = groups_pb2.DescribeGroupResponse(
             group=describe(leading, live),
-            options=leading.part(Groups).describe_options(options, ephemeral=True),
+            options=describe_options(leading, options, ephemeral=True),
         )
     else:
         answer = await _describe_durable(leading, item, name)
@@ -177,7 +187,7 @@ async def _describe_durable(
     )
     return groups_pb2.DescribeGroupResponse(
         group=describe(leading, summary),
-        options=leading.part(Groups).describe_options(summary.options, ephemeral=False),
+        options=describe_options(leading, summary.options, ephemeral=False),
         created_ms=summary.created_ms,
         attempts=[
             groups_pb2.DescribeGroupResponse.Attempt(

@@ -8,11 +8,12 @@ between: what is sent again is known by its bytes (PROTOCOL E2).
 from __future__ import annotations
 
 from hadron.delivery.groups import Groups
-from hadron.delivery.sessions import check_ranges
+from hadron.delivery.port import check_ranges
 from hadron.model.errors import RequestError
 from hadron.model.ranges import melted
 from hadron.model.transactions import TransactionId
 from hadron.pipelines.driver import Pipelines
+from hadron.server.group_messages import ranges_of
 from hadron.server.pipelines import ended_of
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading
@@ -80,11 +81,12 @@ def _acknowledgement(
     acknowledge: transactions_pb2.Statement.Acknowledge,
 ) -> AckRecords:
     item = leading.partition("", "", "", acknowledge.stream_id or _NONE, acknowledge.metadata_index)
-    check_ranges(acknowledge.ranges)
-    if not acknowledge.ranges:
+    held = ranges_of(acknowledge.ranges)
+    check_ranges(held)
+    if not held:
         raise RequestError("an acknowledgement names no records")
     group_id = leading.part(Groups).check_held(
-        transaction, item.id, acknowledge.group, ballot_from(acknowledge.ballot), acknowledge.ranges
+        transaction, item.id, acknowledge.group, ballot_from(acknowledge.ballot), held
     )
-    ranges = melted([(each.first_offset, each.last_offset) for each in acknowledge.ranges])
+    ranges = melted([(first, last) for _, first, last in held])
     return AckRecords(group_id, tuple(ranges))

@@ -1,4 +1,5 @@
-"""A member of a group without a network, for the tests of this room."""
+"""A member of a group without a network, for the tests of this room: it speaks as the port does,
+and hears what a member's call would carry."""
 
 from __future__ import annotations
 
@@ -6,7 +7,9 @@ from typing import Any
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.joining import Joining, WantedOptions
+from hadron.delivery.port import Ack, MemberSink, Nack, Said
 from hadron.delivery.sessions import MemberSession
+from hadron.server.group_messages import CallSink
 from hadron.serving.tests.stack import FakeCall, Stack
 from hadron.wire.messages import groups_pb2
 
@@ -27,11 +30,12 @@ class Consumer:
         self, max_in_flight: int = 100, start: str = "earliest", **more: Any
     ) -> Consumer:
         call: Any = self.call
+        sink: MemberSink = CallSink(call)
         options = {name: more.pop(name) for name in OPTIONS if name in more}
         joining = Joining(
             self.group, start, max_in_flight, options=WantedOptions(**options), **more
         )
-        self.driver, self.session = await self.stack.groups.subscribe(call, 1, joining)
+        self.driver, self.session = await self.stack.groups.subscribe(sink, 1, joining)
         return self
 
     @property
@@ -67,23 +71,14 @@ class Consumer:
 
     def acknowledge(self, first: int, last: int, token: int = 0, delivery: int = 0) -> None:
         number = delivery or self.delivery_of(first)
-        item = groups_pb2.Range(delivery=number, first_offset=first, last_offset=last)
-        self.driver.acknowledge(
-            self.session, groups_pb2.SubscribeRequest.Ack(ranges=[item], token=token)
-        )
+        self.say(Ack([(number, first, last)], token))
 
     def refuse(self, offset: int, delay_s: float, reason: str = "") -> None:
         number = self.delivery_of(offset)
-        item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
-        delay_ms = round(delay_s * 1_000)
-        self.driver.refuse(
-            self.session,
-            groups_pb2.SubscribeRequest.Nack(ranges=[item], delay_ms=delay_ms, reason=reason),
-        )
+        self.say(Nack([(number, offset, offset)], delay_s, reason))
 
-    def say(self, **kind: Any) -> None:
-        """A message as it comes from the network."""
-        self.driver.receive(self.session, groups_pb2.SubscribeRequest(**kind))
+    def say(self, said: Said) -> None:
+        self.driver.receive(self.session, said)
 
     def events(self, kind: str) -> list[Any]:
         """What came of one kind, in order."""

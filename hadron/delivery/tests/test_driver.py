@@ -13,6 +13,7 @@ from hadron.delivery import driver as module
 from hadron.delivery import progress as progress_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
+from hadron.delivery.port import Ack, Nack
 from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import (
@@ -24,9 +25,8 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.record_batch import decode_batch
-from hadron.serving.tests.stack import FakeCall, Stack, leading, until
+from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state.groups import AckRecords
-from hadron.wire.messages import groups_pb2
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ class TestJoining:
             await Consumer(stack).join(window)
 
     async def test_a_stream_that_is_not_here(self, stack: Stack) -> None:
-        call: Any = FakeCall()
+        nobody: Any = None
         with pytest.raises(NotFoundError):
-            await stack.groups.subscribe(call, 9, Joining("billing"))
+            await stack.groups.subscribe(nobody, 9, Joining("billing"))
 
 
 class TestEndings:
@@ -215,11 +215,10 @@ class TestAcknowledging:
         await stack.append(1, b"x", b"y")
         member = await Consumer(stack).join()
         await member.until(0, 1)
-        empty = groups_pb2.SubscribeRequest.Ack(token=1)
-        member.driver.acknowledge(member.session, empty)
+        member.say(Ack(token=1))
         assert await member.confirmed(1) == []
         member.acknowledge(0, 1)
-        member.driver.acknowledge(member.session, groups_pb2.SubscribeRequest.Ack(token=2))
+        member.say(Ack(token=2))
         await member.confirmed(2)
         assert await progress(stack) == [(2, None, None)]
 
@@ -230,9 +229,8 @@ class TestAcknowledging:
         for first, last in ((50, 40), ((1 << 64) - 1, 0)):
             with pytest.raises(RequestError, match="are no range"):
                 member.acknowledge(first, last, delivery=1)
-            bad = groups_pb2.Range(delivery=1, first_offset=first, last_offset=last)
             with pytest.raises(RequestError, match="are no range"):
-                member.driver.refuse(member.session, groups_pb2.SubscribeRequest.Nack(ranges=[bad]))
+                member.say(Nack([(1, first, last)]))
         member.acknowledge(0, (1 << 64) - 1, token=1, delivery=1)
         assert len(await member.confirmed(1)) == 1, "more than was held"
         assert await progress(stack) == [(100, None, None)]
@@ -245,13 +243,8 @@ class TestAcknowledging:
         await stack.append(1, *[b"x"] * 100)
         member = await Consumer(stack).join()
         await member.call.until(lambda: len(member.offsets) == 100)
-        ranges = [
-            groups_pb2.Range(delivery=1, first_offset=n, last_offset=n) for n in range(1, 100, 2)
-        ]
         before = stack.controller.written_lsn
-        member.driver.acknowledge(
-            member.session, groups_pb2.SubscribeRequest.Ack(ranges=ranges, token=1)
-        )
+        member.say(Ack([(1, n, n) for n in range(1, 100, 2)], 1))
         assert await member.confirmed(1) == []
         assert stack.controller.written_lsn == before + 5
         assert len(await progress(stack)) == 50
@@ -454,11 +447,11 @@ def test_only_so_many_confirmations_wait_for_a_majority(monkeypatch: pytest.Monk
     monkeypatch.setattr(progress_module, "_MAX_RECEIPTS", 3)
     controller: Any = NoMajority()
     ledger = LoggedLedger(controller, 1, 0, lambda *_: None, lambda _: None)
-    call: Any = None
+    sink: Any = None
     ledger.acknowledge([(0, 0)])
     ledger.flush()
     for token in range(3):
-        ledger.confirm(Receipt(call, token, []))
+        ledger.confirm(Receipt(sink, token, []))
         ledger.flush()
     with pytest.raises(OverloadedError, match="3 confirmations wait"):
-        ledger.confirm(Receipt(call, 3, []))
+        ledger.confirm(Receipt(sink, 3, []))

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from hadron.delivery.port import Ack
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import RequestError
+from hadron.model.ids import Ballot
 from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state.groups import CreateGroup
 from hadron.state.streams import PartitionBounds
-from hadron.wire.messages import common_pb2, groups_pb2
-
-Ack = groups_pb2.SubscribeRequest.Ack
 
 
 @pytest.fixture
@@ -45,14 +44,7 @@ def written(stack: Stack, stream_id: int, ballot: tuple[int, int], *ends: int) -
 
 class TestLateAcknowledgements:
     def late(self, member: Consumer, ballot: tuple[int, int], number: int, offset: int) -> None:
-        item = groups_pb2.Range(delivery=number, first_offset=offset, last_offset=offset)
-        member.say(
-            ack=Ack(
-                ranges=[item],
-                token=1,
-                ballot=common_pb2.Ballot(epoch=ballot[0], incarnation=ballot[1]),
-            )
-        )
+        member.say(Ack([(number, offset, offset)], 1, Ballot(*ballot)))
 
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
@@ -92,10 +84,9 @@ class TestLateAcknowledgements:
         await stack.append(1, *[b"x"] * 3)
         member = await Consumer(stack).join(3)
         for offset in (0, 2):
-            item = groups_pb2.Range(delivery=99, first_offset=offset, last_offset=offset)
-            member.say(ack=Ack(ranges=[item]))
-        member.say(ack=Ack(token=1))
-        member.say(ack=Ack(token=2))
+            member.say(Ack([(99, offset, offset)]))
+        member.say(Ack(token=1))
+        member.say(Ack(token=2))
         first, second = member.events("acked")
         assert [item.first_offset for item in first.refused] == [0, 2]
         assert not second.refused
@@ -106,11 +97,10 @@ class TestLateAcknowledgements:
         monkeypatch.setattr("hadron.delivery.sessions._MAX_REFUSED", 2)
         await stack.append(1, b"x")
         member = await Consumer(stack).join(3)
-        item = groups_pb2.Range(delivery=99, first_offset=0, last_offset=0)
         for _ in range(2):
-            member.say(ack=Ack(ranges=[item]))
+            member.say(Ack([(99, 0, 0)]))
         with pytest.raises(RequestError, match="and it never asked"):
-            member.say(ack=Ack(ranges=[item]))
+            member.say(Ack([(99, 0, 0)]))
 
     @pytest.mark.parametrize(
         ("ballot", "number", "offset"), [((1, 1), 99, 1), ((9, 9), 1, 1), ((1, 0), 1, 3)]

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
+from hadron.delivery.port import Ack, Extend, Flow, Heartbeat
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import (
@@ -32,9 +33,7 @@ from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
-from hadron.wire.messages import ballot_to, groups_pb2
 
-Ack = groups_pb2.SubscribeRequest.Ack
 LETTERS: dict[str, Any] = {"max_attempts": 2, "dead_letter_stream": "letters"}
 
 
@@ -145,7 +144,7 @@ class TestDeadlines:
         await slow.confirmed(1)
         other = await Consumer(stack).join()
         mock_clock.jump(20)
-        slow.say(extend={})
+        slow.say(Extend())
         mock_clock.jump(20)
         await until(lambda: True)
         assert slow.events("revoked") == []
@@ -156,7 +155,7 @@ class TestDeadlines:
         assert (revoked.reason, other.deliveries[0].attempt) == ("ack deadline", 2)
         slow.acknowledge(1, 2, token=2)
         assert len(await slow.confirmed(2)) == 1
-        slow.say(extend={"ranges": [groups_pb2.Range(delivery=1, first_offset=1, last_offset=2)]})
+        slow.say(Extend([(1, 1, 2)]))
         assert slow.events("revoked")[-1].reason == "not held"
         assert await stack.rows("SELECT first, last, attempts FROM hadron_group_attempt") == [
             (1, 2, 1)
@@ -183,7 +182,7 @@ class TestHeartbeats:
         other = await Consumer(stack).join()
         for _ in range(3):
             mock_clock.jump(7.9)
-            silent.say(heartbeat={})
+            silent.say(Heartbeat())
             await trio.testing.wait_all_tasks_blocked()  # Who has been heard of is watched on.
         assert len(silent.events("heartbeat")) == 3
         assert other.offsets == []
@@ -215,7 +214,7 @@ class TestRest:
         await gone.until(0)
         await full.until(1)
         gone.leave()
-        full.say(flow={"max_in_flight": 1})
+        full.say(Flow(1))
         pumps = 0
         pump = full.driver.pump
 
@@ -237,14 +236,14 @@ class TestFlow:
         await stack.append(1, *[b"x"] * 10)
         member = await Consumer(stack).join(4)
         await member.until(0, 1, 2, 3)
-        member.say(flow={"max_in_flight": 0})
+        member.say(Flow(0))
         member.acknowledge(0, 3, token=1)
         await member.confirmed(1)
         assert len(member.offsets) == 4
-        member.say(flow={"max_in_flight": 6})
+        member.say(Flow(6))
         await member.until(*range(10))
         with pytest.raises(RequestError, match="max_in_flight is 4294967295"):
-            member.say(flow={"max_in_flight": (1 << 32) - 1})
+            member.say(Flow((1 << 32) - 1))
 
     async def test_batches_come_when_full_or_after_a_while(
         self, stack: Stack, mock_clock: MockClock
@@ -667,13 +666,7 @@ class TestEphemeral:
         assert other.fence == (*stack.ballot, 1)
         other.refuse(0, 60.0)
         away = await Consumer(stack).join(ephemeral=True, resume_offset=0)
-        away.say(
-            ack=Ack(
-                ranges=[groups_pb2.Range(delivery=1, first_offset=0, last_offset=0)],
-                ballot=ballot_to(stack.ballot),
-                token=1,
-            )
-        )
+        away.say(Ack([(1, 0, 0)], 1, stack.ballot))
         assert len(await away.confirmed(1)) == 1
 
     async def test_one_that_goes_on_where_a_member_was_takes_its_late_acknowledgements(
@@ -736,13 +729,7 @@ class TestChanging:
         again = await Consumer(stack).join()
         assert member.fence < again.fence == (*stack.ballot, 1)
         await again.until(1, 2, 3, 4, 5)
-        again.say(
-            ack=Ack(
-                ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
-                ballot=ballot_to(stack.ballot),
-                token=1,
-            )
-        )
+        again.say(Ack([(1, 5, 5)], 1, stack.ballot))
         assert len(await again.confirmed(1)) == 1, "from before the reset"
         again.leave()
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
@@ -760,9 +747,9 @@ class TestChanging:
         await other.until(0, 1)
         other.refuse(0, 60.0)
         away = await Consumer(stack).join()
-        old = groups_pb2.Range(delivery=1, first_offset=0, last_offset=0)
-        for token, ballot in enumerate((ballot_to(stack.ballot), None), 1):
-            away.say(ack=Ack(ranges=[old], ballot=ballot, token=token))
+        old = (1, 0, 0)
+        for token, ballot in enumerate((stack.ballot, None), 1):
+            away.say(Ack([old], token, ballot))
             assert len(await away.confirmed(token)) == 1
         assert away.driver.floor == 0
 
@@ -780,13 +767,7 @@ class TestChanging:
             await stack.groups.delete(1, "billing")
         again = await Consumer(stack).join(2)
         assert again.offsets == [0, 1]
-        again.say(
-            ack=Ack(
-                ranges=[groups_pb2.Range(delivery=1, first_offset=5, last_offset=5)],
-                ballot=ballot_to(stack.ballot),
-                token=1,
-            )
-        )
+        again.say(Ack([(1, 5, 5)], 1, stack.ballot))
         assert len(again.events("acked")[-1].refused) == 1, "another group had the name"
 
     async def test_what_was_left_behind_goes_under_the_next_leader(

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from hadron.delivery.port import Extend
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import ConflictError
 from hadron.model.ranges import Range
@@ -20,7 +21,6 @@ from hadron.state.decisions import Decide
 from hadron.state.groups import AckRecords, Progress
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import encode
-from hadron.wire.messages import groups_pb2
 
 A, B = TransactionId("local/p1", 1, 7, 1), TransactionId("local/p1", 1, 7, 2)
 
@@ -101,8 +101,7 @@ class TestAParticipant:
         member = await member_of(stack, ack_deadline_ms=10_000)
         await member.until(0, 1, 2, 3)
         await prepare(stack, A, (0, 3))
-        item = groups_pb2.Range(delivery=1, first_offset=0, last_offset=3)
-        member.say(extend=groups_pb2.SubscribeRequest.Extend(ranges=[item]))
+        member.say(Extend([(1, 0, 3)]))
         assert member.events("revoked") == []
 
     async def test_after_a_rollback_somebody_else_gets_what_its_member_left(

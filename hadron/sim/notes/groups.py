@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
+from hadron.delivery.port import Nack
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
@@ -74,7 +75,7 @@ class _Listener:
                     order=_ORDERS[options.order],
                     ack_deadline_ms=options.ack_deadline_ms,
                     max_attempts=options.max_attempts,
-                    dead_letter=driver.options.dead_letter_stream,
+                    dead_letter=driver.dead_letter_stream,
                     fence=progress.fence,
                     node=driver._ground.controller.node,
                 )
@@ -134,21 +135,21 @@ class _Listener:
         return leave
 
     def gave_back(self, original: Any) -> Any:
-        def refuse(driver: GroupDriver, session: MemberSession, message: Any) -> None:
-            if message.unseen and driver in self._drivers:
-                for item in message.ranges:
+        def refuse(driver: GroupDriver, session: MemberSession, said: Nack, now: float) -> None:
+            if said.is_unseen and driver in self._drivers:
+                for delivery, first, last in said.ranges:
                     self._history.note(
                         GaveBack(
                             at=self._history.tick(),
                             driver=self._drivers[driver],
                             partition=driver.origin.partition,
                             session=session.member.number,
-                            number=item.delivery,
-                            first=item.first_offset,
-                            last=item.last_offset,
+                            number=delivery,
+                            first=first,
+                            last=last,
                         )
                     )
-            original(driver, session, message)
+            original(driver, session, said, now)
 
         return refuse
 

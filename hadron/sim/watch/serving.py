@@ -19,6 +19,7 @@ from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
+from hadron.delivery.port import Ack, Extend, Nack, Said
 from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
@@ -93,17 +94,16 @@ class Serving:
 
     # --- in time --------------------------------------------------------------------------------
 
-    def said(self, driver: GroupDriver, session: MemberSession, message: Any) -> None:
+    def said(self, driver: GroupDriver, session: MemberSession, said: Said) -> None:
         """A member says something: it is heard of, and the deadlines of what that is about begin
         again."""
         now = trio.current_time()
         self._heard[driver, session.member.number] = now
-        kind = message.WhichOneof("kind")
         dues = self._dues.get(driver)
-        if dues and kind in ("ack", "nack", "extend"):
+        if dues and isinstance(said, Ack | Nack | Extend):
             held = session.member.deliveries
-            named = {item.delivery for item in getattr(message, kind).ranges}
-            for number in named if named or kind != "extend" else list(held):
+            named = {number for number, _, _ in said.ranges}
+            for number in named if named or not isinstance(said, Extend) else list(held):
                 if number in dues and number in held:
                     dues[number] = self._due(driver, now)
 

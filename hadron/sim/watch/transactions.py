@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hadron.delivery.port import DeliveryRange
 from hadron.model.transactions import DELIVERIES, Lock, Participant, TransactionId
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.marks import Mark
@@ -268,16 +269,20 @@ class Transactions:
         self._claims.get(leadership, {}).pop(claim, None)
 
     def acknowledges(
-        self, mark: Mark, transaction: TransactionId, given: dict[int, int], ranges: Iterable[Any]
+        self,
+        mark: Mark,
+        transaction: TransactionId,
+        given: dict[int, int],
+        ranges: Iterable[DeliveryRange],
     ) -> None:
         """A leader lets a transaction acknowledge records: as they were delivered last."""
-        for each in ranges:
-            for offset in range(each.first_offset, each.last_offset + 1):
-                if given.get(offset) != each.delivery:
+        for delivery, first, last in ranges:
+            for offset in range(first, last + 1):
+                if given.get(offset) != delivery:
                     self._complaints.add(
                         "E7 who acknowledges was given it last",
                         f"{mark.view.name} lets {transaction} acknowledge offset {offset} of "
-                        f"delivery {each.delivery}, it was given last in {given.get(offset)}",
+                        f"delivery {delivery}, it was given last in {given.get(offset)}",
                     )
                     return
 

@@ -10,8 +10,10 @@ from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Effects, Exhausted
+from hadron.delivery.port import DeliveryRange, Said
 from hadron.delivery.sessions import MemberSession
 from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
 from hadron.sim.watch.known import Known, Wrappers
 
@@ -62,10 +64,10 @@ class HearsGroups:
         return join
 
     def receives(self, original: Any) -> Any:
-        def receive(driver: GroupDriver, session: MemberSession, message: Any) -> None:
+        def receive(driver: GroupDriver, session: MemberSession, said: Said) -> None:
             self._known.serving.look(driver)
-            self._known.serving.said(driver, session, message)
-            original(driver, session, message)
+            self._known.serving.said(driver, session, said)
+            original(driver, session, said)
 
         return receive
 
@@ -86,7 +88,11 @@ class HearsGroups:
 
     def takes_acknowledgements(self, original: Any) -> Any:
         def count(
-            driver: GroupDriver, session: MemberSession, item: Any, late: Any, now: float
+            driver: GroupDriver,
+            session: MemberSession,
+            item: DeliveryRange,
+            late: Ballot | None,
+            now: float,
         ) -> list[Range]:
             counted: list[Range] = original(driver, session, item, late, now)
             self._known.serving.counted(driver, late, counted)
