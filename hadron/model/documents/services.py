@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.model.cron import CRON_FORM, parse_cron
+from hadron.model.cron import CRON_FORM, check_cron
 from hadron.model.documents.kind import Kind
 from hadron.model.documents.names import SET_NAME_FORM, check_named, check_replica_set
 from hadron.model.documents.problem import Notes
@@ -67,7 +67,7 @@ def _check_schedule(notes: Notes, spec: ScheduleSpec) -> None:
         notes.note(("cron",), "missing", CRON_FORM)
     else:
         try:
-            parse_cron(spec.cron)
+            check_cron(spec.cron)
         except RequestError as error:
             expected = error.hint.removeprefix("expected ") or CRON_FORM
             notes.note(("cron",), error.message, expected)
