@@ -33,7 +33,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.checks.checker import Verdict, check
 from hadron.sim.checks.logs import acknowledged_is_durable
 from hadron.sim.evidence.evidence import Evidence, Rules, Violation
-from hadron.sim.evidence.history import Apply, Deliver, Event, History, Publish
+from hadron.sim.evidence.history import Apply, Deliver, Event, History, Publish, Transact
 from hadron.sim.evidence.node_files import read_node
 from hadron.testing.fleet import FaultyFleet
 
@@ -339,7 +339,7 @@ def _part(history: History, partition: str) -> History:
     for entry in history.entries:
         if isinstance(entry, Publish) and not entry.partition:
             part.entries.append(msgspec.structs.replace(entry, partition=partition))
-        elif isinstance(entry, Apply | Event) or entry.partition == partition:
+        elif isinstance(entry, Apply | Event | Transact) or entry.partition == partition:
             part.entries.append(entry)
     return part
 

@@ -119,6 +119,8 @@ plant(
 plant(
     "claims kept when a transaction is over",
     "what a driver's own statements have taken is not given back when it rolls them back",
-    Edit("transactions.part:Transactions._over", "self.claims.settle((transaction, HOME))", "pass"),
+    Edit(
+        "transactions.part:Transactions.settle", "self.claims.settle((transaction, HOME))", "pass"
+    ),
     scenarios=(_WANTED,),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
 from hadron.sim.checks.done import Doings
 from hadron.sim.evidence.history import Transact
@@ -14,6 +15,7 @@ from hadron.sim.evidence.made import Numbered, made_of, numbered, source_of
 from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.joint_decisions import Appending, DecideAppends
 from hadron.state.machine import encode
 from hadron.state.streams import AppendBatch
 
@@ -176,4 +178,10 @@ def test_what_an_entry_does_is_what_was_prepared() -> None:
     # What came before the log begins is not known.
     assert doings.of(FinishTransaction(transaction, 5, 1)) is None
     assert doings.of(Decide(transaction, (), (first, third))) == [appends[0], appends[2]]
+    together = (Appending(7, (appends[2],)), Appending(8, (appends[0], appends[1])))
+    assert doings.of(DecideAppends("eu/p0", Ballot(1, 1), together)) == [
+        appends[2],
+        appends[0],
+        appends[1],
+    ]
     assert doings.of(appends[1]) == [appends[1]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -63,7 +63,7 @@ class HearsTransactions:
     def wrappers(self) -> Wrappers:
         """By what is wrapped: what hears of each function."""
         return [
-            (GroupCommitter, {"_run": self.logs}),
+            (GroupCommitter, {"_run": self.logs, "_run_as_one": self.logs_as_one}),
             (Transactions, {"__init__": self.begins, "stop": self.stops}),
             (Driver, {"step": self.steps, "outcome": self.answers}),
             (Callers, {"answer": self.replies}),
@@ -98,6 +98,33 @@ class HearsTransactions:
                 self._known.judging(watch.logged, mark, command, lsn, submission.result, before)
 
         return run
+
+    def logs_as_one(self, original: Any) -> Any:
+        """Decisions that waited at the same time; what is refused comes to `logs` one by one."""
+
+        def run_as_one(
+            writer: GroupCommitter,
+            connection: apsw.Connection,
+            together: Sequence[Submission],
+            *others: Any,
+        ) -> bool:
+            is_logged: bool = original(writer, connection, together, *others)
+            view = self._known.by_part.get(writer) if is_logged else None
+            mark = self._mark(view.controller) if view is not None else None
+            if mark is not None:
+                for each in together:
+                    assert isinstance(each.command, Decide), each.command
+                    self._known.judging(
+                        self._known.transactions.logged,
+                        mark,
+                        each.command,
+                        each.lsn,
+                        each.result,
+                        0,
+                    )
+            return is_logged
+
+        return run_as_one
 
     def begins(self, original: Any) -> Any:
         def begin(part: Transactions, log: Controller, *given: Any, **named: Any) -> None:
