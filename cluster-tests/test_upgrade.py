@@ -38,9 +38,11 @@ class _Upgrade:
 
     async def wait_count(self, add: int) -> str:
         """The same, once the rules are those of the next version."""
-        with trio.fail_after(_PATIENCE_S):
+        said = ""
+        with trio.move_on_after(_PATIENCE_S):
             while not (said := await self.count(add)).isdigit():  # noqa: ASYNC110 - processes
                 await trio.sleep(0.1)
+        assert said.isdigit(), said
         return said
 
 

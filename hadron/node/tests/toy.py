@@ -47,7 +47,7 @@ def make_next_version(tree: Path) -> Path:
     program that is `hadron` there."""
     copy_with_counters(tree)
     put(tree / "hadron/state/features.py", "version=1)", "version=2)")
-    put(tree / "hadron/state/counters.py", "    name: str\n", "    since = 3\n    name: str\n")
+    put(tree / "hadron/state/counters.py", "    name: str\n", "    since = 2\n    name: str\n")
     program = tree / "next_hadron.py"
     program.write_text("import sys\n\nfrom hadron.cli import main\n\nsys.exit(main())\n")
     return program
