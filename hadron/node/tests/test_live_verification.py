@@ -10,13 +10,25 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.client import Client
 from hadron.model.errors import CorruptionError
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.test_repair import DAMAGES, VALUES, damage_live, loaded, problems
+from hadron.node.verified import Verified
 from hadron.server import integrity
 from hadron.state.features import MACHINE
 from hadron.storage import generations
 from hadron.wire.messages import integrity_pb2, method
+
+
+async def verify_while_it_stalls(client: Client) -> Verified:
+    """Again while the tests' clock, which jumps, gives up on disks that a busy machine is slow
+    with."""
+    while True:
+        verified = await verify_live(client)
+        problems = [each for tables in verified.tables for each in tables.problems]
+        if not any(each.startswith("not compared: no majority took") for each in problems):
+            return verified
 
 
 async def test_a_sound_replica_set(tmp_path: Path, clock: MockClock) -> None:
@@ -57,7 +69,7 @@ async def test_damage_is_told_once_and_repaired(
         )
         await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.trouble == "")
         assert problems(nodes, name) == []
-        assert (await verify_live(client)).ok
+        assert (await verify_while_it_stalls(client)).ok
 
 
 async def test_tables_that_differ_are_named_and_replaced(tmp_path: Path, clock: MockClock) -> None:
@@ -149,7 +161,7 @@ async def test_without_a_majority_nothing_is_logged_and_that_is_told(
             "all are back",
             lambda: all(peer.state == "in sync" for peer in nodes.status("n1").peers),
         )
-        verified = await verify_live(client)
+        verified = await verify_while_it_stalls(client)
         assert verified.ok, verified
 
 

@@ -37,6 +37,9 @@ class Leader:
         db.execute(
             "CREATE TABLE hadron_meta(key, value);"
             "CREATE TABLE hadron_schema_index(metadata_index);"
+            "CREATE TABLE hadron_pipeline(pipeline_id);"
+            "CREATE TABLE hadron_instance(pipeline_id, instance_id, status);"
+            "CREATE TABLE hadron_stage_run(pipeline_id, stage, instance_id, status);"
             "CREATE TABLE hadron_schema_object(id PRIMARY KEY, kind, spec);"
             "CREATE TABLE hadron_stream_batch(stream_id, base_offset, count, append_ms, bytes, lsn)"
         )
