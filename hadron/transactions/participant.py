@@ -206,17 +206,19 @@ class Participant:
             nursery.start_soon(persevere, "answering drivers of transactions", self._answer_refused)
 
     async def _ask(self) -> None:
+        began_ms, began_s = self._log.log_now_ms(), trio.current_time()
         while True:
             await self._has_some.wait()
             # What comes from here on sets it again.
             self._has_some = trio.Event()
-            if await self._ask_once():
+            # The log's time stands still while a clock that was set back catches up with it.
+            passed_ms = int((trio.current_time() - began_s) * 1_000)
+            if await self._ask_once(max(self._log.log_now_ms(), began_ms + passed_ms)):
                 self._has_some.set()
             await trio.sleep(_PERIOD_S)
 
-    async def _ask_once(self) -> bool:
+    async def _ask_once(self, now_ms: int) -> bool:
         """Ask about all whose time has come; whether anything is here, old or not."""
-        now_ms = self._log.log_now_ms()
         after_lsn, is_any = 0, False
         waiting: Counter[str] = Counter()
         while page := await self._log.query(partial(_page, now_ms, after_lsn)):
