@@ -50,8 +50,7 @@ def command() -> None:
     default=DEFAULT_MICRO_BATCH,
     show_default=True,
     metavar="N",
-    help="Instances in one DataFrame, at most; the pipeline's max_parallel, "
-    "1000 unless declared, limits them too.",
+    help="Instances in one DataFrame, at most: it gets all that wait.",
 )
 @click.option(
     "--until-idle",
@@ -120,7 +119,9 @@ def run(
 
 @command.command("instances")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--status", type=click.Choice(["live", "done", "failed"]), help="Only these.")
+@click.option(
+    "--status", type=click.Choice(["live", "done", "failed", "cancelled"]), help="Only these."
+)
 @click.option(
     "--after-id",
     type=click.IntRange(min=0),
@@ -175,21 +176,32 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     metavar="ID",
     help="Only this instance; repeatable.",
 )
+@click.option(
+    "--from",
+    "begin",
+    type=click.Choice(["failed", "start"]),
+    default="failed",
+    show_default=True,
+    help="From the stages that failed, or all over again: then outputs come once more.",
+)
 @output_option
 @connects
 @click.pass_context
-def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], output: str) -> None:
+def retry(
+    ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], begin: str, output: str
+) -> None:
     """Let failed instances of pipeline NAME run again, once their cause is mended.
 
     What was done of them stays: only the stages that failed run again, with as many attempts as
-    they declare. It is safe to repeat: instances that were retried already and have not failed
-    again are passed over.
+    they declare, and with the stages that are declared now. It is safe to repeat: instances that
+    were retried already and have not failed again are passed over.
 
     \b
     Examples:
       hadron pipeline instances departures --status failed
       hadron pipeline retry departures --failed
       hadron pipeline retry departures --id 17 --id 23
+      hadron pipeline retry departures --id 17 --from start
     """
     if failed == bool(ids):
         raise click.UsageError("say which instances: either --failed or --id ID", ctx)
@@ -197,7 +209,9 @@ def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], out
 
     with session_of(ctx).connect() as client:
         progress = tell_retried if sys.stderr.isatty() else None
-        retried = client.retry_instances(name, ids or None, on_progress=progress)
+        retried = client.retry_instances(
+            name, ids or None, from_start=begin == "start", on_progress=progress
+        )
         if progress is not None:
             click.echo(err=True)
     if output == "json":
@@ -207,6 +221,108 @@ def retry(ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], out
         click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far")
     else:
         click.echo("nothing to do: retried already" if ids else f"nothing of {name!r} has failed")
+
+
+@command.command("cancel")
+@click.argument("name", shell_complete=names_of("Pipeline"))
+@click.option("--live", "status", flag_value="live", help="All that are live.")
+@click.option("--failed", "status", flag_value="failed", help="All that have failed.")
+@click.option("--stage", default="", help="Of these only those that wait for this stage to be run.")
+@click.option("--before", metavar="TIME", help="Of these only those made before then, RFC 3339.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="ID",
+    help="Only this instance; repeatable.",
+)
+@output_option
+@connects
+@click.pass_context
+def cancel(
+    ctx: click.Context,
+    name: str,
+    status: str | None,
+    stage: str,
+    before: str | None,
+    ids: tuple[int, ...],
+    output: str,
+) -> None:
+    """End instances of pipeline NAME: nothing of them runs any more.
+
+    What is done of them stays, what runners still make of them does not count. It is safe to
+    repeat: those that have ended otherwise are passed over.
+
+    \b
+    Examples:
+      hadron pipeline cancel departures --id 17
+      hadron pipeline cancel departures --live --stage verdict --before 2026-01-01T00:00:00Z
+    """
+    if (status is None) == (not ids):
+        raise click.UsageError("say which instances: --live, --failed or --id ID", ctx)
+    if ids and (stage or before):
+        raise click.UsageError("--stage and --before choose among --live or --failed ones", ctx)
+    from hadron.cli.pipelines import tell_retried
+    from hadron.model.units import parse_time_ms
+
+    with session_of(ctx).connect() as client:
+        progress = tell_retried if sys.stderr.isatty() else None
+        cancelled = client.cancel_instances(
+            name,
+            ids or None,
+            status=status or "live",
+            stage=stage,
+            before_ms=parse_time_ms(before) if before else 0,
+            on_progress=progress,
+        )
+        if progress is not None:
+            click.echo(err=True)
+    if output == "json":
+        print_json({"pipeline": name, "cancelled": cancelled})
+    else:
+        what = "instance" if cancelled == 1 else "instances"
+        click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
+
+
+@command.command("start")
+@click.argument("name", shell_complete=names_of("Pipeline"))
+@click.option("--stream", required=True, shell_complete=names_of("Stream"), help="The records'.")
+@click.option(
+    "--offset",
+    "offsets",
+    multiple=True,
+    required=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="A record; repeatable.",
+)
+@click.option("--partition", default="", help="The records'; the pipeline's own replica set's.")
+@output_option
+@connects
+@click.pass_context
+def start(
+    ctx: click.Context,
+    name: str,
+    stream: str,
+    offsets: tuple[int, ...],
+    partition: str,
+    output: str,
+) -> None:
+    """Start instances of pipeline NAME for records that need not trigger it.
+
+    Each makes an instance, also one that has made some before, and beyond `max_parallel`.
+
+    \b
+    Example:
+      hadron pipeline start departures --stream flights --offset 17 --offset 23
+    """
+    with session_of(ctx).connect() as client:
+        made = client.start_instances(name, stream, offsets, partition=partition)
+    if output == "json":
+        print_json({"pipeline": name, "instances": made})
+    else:
+        click.echo(f"started: {', '.join(map(str, made))}")
 
 
 @command.command("show")

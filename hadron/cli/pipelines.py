@@ -24,31 +24,6 @@ _WATCH_EVERY_S: Final = 0.5
 
 
 def _notes(client: SyncClient, objects: Sequence[SchemaObject]) -> list[str]:
-    """What pipelines among these do not read, and which may start themselves."""
-    from hadron.model.pipelines import PipelineSpec
-    from hadron.model.schema import StreamSpec
-
-    notes = []
-    streams = {(o.namespace, o.name): o.spec for o in objects if isinstance(o.spec, StreamSpec)}
-    for found in objects:
-        if not isinstance(found.spec, PipelineSpec):
-            continue
-        spec = streams.get((found.namespace, found.spec.input))
-        if spec is None or not spec.partitions:
-            # Left out, they are where the stream lies.
-            known = client.objects("Stream", found.namespace, found.spec.input)
-            spec = next((o.spec for o in known if isinstance(o.spec, StreamSpec)), None)
-        partitions = spec.partitions if spec else ()
-        unread = [each for each in partitions if each != found.spec.replica_set]
-        if unread:
-            notes.append(
-                f"{found.label} reads what {found.spec.input} has at {found.spec.replica_set} "
-                f"only, in this version of Hadron: nothing of {', '.join(unread)} yet"
-            )
-    return [*notes, *_notes_on_loops(client, objects)]
-
-
-def _notes_on_loops(client: SyncClient, objects: Sequence[SchemaObject]) -> list[str]:
     """Outputs that may start instances of their own pipeline again: that depends on their types."""
     from hadron.metadata.pipeline_loops import Loops
 
@@ -92,9 +67,21 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "live": pipeline.live,
         "done": pipeline.done,
         "failed": pipeline.failed,
+        "cancelled": pipeline.cancelled,
         "input_offset": pipeline.input_offset,
         "input_next_offset": pipeline.input_next_offset,
         "input_lag": max(0, pipeline.input_next_offset - pipeline.input_offset),
+        "inputs": [
+            {
+                "partition": each.partition,
+                "offset": each.offset,
+                "next_offset": each.next_offset,
+                "trouble": each.trouble,
+                "truncations": each.truncations,
+            }
+            for each in pipeline.inputs
+        ],
+        "skipped": pipeline.skipped,
         "untyped": pipeline.untyped,
         "stages": [
             {
@@ -137,9 +124,28 @@ def picture(row: dict[str, Any]) -> Any:
                 f"`hadron pipeline retry {row['name']} --failed` lets them run again"
             )
         )
-    if row["untyped"]:
-        lines.append(Text(untyped_note(row)))
+    lines += [Text(note) for note in _input_notes(row)]
     return Group(*lines)
+
+
+def _input_notes(row: dict[str, Any]) -> list[str]:
+    """What people must know of the input."""
+    notes = [
+        f"{each['partition']} is not being read: {each['trouble']}"
+        for each in row["inputs"]
+        if each["trouble"]
+    ]
+    notes += [
+        f"{each['partition']} had lost records that were looked at, by a recovery or a restored "
+        f"backup ({each['truncations']} times): it went on at its end"
+        for each in row["inputs"]
+        if each["truncations"]
+    ]
+    if row["skipped"]:
+        notes.append(f"{row['skipped']:,} records were dropped by retention before they were read")
+    if row["untyped"]:
+        notes.append(untyped_note(row))
+    return notes
 
 
 def untyped_note(row: dict[str, Any]) -> str:

@@ -17,8 +17,8 @@ from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
 from hadron.model.problems import shorten
 from hadron.model.schema import SchemaObject
 
-Place = tuple[str, str, str]
-"""(namespace, stream, partition): what a pipeline reads, and where its outputs go."""
+Place = tuple[str, str]
+"""(namespace, stream): what a pipeline reads, and where its outputs go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Loops:
         assert isinstance(spec, PipelineSpec)
         found: list[Loop] = []
         for index, stage in enumerate(spec.stages):
-            output = _output(obj, spec, stage)
+            output = _output(obj, stage)
             if output is None or not {output, _input(obj, spec)} <= self._suspects:
                 continue
             endless = self._way(output, _input(obj, spec), True) if _takes_all(spec) else None
@@ -111,18 +111,16 @@ class Loops:
 
 
 def _input(obj: SchemaObject, spec: PipelineSpec) -> Place:
-    return obj.namespace, spec.input, spec.replica_set
+    return obj.namespace, spec.input
 
 
-def _output(obj: SchemaObject, spec: PipelineSpec, stage: StageSpec) -> Place | None:
-    if stage.output is None:
-        return None
-    return obj.namespace, stage.output.stream, stage.output.partition or spec.replica_set
+def _output(obj: SchemaObject, stage: StageSpec) -> Place | None:
+    return None if stage.output is None else (obj.namespace, stage.output.stream)
 
 
 def _outputs(obj: SchemaObject) -> list[Place]:
     assert isinstance(obj.spec, PipelineSpec)
-    places = [_output(obj, obj.spec, stage) for stage in obj.spec.stages]
+    places = [_output(obj, stage) for stage in obj.spec.stages]
     return [place for place in places if place is not None]
 
 

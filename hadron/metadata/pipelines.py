@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from hadron.metadata.judging import INSIST, Judge, Key, KindRules, note_move
+from hadron.metadata.judging import Judge, Key, KindRules, note_move
 from hadron.metadata.pipeline_loops import Loops
 from hadron.model.documents.problem import Notes, Problem
 from hadron.model.pipelines import PipelineSpec, StageSpec
@@ -26,6 +26,7 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec |
     for index, stage in enumerate(spec.stages):
         if stage.output is not None:
             _check_output(judge, notes, obj, index, stage)
+    _check_letters(judge, notes, obj)
     if before is not None and not judge.allow_destructive:
         _check_losses(notes, spec, before)
     for loop in judge.view(Loops).of(obj):
@@ -38,8 +39,29 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec |
             )
 
 
+def _check_letters(judge: Judge, notes: Notes, obj: SchemaObject) -> None:
+    spec, path = _spec(obj), ("dead_letters",)
+    if not spec.dead_letters:
+        return
+    stream = judge.find_stream(notes, path, obj.namespace, spec.dead_letters)
+    if spec.dead_letters == spec.input:
+        found = f"{shorten(spec.input)} is the pipeline's own input: letters may start instances"
+        notes.note(path, found, "another stream")
+    if stream is not None and stream.has_key_index:
+        found = f"{shorten(spec.dead_letters)} has an index of keys, which producers fill"
+        notes.note(path, found, "a stream without `keys: indexed`")
+    if stream is not None and spec.replica_set not in stream.partitions:
+        found = (
+            f"{shorten(spec.dead_letters)} has no partition on {shorten(spec.replica_set)}, where "
+            "the pipeline lives"
+        )
+        notes.note(path, found, "one there")
+
+
 def _recheck(judge: Judge, notes: Notes, obj: SchemaObject, declared: Collection[Key]) -> None:
     """An output's partition may go away."""
+    if ("Stream", obj.namespace, _spec(obj).dead_letters) in declared:
+        _check_letters(judge, notes, obj)
     for index, stage in enumerate(_spec(obj).stages):
         if stage.output and ("Stream", obj.namespace, stage.output.stream) in declared:
             _check_output(judge, notes, obj, index, stage)
@@ -64,11 +86,6 @@ def _check_output(
 
 
 def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> None:
-    names = {stage.name for stage in spec.stages}
-    for stage in before.stages:
-        if stage.name not in names:
-            found = f"stage {shorten(stage.name)} was removed, and may have live instances"
-            notes.note(("stages",), found, f"every existing stage, or {INSIST}")
     for key, old, new, loses in (
         ("input", before.input, spec.input, "its progress in the old stream"),
         ("replica_set", before.replica_set, spec.replica_set, "its instances, which do not move"),
@@ -80,6 +97,8 @@ def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> Non
 def _references(obj: SchemaObject) -> Iterator[Key]:
     spec = _spec(obj)
     yield "Stream", obj.namespace, spec.input
+    if spec.dead_letters:
+        yield "Stream", obj.namespace, spec.dead_letters
     for stage in spec.stages:
         if stage.output is not None:
             yield "Stream", obj.namespace, stage.output.stream

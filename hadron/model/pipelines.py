@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -13,14 +14,20 @@ _MOST_DOUBLINGS: Final = 20
 
 
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1)."""
+    """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1), and up to a
+    quarter of that more: what failed together does not come back all at once."""
 
     max_attempts: int = 5
     backoff_ms: Duration = 1_000
 
-    def pause_ms(self, failures: int) -> int:
-        """Before the next attempt, after so many in vain, 1 or more. Nodes must agree on it."""
-        return self.backoff_ms << min(failures - 1, _MOST_DOUBLINGS)
+    def pause_ms(self, failures: int, instance_id: int | None = None) -> int:
+        """Before the next attempt of an instance, after so many in vain, 1 or more; without one the
+        shortest. Nodes must agree on it: its chance is a hash."""
+        pause_ms = self.backoff_ms << min(failures - 1, _MOST_DOUBLINGS)
+        if instance_id is None:
+            return pause_ms
+        chance = crc32(b"%d/%d" % (instance_id, failures))
+        return pause_ms + (pause_ms * chance >> 34)
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,8 +63,42 @@ class PipelineSpec(Spec, frozen=True, kw_only=True):
     """Event type patterns; none matches every record."""
     start: str = "latest"
     """"earliest", "latest", an offset, or an RFC 3339 time."""
-    max_parallel: int = 1_000
+    max_parallel: int = 20_000
+    """So many are rows of two small tables; four of Spark's micro-batches, and a runner holds
+    two."""
     stages: tuple[StageSpec, ...]
+    on_failure: str = ""
+    """The stage that runs for an instance which is given up; it waits for no other, and none for
+    it."""
+    dead_letters: str = ""
+    """The stream that gets a record of each instance which is given up: its partition there."""
+
+
+Graph = dict[str, object]
+"""By stage, its place: what it waits for, and where its output goes; "" has the one that runs for
+what is given up."""
+
+
+def place_of(stage: StageSpec) -> object:
+    """What makes a stage another step of a pipeline, whoever runs it and however."""
+    return frozenset(stage.dependencies), frozenset(stage.after), stage.output
+
+
+def graph_of(spec: PipelineSpec) -> Graph:
+    """What an instance keeps of the declaration that it began with."""
+    return {"": spec.on_failure, **{stage.name: place_of(stage) for stage in spec.stages}}
+
+
+def as_declared(begun: PipelineSpec, now: PipelineSpec) -> tuple[StageSpec, ...]:
+    """The stages of what began with `begun`: the graph is its own, and how a stage runs is what is
+    declared `now`, where that has the stage at the same place."""
+    known = {stage.name: stage for stage in now.stages}
+    return tuple(
+        known[stage.name]
+        if stage.name in known and place_of(known[stage.name]) == place_of(stage)
+        else stage
+        for stage in begun.stages
+    )
 
 
 def matches_type(patterns: tuple[str, ...], event_type: str) -> bool:

@@ -31,6 +31,7 @@ from hadron.model.errors import (
     UnreachableError,
 )
 from hadron.model.ports import Random
+from hadron.node.other_leaders import address_of
 from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, message_from, message_to
 from hadron.serving.entrance import led
@@ -137,10 +138,7 @@ class LeaderLinks(Part):
 
     def address_of(self, replica_set: str) -> str:
         """Of its leader; "" when that is not known."""
-        targets = self._sets.targets() if self._sets is not None else ()
-        known = [each for each in targets if each.name == replica_set and each.address]
-        # Two have one name after a restore: the later one has the higher epoch.
-        return max(known, key=lambda each: each.epoch).address if known else ""
+        return address_of(self._sets, replica_set)
 
     # --- what others say ------------------------------------------------------------------------
 

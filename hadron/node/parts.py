@@ -10,8 +10,10 @@ from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.ports import Clock, Random
 from hadron.node.leader_links import LeaderLinks
+from hadron.node.other_leaders import OtherLeaders
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.schema_changes import AskLeader, schema_changes
+from hadron.node.stage_outputs import StageOutputs
 from hadron.pipelines.driver import Pipelines
 from hadron.serving.digests import DigestDriver
 from hadron.serving.dropping import DropDriver
@@ -46,7 +48,18 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     controller, catalog, visible = leading.controller, leading.catalog, leading.visible
     name, settings = around.config.name, around.config.settings
     yield Groups(controller, visible, catalog, name, around.random, leading.locks)
-    yield Pipelines(controller, catalog, visible, around.clock, name, leading.locks)
+    others = OtherLeaders(around.sets, around.wires)
+    yield Pipelines(
+        controller,
+        catalog,
+        visible,
+        around.clock,
+        name,
+        leading.locks,
+        around.random,
+        others,
+        StageOutputs(leading),
+    )
     links = LeaderLinks(leading, around.config.cluster, around.sets, around.wires, around.random)
     transactions = Transactions(controller, name, links, around.random, locks=leading.locks)
     transactions.claims.observe(controller.observers)

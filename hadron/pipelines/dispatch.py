@@ -1,8 +1,8 @@
 """Which runner gets which ready stages. Pure.
 
-What is handed out is remembered here and nowhere else: a runner that goes away, or takes longer
-than the stage's timeout, loses its invocations to others. Should both finish, the guard of
-`CompleteStages` lets one of them publish (PROTOCOL E3).
+What is handed out is remembered here and nowhere else. It is its runner's while that is there, and
+once begun for as long as the stage may take; then others get it (PIPELINES P8). Should both finish,
+the guard of `CompleteStages` lets one of them publish (PROTOCOL E3).
 
 What a transaction ends is *taken* until that is over: nobody else is given it, and no timeout takes
 it from its runner (PIPELINES P7).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from hadron.model.transactions import TransactionId
 
@@ -37,10 +38,18 @@ class Runner:
         return engine == self.engine and (not self.stages or stage in self.stages)
 
 
+_NEVER: Final = float("inf")
+
+
 @dataclass(slots=True)
 class _Batch:
+    """`deadline`: never, while it waits for its runner to begin."""
+
+    number: int
     runner: int
-    deadline: float
+    stage: str
+    timeout_s: float
+    deadline: float = _NEVER
     left: set[int] = field(default_factory=set)
 
 
@@ -55,10 +64,12 @@ class _Taken:
 class Dispatch:
     """Assignments of one pipeline. Times are seconds on the monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_number: int = 1) -> None:
+        """`first_number`: of micro-batches; no other leadership's have the same."""
         self.runners: dict[int, Runner] = {}
         self._numbers = itertools.count(1)
-        self._batches: dict[str, list[_Batch]] = {}
+        self._batch_numbers = itertools.count(first_number)
+        self._batches: dict[int, _Batch] = {}
         self._assigned: dict[str, dict[int, _Batch]] = {}
         self._taken: dict[str, dict[int, _Taken]] = {}
         self._turn = 0
@@ -80,32 +91,48 @@ class Dispatch:
     def leave(self, number: int) -> None:
         """What the runner holds is free again."""
         self.runners.pop(number, None)
-        for stage, batches in self._batches.items():
-            for batch in batches:
-                if batch.runner == number:
-                    self._free(stage, batch)
-            self._batches[stage] = [batch for batch in batches if batch.runner != number]
+        for batch in [each for each in self._batches.values() if each.runner == number]:
+            self._free(batch)
 
     def runner_for(self, stage: str, engine: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""
-        able = [
-            runner
-            for runner in self.runners.values()
-            if runner.credit > 0 and runner.runs(stage, engine) and runner.is_writable()
-        ]
+        able = [runner for runner in self.able() if runner.runs(stage, engine)]
         if not able:
             return None
         chosen = next((r for r in able if r.number > self._turn), able[0])
         self._turn = chosen.number
         return chosen
 
-    def assign(self, runner: Runner, stage: str, ids: Collection[int], deadline: float) -> None:
-        batch = _Batch(runner.number, deadline, set(ids))
-        self._batches.setdefault(stage, []).append(batch)
-        held = self._assigned.setdefault(stage, {})
-        for instance_id in ids:
-            held[instance_id] = batch
+    def able(self) -> list[Runner]:
+        """Who takes a micro-batch now."""
+        return [
+            runner for runner in self.runners.values() if runner.credit > 0 and runner.is_writable()
+        ]
+
+    def all_out(self) -> dict[str, set[int]]:
+        """By stage, instances that nobody is given."""
+        return {stage: self.assigned(stage) for stage in {*self._assigned, *self._taken}}
+
+    def assign(self, runner: Runner, stage: str, ids: Collection[int], timeout_s: float) -> int:
+        """The runner has these; returns the micro-batch's number. It may take `timeout_s` from when
+        its runner says that it has begun."""
+        batch = self._new_batch(runner.number, stage, timeout_s)
+        batch.left.update(ids)
+        self._assigned.setdefault(stage, {}).update(dict.fromkeys(ids, batch))
         runner.credit -= 1
+        return batch.number
+
+    def _new_batch(self, runner: int, stage: str, timeout_s: float) -> _Batch:
+        number = next(self._batch_numbers)
+        batch = self._batches[number] = _Batch(number, runner, stage, timeout_s)
+        return batch
+
+    def begin(self, runner: int, numbers: Iterable[int], now: float) -> None:
+        """The runner works on these micro-batches: each has a whole timeout from now."""
+        for number in numbers:
+            batch = self._batches.get(number)
+            if batch is not None and batch.runner == runner:
+                batch.deadline = now + batch.timeout_s
 
     def assigned(self, stage: str) -> set[int]:
         """Instances whose `stage` nobody is given: it is at a runner, or a transaction's."""
@@ -134,7 +161,7 @@ class Dispatch:
             return 0
         batch.left.discard(instance_id)
         if not batch.left:
-            self._batches[stage].remove(batch)
+            del self._batches[batch.number]
         return batch.runner
 
     # --- transactions ---------------------------------------------------------------------------
@@ -150,9 +177,15 @@ class Dispatch:
                 taken[instance_id] = _Taken(transaction, runner)
 
     def untake(
-        self, stage: str, transaction: TransactionId, ids: Iterable[int], deadline: float
+        self,
+        stage: str,
+        transaction: TransactionId,
+        ids: Iterable[int],
+        now: float,
+        timeout_s: float,
     ) -> None:
-        """It was rolled back: its runner has them again, up to `deadline`, if it is still there."""
+        """It was rolled back: its runner, which has begun, has them again for a whole timeout, if
+        it is still there."""
         taken = self._taken.get(stage, {})
         again: dict[int, _Batch] = {}
         for instance_id in ids:
@@ -160,30 +193,29 @@ class Dispatch:
             if known is None or known.transaction != transaction:
                 continue
             del taken[instance_id]
-            if known.runner in self.runners:
-                batch = again.setdefault(known.runner, _Batch(known.runner, deadline))
-                batch.left.add(instance_id)
-                self._assigned.setdefault(stage, {})[instance_id] = batch
-        self._batches.setdefault(stage, []).extend(again.values())
+            if known.runner not in self.runners:
+                continue
+            batch = again.get(known.runner)
+            if batch is None:
+                batch = again[known.runner] = self._new_batch(known.runner, stage, timeout_s)
+                batch.deadline = now + timeout_s
+            batch.left.add(instance_id)
+            self._assigned.setdefault(stage, {})[instance_id] = batch
 
     # --- time -----------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Free what is out for longer than its stage may take."""
-        for stage, batches in self._batches.items():
-            for batch in batches:
-                if batch.deadline <= now:
-                    self._free(stage, batch)
-            self._batches[stage] = [batch for batch in batches if batch.deadline > now]
+        """Free what is worked on for longer than its stage may take."""
+        for batch in [each for each in self._batches.values() if each.deadline <= now]:
+            self._free(batch)
 
     def next_deadline(self) -> float | None:
-        return min(
-            (batch.deadline for batches in self._batches.values() for batch in batches),
-            default=None,
-        )
+        found = min((batch.deadline for batch in self._batches.values()), default=_NEVER)
+        return None if found == _NEVER else found
 
-    def _free(self, stage: str, batch: _Batch) -> None:
-        held = self._assigned[stage]
+    def _free(self, batch: _Batch) -> None:
+        del self._batches[batch.number]
+        held = self._assigned[batch.stage]
         for instance_id in batch.left:
             if held.get(instance_id) is batch:
                 del held[instance_id]

@@ -1,62 +1,49 @@
-"""Runs one pipeline on the leader: its consumer and its dispatcher, a task each.
-
-The consumer turns trigger records into instances, as many as `max_parallel` leaves room for. The
-dispatcher hands ready stages to runners in micro-batches: what becomes ready while a runner works
-goes into its next batch, so batches grow with the load and nobody waits on a timer.
-"""
+"""Pipelines on their leader: each consumes its input, hands out its stages, and takes what runners
+hand in; and all of them together, as a part of the leadership."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import trio
 
-from hadron.model.batch import StampedBatch, judge_batch, matching_indexes, read_head
-from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
-from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
-from hadron.model.ports import Clock, Database
+from hadron.model.batch import NO_SEQUENCE
+from hadron.model.errors import HadronError, NotFoundError, RequestError, StaleCompletionError
+from hadron.model.pipelines import PipelineSpec
+from hadron.model.ports import Clock, Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
-from hadron.pipelines.dispatch import Dispatch
-from hadron.pipelines.runners import Ended, RunnerSession, RunnerSink
+from hadron.pipelines.completions import Completions
+from hadron.pipelines.consumer import Consumer
+from hadron.pipelines.dispatcher import Dispatcher
+from hadron.pipelines.letters import Letters
+from hadron.pipelines.outputs import Outputs
+from hadron.pipelines.runners import Ended
+from hadron.pipelines.sources import Others
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import pipeline_views
+from hadron.state import definitions, pipeline_views
+from hadron.state.cancellations import CancelInstances, Cancelled, Started, StartInstances
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
-from hadron.state.pipeline_retries import Retried, RetryInstances
-from hadron.state.pipeline_views import InputCursor, ReadyStage
-from hadron.state.pipelines import (
-    Completed,
-    CompleteStages,
-    FailStages,
-    Triggered,
-    TriggerInstances,
-    stages_of,
-)
-
-_log = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 1 << 20
-_TRIGGERS_PER_ENTRY: Final = 2_000
-"""Instances made by one entry: about 10 ms of the writer's time."""
+from hadron.state.pipeline_tables import FAILED
+from hadron.state.pipeline_views import Chosen
+from hadron.state.producers import Appended
+from hadron.state.publishing import PublishStages
+from hadron.state.retries import Retried, RetryInstances
+from hadron.state.stage_runs import Attempts, Completed, CompleteStages, stages_of, stale_of
 
 MAX_RETRIES: Final = 1_000
-"""Instances retried by one entry: some 10 ms of the writer's time."""
+"""Instances started, retried or cancelled by one entry: some 10 ms of the writer's time."""
 
-_REASON_CHARACTERS: Final = 2_000
-"""Kept of why attempts failed: it stands in the log, and in a row of each instance."""
-
-_INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
-"""One message to a runner. Invocations name streams and partitions, so many of them with long names
-would not fit into a frame."""
+REQUEST_BYTES: Final = 16
 
 
 class PipelineDriver:
@@ -69,23 +56,26 @@ class PipelineDriver:
         catalog: Catalog,
         visible: VisibleStreams,
         clock: Clock,
+        replica_set: str,
         locks: LockTable,
+        others: Others | None,
+        outputs: Outputs | None,
+        random: Random,
     ) -> None:
         self.item = item
-        self.dispatch = Dispatch()
+        self._outputs = outputs
         self._locks = locks
-        for transaction, lock in locks.of_owner(STAGES, item.id):
-            self.dispatch.take(lock.name, transaction, _ids(lock))
-        self.untyped = 0
-        """Records without a type that were passed over, since this leader began: no trigger matches
-        them, and people wonder."""
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
-        self._clock = clock
-        self._sessions: dict[int, RunnerSession] = {}
-        self._input_moved = trio.Event()
-        self._stages_moved = trio.Event()
+        self.consumer = Consumer(
+            item, lambda: self.spec, controller, catalog, visible, replica_set, others, random
+        )
+        self.dispatcher = Dispatcher(item, controller, clock)
+        self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
+        self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)
+        for transaction, lock in locks.of_owner(STAGES, item.id):
+            self.dispatcher.take(transaction, lock)
 
     @property
     def spec(self) -> PipelineSpec:
@@ -96,305 +86,146 @@ class PipelineDriver:
     async def run(self) -> None:
         """Consume and dispatch until cancelled."""
         async with trio.open_nursery() as nursery:
-            for work in (self._consume, self._dispatch_loop):
+            for work in (self.consumer.run, self.dispatcher.run, self.letters.run):
                 nursery.start_soon(persevere, self.item.label, work, logging.ERROR)
 
     def wake(self) -> None:
-        """Something changed: instances ended, stages became ready, a runner came."""
-        self._input_moved.set()
-        self._stages_moved.set()
-
-    # --- the consumer ---------------------------------------------------------------------------
-
-    async def _consume(self) -> None:
-        """Consume the partition of the input that lives here: a pipeline has one cursor."""
-        while (cursor := await self._controller.query(self._cursor)) is None:
-            # Declared, and not adopted yet.
-            await self._input_moved.wait()
-            self._input_moved = trio.Event()
-        unwatch = self._visible.watch(cursor.stream_id, lambda: self._input_moved.set())
-        try:
-            offset = cursor.next_offset
-            while True:
-                following = await self._consume_some(cursor, offset)
-                if following == offset:
-                    await self._input_moved.wait()
-                    self._input_moved = trio.Event()
-                offset = following
-        finally:
-            unwatch()
-
-    def _cursor(self, db: Database) -> InputCursor | None:
-        found = pipeline_views.cursors(db)
-        return next((each for each in found if each.pipeline_id == self.item.id), None)
-
-    async def _consume_some(self, cursor: InputCursor, offset: int) -> int:
-        """Consume from `offset` what there is room for; returns the new cursor."""
-        counts = await self._controller.query(lambda db: pipeline_views.counts(db, self.item.id))
-        room = min(self.spec.max_parallel - counts.live, _TRIGGERS_PER_ENTRY)
-        if room <= 0:
-            return offset
-        # The entry that drops records moves the cursor over them.
-        offset = max(offset, self._visible.bounds(cursor.stream_id).first_offset)
-        batches = await self._visible.read(cursor.stream_id, offset, _READ_BYTES)
-        if not batches:
-            return offset
-        offsets, to_offset = self._match(batches, offset, room)
-        untyped = self._untyped(batches, offset, to_offset)
-        result: Triggered = await self._controller.execute(
-            TriggerInstances(self.item.id, cursor.partition, offset, to_offset, tuple(offsets))
-        )
-        if untyped and not result.stale:
-            if not self.untyped:
-                _log.warning(
-                    "pipeline %s: records without a type pass by its triggers, which match types",
-                    self.item.label,
-                )
-            self.untyped += untyped
-        return result.next_offset
-
-    def _match(
-        self, batches: Sequence[StampedBatch], offset: int, room: int
-    ) -> tuple[list[int], int]:
-        """Offsets of matching records, `room` at most, and how far was looked."""
-        triggers = self.spec.triggers
-        offsets: list[int] = []
-        for batch in batches:
-            head = read_head(batch.data)
-            for index in matching_indexes(head, lambda name: matches_type(triggers, name)):
-                at = batch.base_offset + index
-                if at < offset:
-                    continue
-                if len(offsets) == room:
-                    return offsets, at
-                offsets.append(at)
-        return offsets, batches[-1].next_offset
-
-    def _untyped(self, batches: Sequence[StampedBatch], offset: int, to_offset: int) -> int:
-        """How many records from `offset` on, before `to_offset`, are passed over for want of a
-        type."""
-        if matches_type(self.spec.triggers, ""):
-            return 0
-        return sum(
-            offset <= batch.base_offset + index < to_offset
-            for batch in batches
-            for index in matching_indexes(read_head(batch.data), lambda name: not name)
-        )
-
-    # --- the dispatcher -------------------------------------------------------------------------
-
-    def join(
-        self, sink: RunnerSink, engine: str, stages: Collection[str], max_batch: int, credit: int
-    ) -> RunnerSession:
-        """A runner came, for the `stages` of an engine, or for all of that engine when it names
-        none.
-
-        Args:
-            max_batch: invocations at a time; 0 for as many as there may be.
-            credit: how many messages it takes.
-
-        Raises `NotFoundError` for a stage that does not exist.
-        """
-        names = {stage.name for stage in self.spec.stages if stage.engine == engine}
-        unknown = set(stages) - names
-        if unknown:
-            raise NotFoundError(
-                f"pipeline {self.item.name!r} has no stage {', '.join(sorted(unknown))} with "
-                f"engine {engine!r}",
-                f"it has: {', '.join(sorted(names)) or 'none'}",
-            )
-        at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
-        runner = self.dispatch.join(engine, stages, at_most, credit, lambda: sink.writable)
-        sink.on_writable = lambda: self._stages_moved.set()
-        session = RunnerSession(runner, sink)
-        self._sessions[runner.number] = session
-        self._stages_moved.set()
-        return session
-
-    def grant(self, session: RunnerSession, credit: int) -> None:
-        session.runner.credit += credit
-        self._stages_moved.set()
-
-    def leave(self, session: RunnerSession) -> None:
-        if self._sessions.pop(session.runner.number, None) is not None:
-            self.dispatch.leave(session.runner.number)
-            self._stages_moved.set()
-
-    def stop(self, reason: HadronError) -> None:
-        for session in list(self._sessions.values()):
-            session.sink.fail(reason)
-        self._sessions.clear()
-
-    async def _dispatch_loop(self) -> None:
-        while True:
-            moved = self._stages_moved
-            self.dispatch.expire(trio.current_time())
-            due_s = None
-            for stage in self.spec.stages:
-                stage_due_s = await self._dispatch_stage(stage)
-                if stage_due_s is not None:
-                    due_s = stage_due_s if due_s is None else min(due_s, stage_due_s)
-            deadline = self.dispatch.next_deadline()
-            if deadline is not None:
-                expires_s = deadline - trio.current_time()
-                due_s = expires_s if due_s is None else min(due_s, expires_s)
-            with trio.move_on_after(max(due_s, 0.001) if due_s is not None else float("inf")):
-                await moved.wait()
-            if moved.is_set():
-                self._stages_moved = trio.Event()
-
-    async def _dispatch_stage(self, stage: StageSpec) -> float | None:
-        """Hand out what is ready; returns in how many seconds something delayed becomes ready."""
-        while (runner := self.dispatch.runner_for(stage.name, stage.engine)) is not None:
-            now_ms = self._clock.now_ms()
-
-            def read(
-                db: Database, now_ms: int = now_ms, limit: int = runner.max_batch
-            ) -> tuple[list[ReadyStage], int | None]:
-                ready = pipeline_views.ready_stages(
-                    db,
-                    self.item.id,
-                    stage.name,
-                    stage.dependencies,
-                    now_ms=now_ms,
-                    limit=limit,
-                    except_ids=self.dispatch.assigned(stage.name),
-                )
-                due = pipeline_views.next_ready_ms(db, self.item.id, stage.name, now_ms)
-                return ready, due
-
-            ready, due_ms = await self._controller.query(read)
-            if not ready:
-                return None if due_ms is None else max(due_ms - now_ms, 1) / 1000
-            session = self._sessions.get(runner.number)
-            if session is None:
-                continue
-            draft = session.sink.draft(stage.name, ready)
-            while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
-                ready = ready[: len(ready) // 2]
-                draft = session.sink.draft(stage.name, ready)
-            deadline = trio.current_time() + stage.timeout_ms / 1000
-            self.dispatch.assign(runner, stage.name, [r.instance_id for r in ready], deadline)
-            draft.send()
-        return None
+        """Something changed: instances ended, stages became ready, another declaration."""
+        self.consumer.wake()
+        self.dispatcher.wake()
+        self.letters.wake()
 
     # --- completions ----------------------------------------------------------------------------
 
     async def complete(self, ended: Ended, outputs: memoryview, partition: str = "") -> Completed:
-        """Publish outputs and complete their stages in one entry. Raises what `completion` does."""
+        """Publish outputs and complete their stages: in one entry, or where they go to another set
+        by a transaction (PIPELINES P9). Raises what `completion` and `Outputs.publish` do."""
+        await self._know_definitions()
+        own = self.spec.replica_set
+        elsewhere = self.completions.publication(ended, outputs, own, partition)
+        if elsewhere is not None and self._outputs is not None:
+            return await self._publish(*elsewhere, outputs)
         command = self.completion(ended, outputs, partition)
         self._check_free(command)
         result: Completed = await self._controller.execute(command, outputs)
         return result
 
+    async def _publish(
+        self, command: PublishStages, metadata_index: int, outputs: memoryview
+    ) -> Completed:
+        assert self._outputs is not None
+        while True:
+            self._check_free(command)
+            if stale := await self._controller.query(partial(stale_of, command=command)):
+                return Completed(None, stale)
+            try:
+                base = await self._outputs.publish(command, metadata_index, outputs)
+            except StaleCompletionError:
+                # Meanwhile; who it is of is in the tables.
+                continue
+            return Completed(Appended(base, len(command.instance_ids), 0, NO_SEQUENCE))
+
     def completion(self, ended: Ended, outputs: memoryview, partition: str = "") -> CompleteStages:
-        """What is logged of it. Raises `RequestError` when the batch of `outputs` does not fit the
-        stage's declaration, or is to go to another `partition` than the pipeline's own ("")."""
-        stage = self._stage(ended.stage)
-        ended.check()
-        own = self.spec.replica_set
-        out_stream_id = 0
-        if stage.output is not None:
-            wanted = partition or stage.output.partition or own
-            target, spec = self._catalog.stream(self.item.namespace, stage.output.stream)
-            assert isinstance(spec, StreamSpec)
-            if wanted != own:
-                raise RequestError(
-                    f"the output of stage {stage.name!r} goes to partition {wanted!r}, this "
-                    f"pipeline lives on {own!r}",
-                    "outputs stay on the pipeline's own replica set",
-                )
-            head = judge_batch(outputs)
-            if head.n != len(ended.instance_ids):
-                raise RequestError(
-                    f"{len(ended.instance_ids)} instances are completed with {head.n} outputs"
-                )
-            out_stream_id = target.id
-        elif len(outputs):
-            raise RequestError(f"stage {stage.name!r} declares no output, but outputs were sent")
-        return CompleteStages(
-            self.item.id,
-            stage.name,
-            ended.instance_ids,
-            ended.attempts,
-            out_stream_id,
-            len(outputs),
-            ended.created_ms,
-        )
+        """What is logged of it. Raises what `Completions.completion` does."""
+        return self.completions.completion(ended, outputs, self.spec.replica_set, partition)
 
     async def fail(self, ended: Ended, reason: str) -> Completed:
-        """These attempts failed. Raises what `failure` does."""
-        command = self.failure(ended, reason)
+        """These attempts failed. Raises what `Completions.failure` does."""
+        await self._know_definitions()
+        command = self.completions.failure(ended, reason)
         self._check_free(command)
         result: Completed = await self._controller.execute(command)
         return result
 
-    def failure(self, ended: Ended, reason: str) -> FailStages:
-        """What is logged of it. Raises `RequestError`."""
-        stage = self._stage(ended.stage)
-        ended.check()
-        return FailStages(
-            self.item.id,
-            stage.name,
-            ended.instance_ids,
-            ended.attempts,
-            reason[:_REASON_CHARACTERS],
-            ended.created_ms,
-        )
+    async def _know_definitions(self) -> None:
+        """A new leader's dispatcher may not have looked yet."""
+        if not self.dispatcher.definitions:
+            self.dispatcher.definitions = await self._controller.query(
+                partial(definitions.all_stages, pipeline_id=self.item.id)
+            )
 
-    def _check_free(self, command: CompleteStages | FailStages) -> None:
+    def _check_free(self, command: Attempts) -> None:
         """Raises `ConflictError` for what a transaction ends, also one that is in no table yet."""
         if self._locks.held(STAGES, self.item.id, command.stage):
             self._locks.check_free(stages_of(command))
 
-    # --- transactions ---------------------------------------------------------------------------
+    # --- by hand --------------------------------------------------------------------------------
 
-    def take(self, transaction: TransactionId, lock: Lock) -> None:
-        """The transaction ends these attempts, and is not over."""
-        self.dispatch.take(lock.name, transaction, _ids(lock))
+    async def start(
+        self, stream: str, partition: str, offsets: tuple[int, ...], request: bytes
+    ) -> Started:
+        """Make instances of these records. Raises `NotFoundError` for a partition that is not
+        there, `RequestError` for offsets that the one here does not keep."""
+        if not 1 <= len(offsets) <= MAX_RETRIES or len(request) != REQUEST_BYTES:
+            raise RequestError(
+                f"{len(offsets)} records are started under a request of {len(request)} bytes",
+                f"start 1 to {MAX_RETRIES} records at a time, under {REQUEST_BYTES} random bytes",
+            )
+        item, spec = self._catalog.stream(self.item.namespace, stream)
+        assert isinstance(spec, StreamSpec)
+        own = self.spec.replica_set
+        partition = partition or (own if own in spec.partitions else spec.partitions[0])
+        if partition not in spec.partitions:
+            raise NotFoundError(
+                f"{item.label} has no partition {partition!r}",
+                f"it has: {', '.join(spec.partitions)}",
+            )
+        if partition == own:
+            first, following = self._visible.bounds(item.id)
+            if wrong := [each for each in offsets if not first <= each < following]:
+                raise RequestError(
+                    f"offset {wrong[0]} of {item.label} is not there",
+                    f"{partition} has {first} to {following - 1}",
+                )
+        started: Started = await self._controller.execute(
+            StartInstances(self.item.id, item.id, partition, offsets, request)
+        )
+        return started
 
-    def untake(self, transaction: TransactionId, lock: Lock) -> None:
-        """It was rolled back, or has ended them."""
-        timeouts = [stage.timeout_ms for stage in self.spec.stages if stage.name == lock.name]
-        deadline = trio.current_time() + (timeouts[0] if timeouts else 0) / 1_000
-        self.dispatch.untake(lock.name, transaction, _ids(lock), deadline)
-        self._stages_moved.set()
+    async def cancel(
+        self, ids: tuple[int, ...], chosen: Chosen, after_id: int = 0
+    ) -> tuple[Cancelled, int, bool]:
+        """End instances: these, or without any the chosen ones behind `after_id`, as many as one
+        entry takes; returns what was done, the instance to go on behind, and whether others follow.
 
-    async def retry(self, ids: tuple[int, ...], after_id: int = 0) -> tuple[Retried, int, bool]:
+        Raises `NotFoundError` and `ConflictError` as `CancelInstances` does.
+        """
+        ids, more = await self._slice(ids, chosen, after_id)
+        if not ids:
+            return Cancelled(0, 0), after_id, False
+        result: Cancelled = await self._controller.execute(CancelInstances(self.item.id, ids))
+        return result, max(ids), more
+
+    async def retry(
+        self, ids: tuple[int, ...], after_id: int = 0, *, from_start: bool = False
+    ) -> tuple[Retried, int, bool]:
         """Let failed instances run again: these, or without any the failed ones behind `after_id`,
         as many as one entry takes; returns what was done, the instance to go on behind, and whether
         failed ones follow.
 
-        Raises `NotFoundError` and `RequestError` as `RetryInstances` does.
+        Raises `NotFoundError`, `RequestError` and `ConflictError` as `RetryInstances` does.
         """
-        if len(ids) > MAX_RETRIES:
-            raise RequestError(f"{len(ids)} instances are more than {MAX_RETRIES} at a time")
-        more = False
-        if not ids:
-            found = await self._controller.query(
-                lambda db: pipeline_views.failed_ids(
-                    db, self.item.id, after_id=after_id, limit=MAX_RETRIES + 1
-                )
-            )
-            ids, more = tuple(found[:MAX_RETRIES]), len(found) > MAX_RETRIES
+        ids, more = await self._slice(ids, Chosen(FAILED), after_id)
         if not ids:
             return Retried(0, 0), after_id, False
-        result: Retried = await self._controller.execute(RetryInstances(self.item.id, ids))
+        command = RetryInstances(self.item.id, ids, from_start)
+        result: Retried = await self._controller.execute(command)
         return result, max(ids), more
 
-    def _stage(self, name: str) -> StageSpec:
-        for stage in self.spec.stages:
-            if stage.name == name:
-                return stage
-        raise NotFoundError(
-            f"pipeline {self.item.name!r} has no stage {name!r}",
-            f"it has: {', '.join(stage.name for stage in self.spec.stages)}",
+    async def _slice(
+        self, ids: tuple[int, ...], chosen: Chosen, after_id: int
+    ) -> tuple[tuple[int, ...], bool]:
+        """Which instances one entry is about, and whether others follow."""
+        if len(ids) > MAX_RETRIES:
+            raise RequestError(f"{len(ids)} instances are more than {MAX_RETRIES} at a time")
+        if ids:
+            return ids, False
+        found = await self._controller.query(
+            lambda db: pipeline_views.ids_of(
+                db, self.item.id, chosen, after_id=after_id, limit=MAX_RETRIES + 1
+            )
         )
-
-
-def _ids(lock: Lock) -> Iterator[int]:
-    for first, last in lock.ranges:
-        yield from range(first, last + 1)
+        return tuple(found[:MAX_RETRIES]), len(found) > MAX_RETRIES
 
 
 class Pipelines(Part):
@@ -408,8 +239,15 @@ class Pipelines(Part):
         clock: Clock,
         replica_set: str,
         locks: LockTable,
+        random: Random,
+        others: Others | None = None,
+        outputs: Outputs | None = None,
     ) -> None:
+        """`others`: the leaders of other sets, `outputs`: what goes there; None without any."""
+        self._outputs = outputs
         self._locks = locks
+        self._others = others
+        self._random = random
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
@@ -438,7 +276,11 @@ class Pipelines(Part):
                                 self._catalog,
                                 self._visible,
                                 self._clock,
+                                self._replica_set,
                                 self._locks,
+                                self._others,
+                                self._outputs,
+                                self._random,
                             )
                             self._drivers[item.id] = driver
                             nursery.start_soon(self._run, driver)
@@ -462,7 +304,7 @@ class Pipelines(Part):
         known = {item.id for item in self._catalog.all()}
         for pipeline_id in [each for each in self._drivers if each not in known]:
             driver = self._drivers.pop(pipeline_id)
-            driver.stop(NotFoundError(f"{driver.item.label} was deleted"))
+            driver.dispatcher.stop(NotFoundError(f"{driver.item.label} was deleted"))
             if (scope := self._scopes.pop(pipeline_id, None)) is not None:
                 scope.cancel()
 
@@ -473,7 +315,7 @@ class Pipelines(Part):
             driver = self._drivers.get(event.pipeline_id)
             if driver is not None:
                 if isinstance(event, StagesEnded):
-                    driver.dispatch.settle(event.stage, event.instance_ids)
+                    driver.dispatcher.dispatch.settle(event.stage, event.instance_ids)
                 moved[driver] = None
         for driver in moved:
             driver.wake()
@@ -481,12 +323,12 @@ class Pipelines(Part):
     def _taken(self, transaction: TransactionId, lock: Lock) -> None:
         driver = self._drivers.get(lock.owner_id)
         if driver is not None:
-            driver.take(transaction, lock)
+            driver.dispatcher.take(transaction, lock)
 
     def _freed(self, transaction: TransactionId, lock: Lock) -> None:
         driver = self._drivers.get(lock.owner_id)
         if driver is not None:
-            driver.untake(transaction, lock)
+            driver.dispatcher.untake(transaction, lock)
 
     def driver(self, pipeline_id: int) -> PipelineDriver:
         """Raises `NotFoundError`."""
@@ -498,4 +340,4 @@ class Pipelines(Part):
 
     def stop(self, reason: HadronError) -> None:
         for driver in self._drivers.values():
-            driver.stop(reason)
+            driver.dispatcher.stop(reason)

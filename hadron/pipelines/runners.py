@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.model.pipelines import StageSpec
 from hadron.pipelines.dispatch import Runner
 from hadron.state.pipeline_views import ReadyStage
 
@@ -24,7 +25,9 @@ class Draft(Protocol):
 
     size: int
 
-    def send(self) -> None: ...
+    def send(self, number: int) -> None:
+        """`number`: of the micro-batch, by which the runner says that it has begun."""
+        ...
 
 
 class RunnerSink(Protocol):
@@ -41,8 +44,9 @@ class RunnerSink(Protocol):
         """Whether the way there allows another message."""
         ...
 
-    def draft(self, stage: str, ready: Sequence[ReadyStage]) -> Draft:
-        """The message that these are to be run, not sent yet: it may be too large."""
+    def draft(self, stage: StageSpec, version: int, ready: Sequence[ReadyStage]) -> Draft:
+        """The message that these are to be run, not sent yet: it may be too large. The stage is as
+        instances have it whose definition is this `version`."""
         ...
 
     def fail(self, error: HadronError) -> None:
@@ -63,12 +67,14 @@ class Ended:
     Attributes:
         attempts: their numbers, one for each instance.
         created_ms: when each instance was made; empty where that is not to be compared.
+        version: of the instances' definition; 0 where the stage has the same output in all.
     """
 
     stage: str
     instance_ids: tuple[int, ...]
     attempts: tuple[int, ...]
     created_ms: tuple[int, ...] = ()
+    version: int = 0
 
     def check(self) -> None:
         """Raises `RequestError` for what no runner says."""

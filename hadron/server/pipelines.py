@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
+
+import msgspec
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
-from hadron.model.pipelines import PipelineSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
-from hadron.model.schema import SchemaObject
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
 from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
+from hadron.state import definitions, pipeline_inputs
 from hadron.state import pipeline_views as views
+from hadron.state.pipeline_tables import FAILED, LIVE
+from hadron.state.skips import skips
 from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, pipelines_pb2
 
-_INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed"}
-_STAGE_STATUS: Final = {1: "ready", 2: "done", 3: "failed"}
+_INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
+_STAGE_STATUS: Final = {0: "waiting", 1: "ready", 2: "done", 3: "failed", 4: "publishing"}
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
 _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
+
+_LONGEST_NUMBER: Final = (1 << 64) - 1
+"""Of a micro-batch."""
 
 _Run: TypeAlias = Call[pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations]
 _Complete: TypeAlias = Call[
@@ -35,9 +45,18 @@ _Fail: TypeAlias = Call[pipelines_pb2.FailStagesRequest, common_pb2.Empty]
 _Retry: TypeAlias = Call[pipelines_pb2.RetryInstancesRequest, pipelines_pb2.RetryInstancesResponse]
 _Look: TypeAlias = Call[pipelines_pb2.PipelineProgressRequest, _Progress]
 _List: TypeAlias = Call[pipelines_pb2.ListInstancesRequest, _Instances]
+_Start: TypeAlias = Call[pipelines_pb2.PipelineStartRequest, pipelines_pb2.PipelineStartResponse]
+_StartInstances: TypeAlias = Call[
+    pipelines_pb2.StartInstancesRequest, pipelines_pb2.StartInstancesResponse
+]
+_Cancel: TypeAlias = Call[
+    pipelines_pb2.CancelInstancesRequest, pipelines_pb2.CancelInstancesResponse
+]
 _Named = (
     pipelines_pb2.RunStagesRequest
     | pipelines_pb2.RetryInstancesRequest
+    | pipelines_pb2.StartInstancesRequest
+    | pipelines_pb2.CancelInstancesRequest
     | pipelines_pb2.PipelineProgressRequest
     | pipelines_pb2.ListInstancesRequest
 )
@@ -52,7 +71,8 @@ class _Draft:
         self._message = message
         self.size = message.ByteSize()
 
-    def send(self) -> None:
+    def send(self, number: int) -> None:
+        self._message.number = number
         self._call.send(self._message)
 
 
@@ -76,16 +96,22 @@ class CallSink:
     def writable(self) -> bool:
         return self._call.writable
 
-    def draft(self, stage: str, ready: Sequence[views.ReadyStage]) -> _Draft:
+    def draft(self, stage: StageSpec, version: int, ready: Sequence[views.ReadyStage]) -> _Draft:
         message = pipelines_pb2.Invocations(
-            stage=stage,
+            stage=stage.name,
             pipeline_id=self._pipeline_id,
+            version=version,
+            spec=msgspec.json.encode(stage).decode(),
+            # Room for one.
+            number=_LONGEST_NUMBER,
             invocations=[
                 pipelines_pb2.Invocation(
                     instance_id=item.instance_id,
                     attempt=item.attempt,
                     attempts_before=item.attempts_before,
                     created_ms=item.created_ms,
+                    failed_stage=item.failed_stage,
+                    failure=item.failure,
                     root=_ref(self._catalog, item.root),
                     dependencies=[_ref(self._catalog, each) for each in item.dependencies],
                 )
@@ -117,6 +143,7 @@ def ended_of(
         tuple(request.instance_ids),
         tuple(request.attempts),
         tuple(request.created_ms),
+        request.version if isinstance(request, pipelines_pb2.CompleteStagesRequest) else 0,
     )
 
 
@@ -125,15 +152,22 @@ def _run_stages(
 ) -> None:
     driver = _driver(leading, request)
     sink: RunnerSink = CallSink(call, leading.catalog, driver.item.id)
-    session = driver.join(
-        sink, request.engine or "spark", set(request.stages), request.max_batch, request.credit
+    dispatcher = driver.dispatcher
+    session = dispatcher.join(
+        sink,
+        request.engine or "spark",
+        set(request.stages),
+        request.max_batch,
+        request.credit,
+        driver.spec.stages,
     )
 
     def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:
-        driver.grant(session, message.credit)
+        dispatcher.grant(session, message.credit)
+        dispatcher.begin(session, message.begun)
 
     def on_end(_error: HadronError | None) -> None:
-        driver.leave(session)
+        dispatcher.leave(session)
         call.end()
 
     call.on_message = on_message
@@ -200,11 +234,61 @@ async def _answer_retry(
     driver = _driver(leading, request)
     # Which ones have failed is read, not logged, where nothing is to be done.
     await leading.controller.confirm_leadership()
-    done, after_id, more = await driver.retry(tuple(request.instance_ids), request.after_id)
+    done, after_id, more = await driver.retry(
+        tuple(request.instance_ids), request.after_id, from_start=request.from_start
+    )
     call.send(
         pipelines_pb2.RetryInstancesResponse(retried=done.retried, after_id=after_id, more=more),
         end=True,
     )
+
+
+def _start_instances(
+    leading: Leading,
+    call: _StartInstances,
+    request: pipelines_pb2.StartInstancesRequest,
+    _attachment: memoryview,
+) -> None:
+    async def answer() -> None:
+        started = await _driver(leading, request).start(
+            request.stream, request.partition, tuple(request.offsets), request.request
+        )
+        call.send(pipelines_pb2.StartInstancesResponse(first_id=started.first_id), end=True)
+
+    call.spawn(answer)
+
+
+def _cancel(
+    leading: Leading,
+    call: _Cancel,
+    request: pipelines_pb2.CancelInstancesRequest,
+    _attachment: memoryview,
+) -> None:
+    statuses = {"live": LIVE, "failed": FAILED}
+    if not request.instance_ids and request.status not in statuses:
+        raise RequestError(
+            f"instances with status {request.status!r} cannot be cancelled",
+            f"use {' or '.join(statuses)}, or name instances",
+        )
+    chosen = views.Chosen(
+        statuses.get(request.status, LIVE), max(0, request.before_ms), request.stage
+    )
+
+    async def answer() -> None:
+        driver = _driver(leading, request)
+        # Which ones there are is read, not logged, where nothing is to be done.
+        await leading.controller.confirm_leadership()
+        done, after_id, more = await driver.cancel(
+            tuple(request.instance_ids), chosen, request.after_id
+        )
+        call.send(
+            pipelines_pb2.CancelInstancesResponse(
+                cancelled=done.cancelled, after_id=after_id, more=more
+            ),
+            end=True,
+        )
+
+    call.spawn(answer)
 
 
 # --- what there is to know ------------------------------------------------------------------
@@ -238,7 +322,9 @@ async def _answer_progress(
                 (
                     item,
                     views.counts(db, item.id),
-                    [c for c in views.cursors(db) if c.pipeline_id == item.id],
+                    views.cursors(db, item.id),
+                    skips(db).get(("pipeline", item.id), 0),
+                    definitions.all_stages(db, item.id),
                 )
                 for item in items
             ]
@@ -264,20 +350,17 @@ async def _answer_instances(
     driver = _driver(leading, request)
     limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
 
-    def read(db: Database) -> list[views.InstanceStatus]:
-        return views.instances(
+    def read(db: Database) -> tuple[list[views.InstanceStatus], definitions.Stages]:
+        found = views.instances(
             db, driver.item.id, status=status, after_id=request.after_id, limit=limit
         )
+        return found, definitions.all_stages(db, driver.item.id)
 
     await leading.controller.confirm_leadership()
     async with call.room(MAX_MESSAGE_BYTES):
-        found = await leading.controller.query(read)
-        call.send(
-            _Instances(
-                instances=[_describe_instance(leading.catalog, driver, item) for item in found]
-            ),
-            end=True,
-        )
+        found, declared = await leading.controller.query(read)
+        shown = [_describe_instance(leading, driver, declared, item) for item in found]
+        call.send(_Instances(instances=shown), end=True)
 
 
 def _find(leading: Leading, request: _Named) -> SchemaObject:
@@ -291,6 +374,8 @@ def _describe(
     item: SchemaObject,
     counts: views.PipelineCounts,
     cursors: list[views.InputCursor],
+    skipped: int,
+    declared: definitions.Stages,
 ) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
     try:
         driver: PipelineDriver | None = leading.part(Pipelines).driver(item.id)
@@ -298,9 +383,10 @@ def _describe(
         driver = None
     assert isinstance(item.spec, PipelineSpec)
     stages = []
-    for stage in item.spec.stages:
+    for stage in _all_stages(item.spec, declared):
         ready, done, failed = counts.stages.get(stage.name, (0, 0, 0))
-        running = driver.dispatch.count(stage.name) if driver else 0
+        running = driver.dispatcher.dispatch.count(stage.name) if driver else 0
+        running += counts.publishing.get(stage.name, 0)
         stages.append(
             _Progress.Stage(
                 name=stage.name,
@@ -310,41 +396,92 @@ def _describe(
                 failed=failed,
                 runners=sum(
                     runner.runs(stage.name, stage.engine)
-                    for runner in driver.dispatch.runners.values()
+                    for runner in driver.dispatcher.dispatch.runners.values()
                 )
                 if driver
                 else 0,
             )
         )
+    inputs = _inputs(leading, item, driver, cursors)
     return _Progress.Pipeline(
         namespace=item.namespace,
         name=item.name,
         id=item.id,
-        instances=counts.live + counts.done + counts.failed,
+        instances=counts.live + counts.done + counts.failed + counts.cancelled,
+        cancelled=counts.cancelled,
         live=counts.live,
         done=counts.done,
         failed=counts.failed,
-        input_offset=cursors[0].next_offset if cursors else 0,
-        input_next_offset=(
-            leading.visible.bounds(cursors[0].stream_id).next_offset if cursors else 0
-        ),
+        input_offset=sum(each.offset for each in inputs),
+        input_next_offset=sum(each.next_offset for each in inputs),
+        inputs=inputs,
+        skipped=skipped,
         stages=stages,
-        untyped=driver.untyped if driver else 0,
+        untyped=driver.consumer.untyped if driver else 0,
     )
 
 
+def _inputs(
+    leading: Leading,
+    item: SchemaObject,
+    driver: PipelineDriver | None,
+    cursors: list[views.InputCursor],
+) -> list[pipelines_pb2.PipelineProgressResponse.Input]:
+    """Every partition of the input, how far it was looked at, and how far it goes."""
+    assert isinstance(item.spec, PipelineSpec)
+    known = {each.partition: each for each in cursors}
+    names = set(known)
+    with contextlib.suppress(NotFoundError):
+        _, stream = leading.catalog.stream(item.namespace, item.spec.input)
+        assert isinstance(stream, StreamSpec)
+        names.update(stream.partitions)
+    found = []
+    for name in sorted(names):
+        cursor = known.get(name)
+        offset = cursor.next_offset if cursor is not None else 0
+        source = driver.consumer.sources.get(name) if driver is not None else None
+        trouble = driver.consumer.troubles.get(name, "") if driver is not None else ""
+        following = offset + 1
+        if source is not None and not trouble:
+            with contextlib.suppress(NotFoundError):
+                following = max(source.next_offset, offset)
+        found.append(
+            _Progress.Input(
+                partition=name,
+                offset=offset,
+                next_offset=following,
+                trouble=trouble,
+                truncations=cursor.truncations if cursor is not None else 0,
+            )
+        )
+    return found
+
+
+def _all_stages(spec: PipelineSpec, declared: definitions.Stages) -> list[StageSpec]:
+    """Those that are declared, and those that instances have which began with others."""
+    stages = {stage.name: stage for stage in spec.stages}
+    for version in sorted(declared, reverse=True):
+        for stage in declared[version]:
+            stages.setdefault(stage.name, stage)
+    return list(stages.values())
+
+
 def _describe_instance(
-    catalog: Catalog, driver: PipelineDriver, item: views.InstanceStatus
+    leading: Leading,
+    driver: PipelineDriver,
+    declared: definitions.Stages,
+    item: views.InstanceStatus,
 ) -> pipelines_pb2.ListInstancesResponse.Instance:
     begun = {stage.name: stage for stage in item.stages}
     stages = []
-    for declared in driver.spec.stages:
-        stage = begun.get(declared.name)
+    # What is done goes by the present definition, where its own is gone.
+    for each in declared.get(item.version, driver.spec.stages):
+        stage = begun.get(each.name)
         if stage is None:
-            stages.append(_Instances.Stage(name=declared.name, status="waiting"))
+            stages.append(_Instances.Stage(name=each.name, status="waiting"))
             continue
         status = _STAGE_STATUS[stage.status]
-        if status == "ready" and driver.dispatch.is_out(stage.name, item.instance_id):
+        if status == "ready" and driver.dispatcher.dispatch.is_out(stage.name, item.instance_id):
             status = "running"
         stages.append(
             _Instances.Stage(
@@ -352,16 +489,38 @@ def _describe_instance(
                 status=status,
                 attempts=stage.attempts,
                 reason=stage.reason,
-                output=None if stage.output is None else _ref(catalog, stage.output),
+                output=None if stage.output is None else _ref(leading.catalog, stage.output),
             )
         )
     return _Instances.Instance(
         id=item.instance_id,
         status=_INSTANCE_STATUS[item.status],
-        root=_ref(catalog, item.root),
+        root=_ref(leading.catalog, item.root),
         created_ms=item.created_ms,
         stages=stages,
     )
+
+
+def _start(
+    leading: Leading,
+    call: _Start,
+    request: pipelines_pb2.PipelineStartRequest,
+    _attachment: memoryview,
+) -> None:
+    call.spawn(_answer_start, leading, call, request)
+
+
+async def _answer_start(
+    leading: Leading, call: _Start, request: pipelines_pb2.PipelineStartRequest
+) -> None:
+    item = leading.catalog.by_id(request.pipeline_id, request.metadata_index)
+    # Noted once, in the entry in which this set has heard of it.
+    offset = await leading.controller.query(
+        partial(pipeline_inputs.start_of, pipeline_id=request.pipeline_id)
+    )
+    if offset is None:
+        raise NotFoundError(f"{item.label} consumes no partition on {leading.replica_set}")
+    call.send(pipelines_pb2.PipelineStartResponse(offset=offset), end=True)
 
 
 METHODS: Final = (
@@ -380,5 +539,23 @@ METHODS: Final = (
         pipelines_pb2.RetryInstancesRequest,
         pipelines_pb2.RetryInstancesResponse,
         _retry,
+    ),
+    led(
+        "StartInstances",
+        pipelines_pb2.StartInstancesRequest,
+        pipelines_pb2.StartInstancesResponse,
+        _start_instances,
+    ),
+    led(
+        "CancelInstances",
+        pipelines_pb2.CancelInstancesRequest,
+        pipelines_pb2.CancelInstancesResponse,
+        _cancel,
+    ),
+    led(
+        "PipelineStart",
+        pipelines_pb2.PipelineStartRequest,
+        pipelines_pb2.PipelineStartResponse,
+        _start,
     ),
 )

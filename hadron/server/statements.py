@@ -62,7 +62,7 @@ def _command(
         raise RequestError(f"a batch of {len(batch)} bytes comes with a statement that has none")
     if kind == "fail":
         failing = leading.part(Pipelines).driver(statement.fail.pipeline_id)
-        return failing.failure(ended_of(statement.fail), statement.fail.reason)
+        return failing.completions.failure(ended_of(statement.fail), statement.fail.reason)
     if kind == "acknowledge":
         return _acknowledgement(leading, transaction, statement.acknowledge)
     raise RequestError(

@@ -207,9 +207,14 @@ async def _batch_at(
 
 
 def to_table(
-    stage: StageSpec, instance_ids: Sequence[int], root: Rows, dependencies: Sequence[Rows]
+    stage: StageSpec,
+    instance_ids: Sequence[int],
+    root: Rows,
+    dependencies: Sequence[Rows],
+    failures: Sequence[tuple[str, str]] = (),
 ) -> pa.Table:
-    """The table that becomes the stage's DataFrame; one row per instance.
+    """The table that becomes the stage's DataFrame; one row per instance. One that runs for what
+    was given up is told `failures`: of each instance the stage that was, and why.
 
     Raises `StageError` when a dependency's name is that of another column.
     """
@@ -235,6 +240,10 @@ def to_table(
     columns["offset"] = root.take(
         [pa.array(np.arange(batch.base_offset, batch.next_offset)) for batch in root.batches]
     )
+    if failures:
+        names, reasons = zip(*failures, strict=True)
+        columns["failed_stage"] = pa.array(names, pa.string())
+        columns["failure"] = pa.array(reasons, pa.string())
     return pa.table(columns)
 
 

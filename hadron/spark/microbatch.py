@@ -16,16 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 import trio
 
 from hadron.model.backoff import Backoff
-from hadron.model.errors import (
-    ConfigurationError,
-    HadronError,
-    NotFoundError,
-    PeerError,
-    StaleCompletionError,
-)
+from hadron.model.errors import ConfigurationError, HadronError, PeerError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
 from hadron.spark.failures import StageError, brief
@@ -114,6 +109,11 @@ class _Course:
     pipeline_id: int
     stage: str
     invocations: Sequence[Any]
+    begin: Callable[[], None] = lambda: None
+    """Tells that it is worked on."""
+    spec: str = ""
+    """The stage, as it is declared for these."""
+    version: int = 0
     completed: int = 0
     stale: int = 0
     reasons: dict[str, None] = field(default_factory=dict)
@@ -179,15 +179,17 @@ class MicroBatchWorker:
             if isinstance(found.spec, PipelineSpec):
                 check_functions(self._pipeline, found.spec, stages)
 
-    async def process(self, message: Any) -> MicroBatch:
-        """Run one `Invocations` message and report every one of its instances.
+    async def process(self, message: Any, begin: Callable[[], None] = lambda: None) -> MicroBatch:
+        """Run one `Invocations` message and report every one of its instances. `begin` is called
+        when it is worked on, and again while it is: nobody else is to be given it meanwhile.
 
         Raises a retryable error when the server stayed away, `ConfigurationError` when Spark is
         gone, and `StageCodeError` when the stage's function cannot be loaded here or is wrong
         whatever its input; what it does wrong for some records is reported to the server instead.
         """
         invocations = message.invocations
-        course = _Course(message.pipeline_id, message.stage, invocations)
+        course = _Course(message.pipeline_id, message.stage, invocations, begin)
+        course.spec, course.version = message.spec, message.version
         course.open_ids = {each.instance_id: each.attempt for each in invocations}
         course.created_ms = {each.instance_id: each.created_ms for each in invocations}
         course.before = {each.instance_id: each.attempts_before for each in invocations}
@@ -202,7 +204,7 @@ class MicroBatchWorker:
 
     async def _run(self, course: _Course) -> None:
         began = time.perf_counter()
-        stage = await self._stage(course)
+        stage = msgspec.json.decode(course.spec, type=StageSpec)
         course.retry = stage.retry
         # Now, while nothing has been said about any instance: this would be nobody's failure.
         load_function(stage)
@@ -251,20 +253,6 @@ class MicroBatchWorker:
             await self._complete(course, completion)
         course.output_s += time.perf_counter() - began
 
-    async def _stage(self, course: _Course) -> StageSpec:
-        """The stage's declaration as of now: it may have been applied anew since the last time."""
-        objects = await self._patiently(
-            lambda: self._client.objects(kind="Pipeline", name=self._pipeline)
-        )
-        for found in objects:
-            if found.id == course.pipeline_id and isinstance(found.spec, PipelineSpec):
-                for stage in found.spec.stages:
-                    if stage.name == course.stage:
-                        return stage
-        raise NotFoundError(
-            f"pipeline {self._pipeline!r} (id {course.pipeline_id}) has no stage {course.stage!r}"
-        )
-
     # --- the input ------------------------------------------------------------------------------
 
     async def _input(self, course: _Course, stage: StageSpec) -> tuple[list[Any], pa.Table | None]:
@@ -293,7 +281,9 @@ class MicroBatchWorker:
             return [], None
         rows = [found.only(kept) for found in rows]
         ids = [each.instance_id for each in invocations]
-        return invocations, inputs.to_table(stage, ids, rows[0], rows[1:])
+        failures = [(each.failed_stage, each.failure) for each in invocations]
+        told = failures if any(name for name, _ in failures) else ()
+        return invocations, inputs.to_table(stage, ids, rows[0], rows[1:], told)
 
     async def _load(self, references: Sequence[Any]) -> inputs.Rows:
         return await self._patiently(lambda: inputs.load(self._client, self._cache, references))
@@ -307,6 +297,7 @@ class MicroBatchWorker:
         result: StageResult | None = None
         async with self._turn:
             began = time.perf_counter()
+            course.begin()
             try:
                 with trio.move_on_after(limit_s):
                     result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
@@ -314,6 +305,9 @@ class MicroBatchWorker:
                 course.spark_s += time.perf_counter() - began
             if result is None:
                 call.cancel()
+            else:
+                # What it gave is handed in, or what is left runs.
+                course.begin()
         if result is None:
             raise StageError(
                 f"stage {stage.name!r} took longer than its timeout of {limit_s:g} s for "
@@ -363,6 +357,7 @@ class MicroBatchWorker:
                 [course.created_ms[each.instance_id] for each in left],
                 data,
                 partition=left[0].partition,
+                version=course.version,
             )
         )
         return set(response.stale_instance_ids)

@@ -193,6 +193,7 @@ class StageRunner:
             stages=self._stages,
             max_batch=self._max_batch,
             credit=_CREDIT,
+            takes_ahead=True,
         )
         try:
             await worker.check_functions(self._stages)
@@ -213,7 +214,7 @@ class StageRunner:
 
     async def _process(self, worker: MicroBatchWorker, stream: Any, invocations: Any) -> None:
         try:
-            done = await worker.process(invocations)
+            done = await worker.process(invocations, lambda: stream.begin(invocations))
         except HadronError as error:
             # The server hands the invocations out again: to us, or to somebody else.
             if error.retryable:

@@ -293,7 +293,7 @@ def apply_note_finished(context: Context, command: NoteFinished) -> bool:
     row = db.execute(_FIND, command.transaction[1:]).fetchone()
     if row is None:
         raise NotFoundError(f"transaction {command.transaction} was not decided {context.place}")
-    decision_id, _, _, finished_ms, _ = row
+    decision_id, lsn, _, finished_ms, _ = row
     part = db.execute(_PART, (decision_id, command.participant)).fetchone()
     if part is None or part[0] != len(command.results):
         raise RequestError(
@@ -303,6 +303,7 @@ def apply_note_finished(context: Context, command: NoteFinished) -> bool:
     if part[1]:
         raise NoChange(finished_ms is not None)
     db.execute(_NOTE, (_encode(command.results), decision_id, command.participant))
+    context.machine.finish(context, lsn, command.participant, command.results)
     if db.execute(_MISSING, (decision_id,)).fetchone() is not None:
         return False
     db.execute(_FINISH, (context.now_ms, decision_id))

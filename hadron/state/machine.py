@@ -146,6 +146,10 @@ Deleted = Callable[[Context, int], bool]
 Leftovers = Callable[[Context, int, Portion], Dropped]
 """Told (context, the id of a deleted object, what may be dropped now)."""
 
+Finished = Callable[[Context, int, str, tuple[StatementResult, ...]], None]
+"""Told (context, the entry that has decided it, the participant, what its statements there came
+to)."""
+
 Trimmed = Callable[[Context, int, int], None]
 """Told (context, stream's id, its first offset now)."""
 
@@ -213,6 +217,7 @@ class Feature:
         deleted: by kind of object: it is gone.
         leftovers: by kind of object: drop some of what a deleted one has left.
         trimmed: retention has moved the beginning of a stream's partition here.
+        finished: a participant of a transaction that is driven here has finished.
         checks: what a verification of the tables asks of them; each is given the report.
     """
 
@@ -226,6 +231,7 @@ class Feature:
     deleted: Mapping[str, Deleted] = field(default_factory=dict)
     leftovers: Mapping[str, Leftovers] = field(default_factory=dict)
     trimmed: Trimmed | None = None
+    finished: Finished | None = None
     checks: tuple[Callable[[Report], Check], ...] = ()
 
 
@@ -343,6 +349,14 @@ class StateMachine:
             if not dropped.is_done:
                 return Dropped(rows, size)
         return Dropped(rows, size, is_done=True)
+
+    def finish(
+        self, context: Context, lsn: int, participant: str, results: tuple[StatementResult, ...]
+    ) -> None:
+        """A participant of what was decided by the entry `lsn` has finished."""
+        for feature in self.features:
+            if feature.finished is not None:
+                feature.finished(context, lsn, participant, results)
 
     def trim(self, context: Context, stream_id: int, first_offset: int) -> None:
         """A stream's partition begins later now."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+import json
+from collections.abc import Container, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.pipelines import StageSpec
 from hadron.model.ports import Database
-from hadron.state.pipelines import (
+from hadron.state.pipeline_tables import (
+    FAILED,
     INSTANCE,
     PIPELINE,
     PIPELINE_INPUT,
     STAGE_COUNT,
+    STAGE_PUBLISHING,
     STAGE_RETRY,
     STAGE_RUN,
 )
@@ -30,7 +36,8 @@ class OutputRef(msgspec.Struct, frozen=True):
 
 
 class ReadyStage(msgspec.Struct, frozen=True):
-    """A stage invocation that may run now; of its attempts `attempts_before` count no more."""
+    """A stage invocation that may run now; of its attempts `attempts_before` count no more. One
+    that runs for what was given up has what was: a stage, and why."""
 
     instance_id: int
     attempt: int
@@ -38,6 +45,8 @@ class ReadyStage(msgspec.Struct, frozen=True):
     dependencies: tuple[OutputRef, ...]
     created_ms: int
     attempts_before: int = 0
+    failed_stage: str = ""
+    failure: str = ""
 
 
 class StageStatus(msgspec.Struct, frozen=True):
@@ -52,6 +61,7 @@ class StageStatus(msgspec.Struct, frozen=True):
 
 class InstanceStatus(msgspec.Struct, frozen=True):
     instance_id: int
+    version: int
     status: int
     root: OutputRef
     created_ms: int
@@ -63,28 +73,38 @@ class InputCursor(msgspec.Struct, frozen=True):
     partition: str
     stream_id: int
     next_offset: int
+    ballot: Ballot = NO_BALLOT
+    truncations: int = 0
 
 
 class PipelineCounts(msgspec.Struct, frozen=True):
-    """`stages` maps a stage's name to (ready, done, failed)."""
+    """`stages` maps a stage's name to (ready, done, failed), `publishing` to how many of those that
+    are ready have a decided output that is on its way to another set."""
 
     live: int
     done: int
     failed: int
     stages: dict[str, tuple[int, int, int]]
+    publishing: dict[str, int] = {}
+    cancelled: int = 0
 
 
-def cursors(db: Database) -> list[InputCursor]:
-    rows = db.execute(
-        f"SELECT pipeline_id, partition, stream_id, next_offset FROM {PIPELINE_INPUT}"
-        " ORDER BY pipeline_id, partition"
+def cursors(db: Database, pipeline_id: int) -> list[InputCursor]:
+    rows: Any = db.execute(
+        "SELECT partition, stream_id, next_offset, epoch, incarnation, truncations"
+        f" FROM {PIPELINE_INPUT} WHERE pipeline_id = ? ORDER BY partition",
+        (pipeline_id,),
     )
-    return [InputCursor(*row) for row in rows]
+    return [
+        InputCursor(pipeline_id, partition, stream_id, offset, Ballot(*ballot), truncations)
+        for partition, stream_id, offset, *ballot, truncations in rows
+    ]
 
 
 def counts(db: Database, pipeline_id: int) -> PipelineCounts:
     row = db.execute(
-        f"SELECT live, done, failed FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)
+        f"SELECT live, done, failed, cancelled FROM {PIPELINE} WHERE pipeline_id = ?",
+        (pipeline_id,),
     ).fetchone()
     stages = {
         name: (ready, done, failed)
@@ -93,46 +113,70 @@ def counts(db: Database, pipeline_id: int) -> PipelineCounts:
             (pipeline_id,),
         )
     }
-    live, done, failed = row or (0, 0, 0)
-    return PipelineCounts(live, done, failed, stages)
+    live, done, failed, cancelled = row or (0, 0, 0, 0)
+    publishing: dict[str, int] = dict(
+        db.execute(
+            f"SELECT stage, sum(json_array_length(ids)) FROM {STAGE_PUBLISHING}"
+            " WHERE pipeline_id = ? GROUP BY stage",
+            (pipeline_id,),
+        ).fetchall()
+    )
+    return PipelineCounts(live, done, failed, stages, publishing, cancelled)
 
 
 def ready_stages(
     db: Database,
     pipeline_id: int,
-    stage: str,
-    dependencies: tuple[str, ...],
+    version: int,
+    stage: StageSpec,
     *,
     now_ms: int,
     limit: int,
-    except_ids: Collection[int] = (),
+    except_ids: Container[int] = (),
 ) -> list[ReadyStage]:
-    """The longest waiting invocations of a stage that are due, leaving out `except_ids`.
-
-    Also left out, for good: those that depend on a stage which was done before it was declared to
-    have an output.
-    """
-    found: list[ReadyStage] = []
+    """The longest waiting invocations of a stage that are due, leaving out `except_ids`."""
+    # Most of what is left out is at runners, and is not looked up.
     rows = db.execute(
+        f"SELECT instance_id FROM {STAGE_RUN} WHERE pipeline_id = ? AND version = ?"
+        " AND stage = ? AND status = 1 AND ready_ms <= ? ORDER BY ready_ms, instance_id",
+        (pipeline_id, version, stage.name, now_ms),
+    )
+    chosen = list(islice((each for (each,) in rows if each not in except_ids), limit))
+    found: list[ReadyStage] = []
+    for instance_id, attempt, stream_id, partition, offset, created_ms, before in db.execute(
         "SELECT r.instance_id, r.attempts + 1, i.stream_id, i.partition, i.offset,"
         " i.created_ms, ifnull(t.attempts_before, 0)"
-        f" FROM {STAGE_RUN} r JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
+        f" FROM json_each(?) j CROSS JOIN {STAGE_RUN} r ON r.instance_id = j.value"
+        f" JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
         f" LEFT JOIN {STAGE_RETRY} t USING (pipeline_id, stage, instance_id)"
-        " WHERE r.pipeline_id = ? AND r.stage = ? AND r.status = 1 AND r.ready_ms <= ?"
-        " ORDER BY r.ready_ms, r.instance_id",
-        (pipeline_id, stage, now_ms),
-    )
-    for instance_id, attempt, stream_id, partition, offset, created_ms, before in rows:
-        if instance_id in except_ids:
-            continue
-        outputs = [_output(db, pipeline_id, name, instance_id) for name in dependencies]
+        " WHERE r.pipeline_id = ? AND r.stage = ? ORDER BY j.key",
+        (json.dumps(chosen), pipeline_id, stage.name),
+    ):
+        outputs = [_output(db, pipeline_id, name, instance_id) for name in stage.dependencies]
         known = tuple(output for output in outputs if output is not None)
-        if len(known) < len(outputs):
-            continue
-        root = OutputRef(stream_id, partition, offset)
-        found.append(ReadyStage(instance_id, attempt, root, known, created_ms, before))
-        if len(found) >= limit:
-            break
+        if len(known) == len(outputs):
+            root = OutputRef(stream_id, partition, offset)
+            found.append(ReadyStage(instance_id, attempt, root, known, created_ms, before))
+    return found
+
+
+def with_failures(
+    db: Database, pipeline_id: int, ready: Sequence[ReadyStage], stages: Iterable[StageSpec]
+) -> list[ReadyStage]:
+    """The same, with what each instance was given up for: of these stages the first."""
+    failures: dict[int, tuple[str, str]] = {}
+    ids = json.dumps([each.instance_id for each in ready])
+    for stage in stages:
+        for instance_id, reason in db.execute(
+            f"SELECT instance_id, reason FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ?"
+            " AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, stage.name, ids),
+        ):
+            failures.setdefault(instance_id, (stage.name, reason or ""))
+    found = []
+    for each in ready:
+        name, reason = failures.get(each.instance_id, ("", ""))
+        found.append(msgspec.structs.replace(each, failed_stage=name, failure=reason))
     return found
 
 
@@ -145,12 +189,14 @@ def _output(db: Database, pipeline_id: int, stage: str, instance_id: int) -> Out
     return OutputRef(*row) if row is not None and row[2] is not None else None
 
 
-def next_ready_ms(db: Database, pipeline_id: int, stage: str, after_ms: int) -> int | None:
+def next_ready_ms(
+    db: Database, pipeline_id: int, version: int, stage: str, after_ms: int
+) -> int | None:
     """When the next invocation that is not yet due becomes due, None when none waits."""
     row = db.execute(
-        f"SELECT min(ready_ms) FROM {STAGE_RUN}"
-        " WHERE pipeline_id = ? AND stage = ? AND status = 1 AND ready_ms > ?",
-        (pipeline_id, stage, after_ms),
+        f"SELECT ready_ms FROM {STAGE_RUN} WHERE pipeline_id = ? AND version = ? AND stage = ?"
+        " AND status = 1 AND ready_ms > ? ORDER BY ready_ms LIMIT 1",
+        (pipeline_id, version, stage, after_ms),
     ).fetchone()
     return None if row is None else row[0]
 
@@ -163,29 +209,64 @@ def instances(
     # A literal: the index of failed instances is not used for a status that is bound.
     where = f"AND status = {int(status)}" if status is not None else ""
     rows = db.execute(
-        f"SELECT instance_id, status, stream_id, partition, offset, created_ms FROM {INSTANCE}"
-        f" WHERE pipeline_id = ? AND instance_id > ? {where} ORDER BY instance_id LIMIT ?",
+        "SELECT instance_id, version, status, stream_id, partition, offset, created_ms"
+        f" FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id > ? {where}"
+        " ORDER BY instance_id LIMIT ?",
         (pipeline_id, after_id, limit),
     ).fetchall()
     return [
         InstanceStatus(
             instance_id,
+            version,
             state,
             OutputRef(stream_id, partition, offset),
             created_ms,
             _stages(db, pipeline_id, instance_id),
         )
-        for instance_id, state, stream_id, partition, offset, created_ms in rows
+        for instance_id, version, state, stream_id, partition, offset, created_ms in rows
     ]
 
 
 def failed_ids(db: Database, pipeline_id: int, *, after_id: int, limit: int) -> list[int]:
     """Failed instances behind `after_id`."""
-    rows = db.execute(
-        f"SELECT instance_id FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id > ?"
-        " AND status = 3 ORDER BY instance_id LIMIT ?",
-        (pipeline_id, min(after_id, _LARGEST), limit),
-    )
+    return ids_of(db, pipeline_id, Chosen(FAILED), after_id=after_id, limit=limit)
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Instances by what they are.
+
+    Attributes:
+        before_ms: made before then; 0 is whenever.
+        stage: one of which this stage is ready; "" is any.
+    """
+
+    status: int
+    before_ms: int = 0
+    stage: str = ""
+
+
+def ids_of(
+    db: Database, pipeline_id: int, chosen: Chosen, *, after_id: int, limit: int
+) -> list[int]:
+    """Those instances behind `after_id`."""
+    after_id = min(after_id, _LARGEST)
+    more = ""
+    bindings: list[int | str] = [pipeline_id, after_id]
+    if chosen.before_ms:
+        more += " AND i.created_ms < ?"
+        bindings.append(chosen.before_ms)
+    if chosen.stage:
+        more += (
+            f" AND EXISTS (SELECT 1 FROM {STAGE_RUN} r WHERE r.pipeline_id = i.pipeline_id"
+            " AND r.stage = ? AND r.instance_id = i.instance_id AND r.status = 1)"
+        )
+        bindings.append(chosen.stage)
+    # A literal: the index of failed instances is not used for a status that is bound.
+    rows: list[Any] = db.execute(
+        f"SELECT instance_id FROM {INSTANCE} i WHERE pipeline_id = ? AND instance_id > ?"
+        f" AND status = {int(chosen.status)}{more} ORDER BY instance_id LIMIT ?",
+        (*bindings, limit),
+    ).fetchall()
     return [instance_id for (instance_id,) in rows]
 
 

@@ -209,8 +209,7 @@ def adopt(context: Context, items: Sequence[SchemaObject], *, refuse: bool = Tru
     stays as it was: what the metadata set has logged cannot be undone from here, and what follows
     must not be held up.
     """
-    # Streams first: a pipeline declared in the same apply looks at its input's partition.
-    for item in sorted(items, key=lambda item: item.kind != "Stream"):
+    for item in items:
         try:
             context.machine.declare(context, item)
         except SchemaError:

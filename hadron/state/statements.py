@@ -14,13 +14,25 @@ from typing import Final
 from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
-from hadron.state import bodies, groups, key_locks, locks, pipelines, stream_keys, streams
+from hadron.state import (
+    bodies,
+    definitions,
+    groups,
+    key_locks,
+    locks,
+    publishing,
+    stage_runs,
+    stream_keys,
+    streams,
+)
 from hadron.state.appends import Append, append_all
 from hadron.state.bodies import Place
 from hadron.state.groups import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
 from hadron.state.names import label_of
-from hadron.state.pipelines import CompleteStages, FailStages
+from hadron.state.pipeline_tables import is_here
+from hadron.state.publishing import PublishStages
+from hadron.state.stage_runs import Attempts, CompleteStages, FailStages
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.transaction_events import RecordsAcknowledged
 
@@ -86,7 +98,7 @@ def _append(context: Context, command: AppendBatch) -> StatementResult:
     try:
         appended = streams.append(context, command.stream_id, command.count, command.size)
     except NotFoundError:
-        if _is_open(context, command.stream_id):
+        if streams.is_open(context.db, command.stream_id):
             raise  # Its bytes are not there: that is damage.
         return DELETED
     return StatementResult(appended.base_offset, appended.count, appended.append_ms)
@@ -101,7 +113,7 @@ def _append_all(context: Context, commands: Sequence[AppendBatch]) -> list[State
     for each in commands:
         stream_id = each.stream_id
         if stream_id not in is_open:
-            is_open[stream_id] = _is_open(context, stream_id)
+            is_open[stream_id] = streams.is_open(context.db, stream_id)
         if is_open[stream_id]:
             batches.append(Append(stream_id, each.count, each.size, Place(lsn, start)))
         start += each.size
@@ -113,14 +125,6 @@ def _append_all(context: Context, commands: Sequence[AppendBatch]) -> list[State
         StatementResult(next(bases), each.count, now_ms) if is_open[each.stream_id] else DELETED
         for each in commands
     ]
-
-
-def _is_open(context: Context, stream_id: int) -> bool:
-    try:
-        streams.bounds(context.db, stream_id)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _check_ack(context: Context, command: AckRecords) -> None:
@@ -165,11 +169,9 @@ def _check_complete(context: Context, command: CompleteStages) -> None:
         streams.bounds(context.db, command.out_stream_id)
 
 
-def _check_stages(context: Context, command: CompleteStages | FailStages) -> None:
-    spec = pipelines.spec_of(context.db, command.pipeline_id)
-    if command.stage not in [stage.name for stage in spec.stages]:
-        raise NotFoundError(f"pipeline {command.pipeline_id} has no stage {command.stage!r}")
-    stale = pipelines.stale_of(context.db, command)
+def _check_stages(context: Context, command: Attempts) -> None:
+    definitions.spec_of(context.db, command.pipeline_id)
+    stale = stage_runs.stale_of(context.db, command)
     if stale:
         more = f" (and {len(stale) - 1} more)" if len(stale) > 1 else ""
         raise StaleCompletionError(
@@ -181,12 +183,12 @@ def _check_stages(context: Context, command: CompleteStages | FailStages) -> Non
 
 def _complete(context: Context, command: CompleteStages) -> StatementResult:
     out = command.out_stream_id
-    if not pipelines.is_here(context.db, command.pipeline_id) or (
-        out and not _is_open(context, out)
+    if not is_here(context.db, command.pipeline_id) or (
+        out and not streams.is_open(context.db, out)
     ):
         return DELETED
     try:
-        completed = pipelines.complete(context, command)
+        completed = stage_runs.complete(context, command)
     except NoChange:
         return DELETED
     appended = completed.appended
@@ -197,19 +199,14 @@ def _complete(context: Context, command: CompleteStages) -> StatementResult:
 
 def _fail(context: Context, command: FailStages) -> StatementResult:
     # Alone it would pass over those that do not wait.
-    is_here = pipelines.is_here(context.db, command.pipeline_id)
-    if not is_here or pipelines.stale_of(context.db, command):
+    if not is_here(context.db, command.pipeline_id) or stage_runs.stale_of(context.db, command):
         return DELETED
-    try:
-        pipelines.fail(context, command)
-    except NoChange:
-        # The pipeline was changed, and has no such stage any more.
-        return DELETED
+    stage_runs.fail(context, command)
     return DONE
 
 
-def _stage_locks(command: CompleteStages | FailStages) -> tuple[Lock, ...]:
-    return (pipelines.stages_of(command),)
+def _stage_locks(command: Attempts) -> tuple[Lock, ...]:
+    return (stage_runs.stages_of(command),)
 
 
 FEATURE: Final = Feature(
@@ -220,5 +217,6 @@ FEATURE: Final = Feature(
         AckRecords: Statement(check=_check_ack, apply=_ack, locks=_ack_locks),
         CompleteStages: Statement(check=_check_complete, apply=_complete, locks=_stage_locks),
         FailStages: Statement(check=_check_stages, apply=_fail, locks=_stage_locks),
+        PublishStages: Statement(check=_check_stages, apply=publishing.begin, locks=_stage_locks),
     },
 )

@@ -357,6 +357,14 @@ def bounds(db: Database, stream_id: int) -> PartitionBounds:
     return PartitionBounds(*row)
 
 
+def is_open(db: Database, stream_id: int) -> bool:
+    """Whether a stream has a partition here."""
+    row = db.execute(
+        f"SELECT 1 FROM {STREAM_PARTITION} WHERE stream_id = ?", (stream_id,)
+    ).fetchone()
+    return row is not None
+
+
 def all_bounds(db: Database) -> dict[int, PartitionBounds]:
     rows = db.execute(f"SELECT stream_id, first_offset, next_offset FROM {STREAM_PARTITION}")
     return {stream_id: PartitionBounds(first, following) for stream_id, first, following in rows}

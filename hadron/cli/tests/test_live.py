@@ -464,6 +464,23 @@ def test_failed_instances_are_retried() -> None:
     assert good("pipeline", "retry", "again", "--failed") == "nothing of 'again' has failed\n"
     (row,) = as_json("pipeline", "show", "again")
     assert (row["live"], row["failed"]) == (3, 0)
+    started = ("pipeline", "start", "again", "--stream", "again-in", "--offset")
+    assert good(*started, "0", "--offset", "2") == "started: 4, 5\n"
+    refused = run(*started, "9")
+    assert refused.returncode == 1
+    assert "offset 9 of Stream default/again-in is not there" in refused.stderr
+    assert good("pipeline", "cancel", "again", "--id", "5") == "1 instance cancelled\n"
+    assert good("pipeline", "cancel", "again", "--id", "5") == "nothing to do\n"
+    assert run("pipeline", "cancel", "again").returncode == 2
+    assert run("pipeline", "cancel", "again", "--id", "1", "--stage", "only").returncode == 2
+    live = ("pipeline", "cancel", "again", "--live")
+    assert as_json(*live, "--stage", "none") == {"pipeline": "again", "cancelled": 0}
+    assert as_json(*live, "--before", "2001-01-01T00:00:00Z")["cancelled"] == 0
+    assert as_json(*live, "--stage", "only") == {"pipeline": "again", "cancelled": 4}
+    (row,) = as_json("pipeline", "show", "again")
+    assert (row["live"], row["cancelled"]) == (0, 5)
+    shown = as_json("pipeline", "instances", "again", "--status", "cancelled")
+    assert [each["id"] for each in shown] == [1, 2, 3, 4, 5]
 
 
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:

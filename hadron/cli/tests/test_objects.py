@@ -34,23 +34,6 @@ def cluster_with(*objects_there: SchemaObject) -> SyncClient:
     return cast("SyncClient", SimpleNamespace(objects=objects))
 
 
-def test_partitions_that_a_pipeline_does_not_read_are_named() -> None:
-    (note,) = notes_on(cluster_with(flights("eu/p0", "us/p0", "us/p1")), [PIPELINE])
-    assert note == (
-        "Pipeline default/departures reads what flights has at eu/p0 only, in this version of "
-        "Hadron: nothing of us/p0, us/p1 yet"
-    )
-
-
-def test_what_is_declared_together_is_not_asked_for() -> None:
-    declared = [flights("us/p0", "eu/p0"), PIPELINE]
-    assert len(notes_on(cluster_with(), declared)) == 1
-
-
-def test_a_pipeline_that_reads_everything_needs_no_note() -> None:
-    assert notes_on(cluster_with(flights("eu/p0")), [PIPELINE]) == []
-
-
 def pipeline(name: str, source: str, target: str, *triggers: str) -> SchemaObject:
     stages = (StageSpec(name="a", run="m:a", output=Output(target)),)
     spec = PipelineSpec(replica_set="eu/p0", input=source, stages=stages, triggers=triggers)

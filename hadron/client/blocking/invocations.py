@@ -23,6 +23,9 @@ class Invocations:
     def grant(self, count: int) -> None:
         self._portal.call(self._run.grant, count)
 
+    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+        self._portal.call(self._run.begin, invocations)
+
     def next(self) -> pipelines_pb2.Invocations | None:
         try:
             return self._portal.call(self._next)  # type: ignore[no-any-return]

@@ -10,20 +10,22 @@ from hadron.client.connecting.session import Session
 from hadron.client.pipelines.homes import Homes
 from hadron.client.pipelines.stage_run import ReadyStages, StageRun
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import text_of, text_or_none_of
+from hadron.client.terms.arguments import text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import Opening
 from hadron.model.errors import RequestError
-from hadron.wire.messages import method, pipelines_pb2
+from hadron.wire.messages import Method, method, pipelines_pb2
 
+_CANCEL: Final = method("CancelInstances")
 _COMPLETE: Final = method("CompleteStages")
 _FAIL: Final = method("FailStages")
 _INSTANCES: Final = method("ListInstances")
 _PROGRESS: Final = method("PipelineProgress")
 _RETRY: Final = method("RetryInstances")
-_RETRY_SLICE: Final = 1_000
+_START: Final = method("StartInstances")
+_SLICE: Final = 1_000
 """Instances that one call names: one entry of the log."""
 
-_STATUSES: Final = ("", "live", "done", "failed")
+_STATUSES: Final = ("", "live", "done", "failed", "cancelled")
 
 
 class PipelineCalls:
@@ -80,30 +82,92 @@ class PipelineCalls:
         pipeline: str,
         instance_ids: Sequence[int] | None,
         on_progress: Callable[[int], None] | None,
+        *,
+        from_start: bool,
     ) -> int:
-        """Slice by slice: each is an entry of the log, and all of them may be repeated."""
         pipeline = text_of("pipeline", pipeline)
-        request = pipelines_pb2.RetryInstancesRequest(namespace=self._namespace, pipeline=pipeline)
+        request = pipelines_pb2.RetryInstancesRequest(
+            namespace=self._namespace, pipeline=pipeline, from_start=from_start
+        )
+        return await self._in_slices(_RETRY, request, instance_ids, on_progress)
+
+    async def cancel(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None,
+        status: str,
+        stage: str,
+        before_ms: int,
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        pipeline = text_of("pipeline", pipeline)
+        if status not in ("live", "failed"):
+            raise RequestError(f"status {status!r} cannot be cancelled", "use live or failed")
+        request = pipelines_pb2.CancelInstancesRequest(
+            namespace=self._namespace,
+            pipeline=pipeline,
+            status=status,
+            stage=text_or_none_of("stage", stage),
+            before_ms=before_ms,
+        )
+        return await self._in_slices(_CANCEL, request, instance_ids, on_progress)
+
+    async def start(
+        self, pipeline: str, stream: str, offsets: Sequence[int], partition: str
+    ) -> list[int]:
+        """Slice by slice: each is asked for under a number of its own, and done once."""
+        request = pipelines_pb2.StartInstancesRequest(
+            namespace=self._namespace,
+            pipeline=text_of("pipeline", pipeline),
+            stream=text_of("stream", stream),
+            partition=text_or_none_of("partition", partition),
+        )
+        wanted = [whole_of("offset", each, 0) for each in offsets]
+        home = await self._find(request.pipeline, request)
+        made: list[int] = []
+        for at in range(0, len(wanted), _SLICE):
+            request.ClearField("offsets")
+            request.offsets.extend(wanted[at : at + _SLICE])
+            request.request = self._session.ports.random.token_bytes(16)
+            answer, _ = await self._session.request(home, _START, request)
+            made += range(answer.first_id, answer.first_id + len(request.offsets))
+        return made
+
+    async def _in_slices(
+        self,
+        wanted: Method,
+        request: pipelines_pb2.RetryInstancesRequest | pipelines_pb2.CancelInstancesRequest,
+        instance_ids: Sequence[int] | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> int:
+        """Each is an entry of the log, and all of them may be repeated."""
         ids = None if instance_ids is None else sorted({_instance_id(n) for n in instance_ids})
-        home = await self._find(pipeline, request)
-        retried = 0
+        home = await self._find(request.pipeline, request)
+        count = 0
         while ids is None or ids:
             if ids is not None:
                 request.ClearField("instance_ids")
-                request.instance_ids.extend(ids[:_RETRY_SLICE])
-                ids = ids[_RETRY_SLICE:]
-            answer, _ = await self._session.request(home, _RETRY, request)
-            retried += answer.retried
+                request.instance_ids.extend(ids[:_SLICE])
+                ids = ids[_SLICE:]
+            answer, _ = await self._session.request(home, wanted, request)
+            count += answer.retried if wanted is _RETRY else answer.cancelled
             if on_progress is not None:
-                on_progress(retried)
+                on_progress(count)
             if ids is None:
                 if not answer.more:
                     break
                 request.after_id = answer.after_id
-        return retried
+        return count
 
     def run(
-        self, pipeline: str, engine: str, stages: Sequence[str], max_batch: int, credit: int
+        self,
+        pipeline: str,
+        engine: str,
+        stages: Sequence[str],
+        max_batch: int,
+        credit: int,
+        *,
+        takes_ahead: bool = False,
     ) -> Opening[StageRun]:
         pipeline = text_of("pipeline", pipeline)
         if engine not in ("spark", "handler"):
@@ -123,7 +187,8 @@ class PipelineCalls:
                 credit=credit,
             )
             home = await self._find(pipeline, opening)
-            return StageRun(ReadyStages(self._session, home, opening))
+            ready = ReadyStages(self._session, home, opening, takes_ahead=takes_ahead)
+            return StageRun(ready)
 
         return Opening(make, "run", "run_stages", f"of {pipeline!r}")
 
@@ -133,7 +198,9 @@ class PipelineCalls:
         request: pipelines_pb2.PipelineProgressRequest
         | pipelines_pb2.ListInstancesRequest
         | pipelines_pb2.RunStagesRequest
-        | pipelines_pb2.RetryInstancesRequest,
+        | pipelines_pb2.RetryInstancesRequest
+        | pipelines_pb2.StartInstancesRequest
+        | pipelines_pb2.CancelInstancesRequest,
     ) -> str:
         """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
         set. Raises `NotFoundError`."""
@@ -150,6 +217,7 @@ class PipelineCalls:
         created_ms: Sequence[int],
         batch: bytes | None,
         partition: str,
+        version: int,
     ) -> pipelines_pb2.CompleteStagesResponse:
         _check_pairs(instance_ids, attempts, created_ms)
         request = pipelines_pb2.CompleteStagesRequest(
@@ -159,6 +227,7 @@ class PipelineCalls:
             attempts=attempts,
             created_ms=created_ms,
             partition=partition,
+            version=version,
         )
         home = await self._homes.of_id(pipeline_id)
         answer, _ = await self._session.request(

@@ -26,7 +26,8 @@ class PipelineMethods:
     async def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
-        """A page of a pipeline's instances, by id; `status` is "", "live", "done" or "failed"."""
+        """A page of a pipeline's instances, by id; `status` is "", "live", "done",
+        "failed" or "cancelled"."""
         return await self._pipelines.instances(pipeline, status, after_id, limit)
 
     async def retry_instances(
@@ -34,6 +35,7 @@ class PipelineMethods:
         pipeline: str,
         instance_ids: Sequence[int] | None = None,
         *,
+        from_start: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
         """Let failed instances of a pipeline run again; returns how many do.
@@ -44,12 +46,58 @@ class PipelineMethods:
 
         Args:
             instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            from_start: what was done of them is done again, too: their outputs come once more.
             on_progress: called after each step with how many it were so far.
 
         Raises `NotFoundError` for a pipeline or an instance that does not exist, `RequestError`
         for one that has not failed; of its step nothing was done then, earlier ones stand.
         """
-        return await self._pipelines.retry(pipeline, instance_ids, on_progress)
+        return await self._pipelines.retry(
+            pipeline, instance_ids, on_progress, from_start=from_start
+        )
+
+    async def cancel_instances(
+        self,
+        pipeline: str,
+        instance_ids: Sequence[int] | None = None,
+        *,
+        status: str = "live",
+        stage: str = "",
+        before_ms: int = 0,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """End instances that are live or have failed; returns how many were ended. Nothing of them
+        runs any more, and what runners still make of them does not count; what is done of them
+        stays. It may be repeated: those that have ended otherwise are passed over.
+
+        Args:
+            instance_ids: which ones; None is all of the pipeline that the rest says.
+            status: "live" or "failed".
+            stage: only those that wait for this stage to be run.
+            before_ms: only those made before then.
+            on_progress: called after each step of 1,000 with how many it were so far.
+
+        Raises `NotFoundError` for a pipeline or an instance that does not exist, `ConflictError`
+        when a transaction is about to end a stage of one; of its step nothing was done then.
+        """
+        return await self._pipelines.cancel(
+            pipeline, instance_ids, status, stage, before_ms, on_progress
+        )
+
+    async def start_instances(
+        self, pipeline: str, stream: str, offsets: Sequence[int], *, partition: str = ""
+    ) -> list[int]:
+        """Make an instance of each of these records, beside what triggers make, and beyond
+        `max_parallel`; returns their ids.
+
+        Args:
+            partition: of the stream; "" is the one at the pipeline's own replica set, or, where it
+                has none there, its first.
+
+        Raises `NotFoundError` for what does not exist, `RequestError` for a record that the
+        pipeline's own replica set does not keep.
+        """
+        return await self._pipelines.start(pipeline, stream, offsets, partition)
 
     def run_stages(
         self,
@@ -59,6 +107,7 @@ class PipelineMethods:
         stages: Sequence[str] = (),
         max_batch: int = DEFAULT_MICRO_BATCH,
         credit: int = DEFAULT_CREDIT,
+        takes_ahead: bool = False,
     ) -> Opening[StageRun]:
         """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
 
@@ -66,8 +115,12 @@ class PipelineMethods:
             stages: which ones this runner can run; none means all of `engine`.
             max_batch: invocations per micro-batch, at most.
             credit: micro-batches that come before the first `grant`.
+            takes_ahead: the program takes micro-batches before it works on them, and says
+                `run.begin(invocations)` when it does; else each begins when it is iterated to.
         """
-        return self._pipelines.run(pipeline, engine, stages, max_batch, credit)
+        return self._pipelines.run(
+            pipeline, engine, stages, max_batch, credit, takes_ahead=takes_ahead
+        )
 
     async def complete_stages(
         self,
@@ -78,6 +131,8 @@ class PipelineMethods:
         created_ms: Sequence[int],
         batch: bytes | None,
         partition: str = "",
+        *,
+        version: int = 0,
     ) -> pipelines_pb2.CompleteStagesResponse:
         """Commit outputs and completions together, all or none.
 
@@ -86,12 +141,14 @@ class PipelineMethods:
             batch: one encoded record batch with one output per instance in the same order; None
                 for a stage without an output.
             partition: of the outputs; "" is the pipeline's own replica set.
+            version: of the invocations. It must be given where instances live that began with other
+                outputs of this stage.
 
         Returns:
             The outputs' base offset; or `stale_instance_ids`, and then nothing was done.
         """
         return await self._pipelines.complete(
-            pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition
+            pipeline_id, stage, instance_ids, attempts, created_ms, batch, partition, version
         )
 
     async def fail_stages(

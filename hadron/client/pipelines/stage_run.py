@@ -24,10 +24,16 @@ class ReadyStages:
     """The call to the pipeline's leader, and what it has brought (`reconnecting_call.Owner`)."""
 
     def __init__(
-        self, session: Session, replica_set: str, opening: pipelines_pb2.RunStagesRequest
+        self,
+        session: Session,
+        replica_set: str,
+        opening: pipelines_pb2.RunStagesRequest,
+        *,
+        takes_ahead: bool,
     ) -> None:
         self._session = session
         self._opening = opening
+        self._takes_ahead = takes_ahead
         self._credit = opening.credit
         self._ready: deque[tuple[pipelines_pb2.Invocations, int]] = deque()
         self._call: OpenedCall | None = None
@@ -56,10 +62,12 @@ class ReadyStages:
             raise RequestError(f"{count} is no number of micro-batches", "grant 1 or more")
         self._credit += count
         if self._call is not None:
-            message = pipelines_pb2.RunStagesRequest()
-            message.CopyFrom(self._opening)
-            message.credit = count
-            self._call.send(message)
+            self._call.send(pipelines_pb2.RunStagesRequest(credit=count))
+
+    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+        """Whoever leads now does not know what came from somebody else: nothing is lost then."""
+        if self._call is not None:
+            self._call.send(pipelines_pb2.RunStagesRequest(begun=[invocations.number]))
 
     async def take(self) -> pipelines_pb2.Invocations | None:
         """The next micro-batch; None once the run is over. Raises what ended it for good."""
@@ -74,6 +82,8 @@ class ReadyStages:
         invocations, size = self._ready.popleft()
         if self._call is not None:
             self._call.consumed(size)
+        if not self._takes_ahead:
+            self.begin(invocations)
         return invocations
 
     # --- reconnecting_call.Owner --------------------------------------------------------------
@@ -112,9 +122,10 @@ class ReadyStages:
 class StageRun(EnteredOnce):
     """Ready invocations of a pipeline. Made by `Client.run_stages`, used inside its block.
 
-    Iterate it; call `grant` for each micro-batch that is done, so that another one comes. When
-    the connection is lost, what is still waiting here goes to another runner; completing an
-    invocation that was given away is refused by its attempt number.
+    Iterate it; call `grant` for each micro-batch that is done, so that another one comes. What it
+    has given is this program's for as long as the stage's timeout says. When the connection is
+    lost, it goes to another runner at once; completing an invocation that was given away, and
+    ended there, is refused by its attempt number.
     """
 
     def __init__(self, stages: ReadyStages) -> None:
@@ -129,6 +140,11 @@ class StageRun(EnteredOnce):
     def grant(self, count: int = 1) -> None:
         """Ask for `count` more micro-batches."""
         self._stages.grant(count)
+
+    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+        """Say that this program works on a micro-batch, or still does: its stage's timeout runs
+        from here. Iterating says it by itself, unless the run `takes_ahead`."""
+        self._stages.begin(invocations)
 
     def __aiter__(self) -> StageRun:
         return self

@@ -362,6 +362,8 @@ class FakeNode:
         self.answers_heartbeats = True
         self.refuse_members: HadronError | None = None
         self.completed: list[tuple[pipelines_pb2.CompleteStagesRequest, bytes]] = []
+        self.begun: list[int] = []
+        """Micro-batches that a runner has said to work on."""
         self.failed: list[pipelines_pb2.FailStagesRequest] = []
         self.retries: list[pipelines_pb2.RetryInstancesRequest] = []
         self.stage_calls: list[tuple[AnyCall, list[int]]] = []
@@ -628,6 +630,7 @@ class FakeNode:
 
         def more(again: pipelines_pb2.RunStagesRequest, _: memoryview) -> None:
             credit[0] += again.credit
+            self.begun += again.begun
 
         call.on_message = more
         call.on_end = lambda _: self.stage_calls.remove((call, credit))
@@ -638,7 +641,11 @@ class FakeNode:
         assert credit[0] > 0, "the runner gave no credit"
         credit[0] -= 1
         invocation = pipelines_pb2.Invocation(instance_id=instance_id, attempt=1)
-        call.send(pipelines_pb2.Invocations(stage="a", pipeline_id=2, invocations=[invocation]))
+        call.send(
+            pipelines_pb2.Invocations(
+                stage="a", pipeline_id=2, invocations=[invocation], number=instance_id + 100
+            )
+        )
 
     def on_complete(
         self, call: AnyCall, request: pipelines_pb2.CompleteStagesRequest, batch: memoryview

@@ -219,6 +219,7 @@ async def test_stages_are_run_within_the_credit_also_after_a_cut() -> None:
             node.invoke(2)
             first = await run.__anext__()
             assert first.invocations[0].instance_id == 1
+            await until(lambda: node.begun == [101])
             run.grant()
             await until(lambda: node.stage_calls[0][1][0] == 1)
             node.cut()
@@ -232,6 +233,14 @@ async def test_stages_are_run_within_the_credit_also_after_a_cut() -> None:
             with pytest.raises(RequestError):
                 run.grant(0)
         await until(lambda: not node.stage_calls)
+        node.begun.clear()
+        async with client.run_stages("pipe", takes_ahead=True) as run:
+            await until(lambda: bool(node.stage_calls))
+            node.invoke(1)
+            ahead = await run.__anext__()
+            assert node.begun == []
+            run.begin(ahead)
+            await until(lambda: node.begun == [101])
         with pytest.raises(RequestError, match="'flink'"):
             client.run_stages("pipe", engine="flink")
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from hadron.client.producing.new_records import Serializer, serialized_whole, whole_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
@@ -106,7 +108,16 @@ def completion(
         instance_ids=[each.instance_id for each in ended],
         attempts=[each.attempt for each in ended],
         created_ms=[each.created_ms for each in ended],
+        version=invocations.version,
     )
+
+
+def stage_of(invocations: pipelines_pb2.Invocations) -> StageSpec | None:
+    """The stage as these invocations have it, whose instances may have begun with another
+    declaration than the present one; None where they do not say."""
+    if not invocations.spec:
+        return None
+    return msgspec.json.decode(invocations.spec, type=StageSpec)
 
 
 def failure(

@@ -31,7 +31,7 @@ from hadron.client.transactions.contents import (
     PublishedMany,
 )
 from hadron.client.transactions.driver_call import COMMIT, OPEN, ROLLBACK, DriverCall
-from hadron.client.transactions.stages import chosen, completion, failure, outputs_of
+from hadron.client.transactions.stages import chosen, completion, failure, outputs_of, stage_of
 from hadron.model.errors import (
     ClosedError,
     CommitUnknownError,
@@ -239,7 +239,11 @@ class Work:
         """See `Transaction.complete`."""
         self._check_usable()
         ended = chosen(invocations, only)
-        home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
+        stage = stage_of(invocations)
+        if stage is not None:
+            home = await self._calls.homes.of_id(invocations.pipeline_id)
+        else:
+            home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
         records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
         place: Place | None = None
         if stage.output is not None:

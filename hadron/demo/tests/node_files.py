@@ -24,8 +24,9 @@ from hadron.model.record_batch import decode_batch
 from hadron.model.schema import spec_to_json
 from hadron.state import machine
 from hadron.state.features import MACHINE
-from hadron.state.pipelines import CompleteStages, TriggerInstances
+from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.stage_runs import CompleteStages
 from hadron.state.streams import AppendBatch
 from hadron.storage.database import open_writer
 from hadron.storage.log import TABLES, Log, drop_bodies

@@ -54,6 +54,11 @@ def test_a_stage_that_writes_to_its_own_input_is_refused(triggers: tuple[str, ..
     assert "another stream, or `triggers` which the outputs' types do not match" in told
 
 
+def test_all_partitions_of_a_stream_are_read() -> None:
+    (told,) = refused(pipeline("p", "d", "d", partition="local/p1"))
+    assert "'d' is the pipeline's own input" in told
+
+
 def test_a_longer_way_back_is_refused_with_its_names() -> None:
     (told,) = refused(
         pipeline("p", "a", "b"),
@@ -69,8 +74,7 @@ def test_what_ends_somewhere_is_fine() -> None:
             pipeline("p", "a", "b"),
             pipeline("q", "b", "c"),
             pipeline("r", "a", "c"),
-            pipeline("elsewhere", "c", "a", at="local/p1"),
-            pipeline("other-partition", "d", "d", partition="local/p1"),
+            pipeline("elsewhere", "c", "d", at="local/p1"),
         )
         == []
     )

@@ -193,21 +193,19 @@ def test_a_namespace_must_exist() -> None:
     assert _validate(_namespace("default"), _stream()) == []
 
 
-def test_a_stage_is_removed_and_a_pipeline_moved_only_when_meant() -> None:
+def test_a_pipeline_is_moved_only_when_meant() -> None:
     before = _pipeline(_stage("weather"), _stage("verdict"))
     existing = _existing(before, _stream(), _stream("other"))
     after = _pipeline(_stage("verdict"), _stage("new"), input="other", replica_set="local/p1")
     insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
     assert _validate(after, existing=existing) == [
-        "Pipeline default/departures: stages: stage 'weather' was removed, and may have live "
-        f"instances, expected every existing stage, {insist}",
         "Pipeline default/departures: input: changed from 'flights' to 'other', which would lose "
         f"its progress in the old stream, expected flights, {insist}",
         "Pipeline default/departures: replica_set: changed from 'local/p0' to 'local/p1', which "
         f"would lose its instances, which do not move, expected local/p0, {insist}",
     ]
     assert _validate(after, existing=existing, allow_destructive=True) == []
-    harmless = _pipeline(_stage("verdict"), _stage("weather", delay_ms=5), start="earliest")
+    harmless = _pipeline(_stage("other", after=("verdict",)), _stage("verdict"), start="earliest")
     assert _validate(harmless, existing=existing) == []
 
 
@@ -242,6 +240,20 @@ def test_an_object_is_declared_once() -> None:
         (_pipeline(*[_stage(f"s{i}") for i in range(101)]), "stages: 101 stages, expected at most"),
         (_pipeline(triggers=("a",) * 101), "triggers: 101 patterns, expected at most 100"),
         (_pipeline(_stage(dependencies=("verdict",))), "'verdict' is the stage itself"),
+        (_pipeline(on_failure="tell"), "on_failure: there is no stage 'tell', expected one of"),
+        (
+            _pipeline(_stage(), _stage("tell", after=("verdict",)), on_failure="tell"),
+            "stages[1].after: stage 'tell' runs when an instance is given up, expected no after",
+        ),
+        (
+            _pipeline(_stage(after=("tell",)), _stage("tell"), on_failure="tell"),
+            "stages[0].after: stage 'tell' runs only when an instance is given up",
+        ),
+        (_pipeline(on_failure="verdict"), "every stage waits for another one"),
+        (
+            _pipeline(dead_letters="a b"),
+            "dead_letters: 'a b' is not a valid name, expected the name of",
+        ),
         (msgspec.structs.replace(_stream(), kind="Steam"), "kind: unknown kind 'Steam'"),
         (msgspec.structs.replace(_stream(), kind="Pipeline"), "kind: unknown kind 'Pipeline'"),
     ],
@@ -303,3 +315,17 @@ def test_partitions_are_not_added_where_keys_are_indexed() -> None:
     )
     assert "keys would move" in str(problem)
     assert RULES["Stream"].refuse_change(_stream("s", *one), _stream("s", *two)) == []
+
+
+def test_what_pipelines_do_with_what_is_given_up() -> None:
+    streams = (_stream(), _stream("letters", "local/p1"), _stream("verdicts", "local/p0"))
+    there = _existing(*streams)
+    good = _pipeline(_stage(), _stage("tell"), on_failure="tell", dead_letters="verdicts")
+    assert _validate(good, existing=there) == []
+    for wrong, told in (
+        ({"dead_letters": "nope"}, "dead_letters: "),
+        ({"dead_letters": "letters"}, "'letters' has no partition on 'local/p0', where the"),
+        ({"dead_letters": "flights"}, "'flights' is the pipeline's own input: letters may"),
+    ):
+        problems = _validate(_pipeline(_stage(), **wrong), existing=there)
+        assert any(told in each for each in problems), problems

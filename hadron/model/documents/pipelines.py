@@ -65,7 +65,11 @@ def _check(notes: Notes, spec: PipelineSpec) -> None:
         notes.note(("start",), f"{shorten(spec.start)} is not a start{meant}", START_FORM)
     if not 1 <= spec.max_parallel <= MAX_PARALLEL:
         notes.note(("max_parallel",), f"{spec.max_parallel}", f"1 to {MAX_PARALLEL}")
-    check_stages(notes, spec.stages)
+    if spec.dead_letters:
+        check_named(
+            notes, ("dead_letters",), spec.dead_letters, is_valid_name, "the name of a stream"
+        )
+    check_stages(notes, spec.stages, spec.on_failure)
 
 
 KIND: Final = Kind(name="Pipeline", spec=PipelineSpec, check=_check, mutual="stages")

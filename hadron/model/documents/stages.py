@@ -26,7 +26,7 @@ ROW_COLUMNS: Final = frozenset(
 """Columns of the rows that a Spark stage gets or returns; a dependency's column is its name."""
 
 
-def check_stages(notes: Notes, stages: Sequence[StageSpec]) -> None:
+def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> None:
     """Note everything wrong with a pipeline's stages."""
     if not stages:
         notes.note(("stages",), "no stages", "at least one stage")
@@ -43,9 +43,31 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec]) -> None:
         names.add(stage.name)
     _check_references(notes, stages)
     _check_cycles(notes, stages)
-    if stages and all(stage.dependencies or stage.after for stage in stages):
+    if on_failure:
+        _check_on_failure(notes, stages, on_failure)
+    ordinary = [stage for stage in stages if stage.name != on_failure]
+    if stages and all(stage.dependencies or stage.after for stage in ordinary):
         found = "every stage waits for another one"
         notes.note(("stages",), found, "an entry stage without dependencies and after")
+
+
+def _check_on_failure(notes: Notes, stages: Sequence[StageSpec], name: str) -> None:
+    """It begins when an instance is given up, and is no part of the way there."""
+    by_name = {stage.name: (index, stage) for index, stage in enumerate(stages)}
+    if name not in by_name:
+        found = f"there is no stage {shorten(name)}{did_you_mean(name, by_name)}"
+        notes.note(("on_failure",), found, f"one of {', '.join(by_name)}")
+        return
+    index, stage = by_name[name]
+    for key, names in (("dependencies", stage.dependencies), ("after", stage.after)):
+        if names:
+            found = f"stage {shorten(name)} runs when an instance is given up"
+            notes.note(("stages", index, key), found, f"no {key} in it")
+    for at, other in enumerate(stages):
+        for key, names in (("dependencies", other.dependencies), ("after", other.after)):
+            if name in names:
+                found = f"stage {shorten(name)} runs only when an instance is given up"
+                notes.note(("stages", at, key), found, "another stage")
 
 
 def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:

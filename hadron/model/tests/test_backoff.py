@@ -84,3 +84,11 @@ def test_nor_a_number_without_end() -> None:
     """It is stored, and a column of SQLite ends at 64 bits."""
     retry = Retry(1_000, 86_400_000)
     assert retry.pause_ms(1_000) == retry.pause_ms(21) < 1 << 63
+
+
+def test_instances_that_failed_together_come_back_apart_and_all_nodes_agree_when() -> None:
+    pauses = [Retry(9, 10_000).pause_ms(2, each) for each in range(1_000)]
+    assert pauses == [Retry(9, 10_000).pause_ms(2, each) for each in range(1_000)]
+    assert 20_000 <= min(pauses) < 20_100
+    assert 24_900 < max(pauses) < 25_000
+    assert Retry(9, 10_000).pause_ms(2, 17) != 2 * Retry(9, 10_000).pause_ms(1, 17)

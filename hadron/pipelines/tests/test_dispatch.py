@@ -49,9 +49,10 @@ class TestScenes:
     def test_what_takes_too_long_is_free(self) -> None:
         dispatch = Dispatch()
         runner = dispatch.join("e", ["a", "b"], 10, 5)
-        dispatch.assign(runner, "a", [1, 2], 10.0)
-        dispatch.assign(runner, "a", [3], 20.0)
-        dispatch.assign(runner, "b", [1], 5.0)
+        first = dispatch.assign(runner, "a", [1, 2], 10.0)
+        second = dispatch.assign(runner, "a", [3], 20.0)
+        third = dispatch.assign(runner, "b", [1], 5.0)
+        dispatch.begin(runner.number, [first, second, third, 99], 0.0)
         assert dispatch.next_deadline() == 5.0
         dispatch.expire(10.0)
         assert (assigned(dispatch), assigned(dispatch, "b")) == ({3}, set())
@@ -59,10 +60,25 @@ class TestScenes:
         dispatch.settle("a", [3])
         assert dispatch.next_deadline() is None
 
+    def test_what_waits_at_a_runner_is_its_own_until_it_has_begun(self) -> None:
+        dispatch = Dispatch()
+        runner, other = dispatch.join("e", ["a"], 10, 5), dispatch.join("e", ["a"], 10, 5)
+        dispatch.assign(runner, "a", [1], 10.0)
+        waiting = dispatch.assign(runner, "a", [2], 10.0)
+        dispatch.begin(other.number, [waiting], 0.0)
+        assert dispatch.next_deadline() is None, "it is not the other's to begin"
+        dispatch.expire(1e9)
+        assert assigned(dispatch) == {1, 2}
+        dispatch.begin(runner.number, [waiting], 1e9)
+        dispatch.begin(runner.number, [waiting], 1e9 + 7)
+        assert dispatch.next_deadline() == 1e9 + 17, "said again, it has a whole timeout again"
+        dispatch.expire(1e9 + 17)
+        assert assigned(dispatch) == {1}
+
     def test_a_late_end_does_not_free_what_somebody_else_has_now(self) -> None:
         dispatch = Dispatch()
         slow, quick = dispatch.join("e", ["a"], 10, 5), dispatch.join("e", ["a"], 10, 5)
-        dispatch.assign(slow, "a", [1], 10.0)
+        dispatch.begin(slow.number, [dispatch.assign(slow, "a", [1], 10.0)], 0.0)
         dispatch.expire(10.0)
         dispatch.assign(quick, "a", [1], 30.0)
         dispatch.leave(slow.number)
@@ -78,10 +94,17 @@ class Assignments(RuleBasedStateMachine):
         self.dispatch = Dispatch()
         self.runners: dict[int, Runner] = {}
         self.held: dict[int, tuple[int, float]] = {}
+        self.batches: dict[int, tuple[int, int, set[int]]] = {}
+        """By number: its runner, timeout, and the instances."""
         self.taken: dict[int, int] = {}
         """Instances that a transaction ends, and who had each of them."""
         self.now = 0.0
         self.next_id = 0
+        self.unnumbered = 0
+
+    def runner_of(self, instance: int) -> int:
+        number, _ = self.held.get(instance, (None, 0.0))
+        return 0 if number is None else self.batches[number][0]
 
     @rule(credit=st.integers(1, 3))
     def join(self, credit: int) -> None:
@@ -94,7 +117,7 @@ class Assignments(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.runners)))
         del self.runners[number]
         self.dispatch.leave(number)
-        self.held = {n: held for n, held in self.held.items() if held[0] != number}
+        self.held = {n: held for n, held in self.held.items() if self.runner_of(n) != number}
 
     @rule(count=st.integers(1, 4), timeout=st.integers(1, 5), again=st.booleans())
     def assign(self, count: int, timeout: int, again: bool) -> None:
@@ -108,9 +131,20 @@ class Assignments(RuleBasedStateMachine):
         ids = [n for n in range(self.next_id, self.next_id + 9) if n not in out][:count]
         self.next_id += 9
         if ids:
-            deadline = self.now + timeout
-            self.dispatch.assign(runner, "a", ids, deadline)
-            self.held.update(dict.fromkeys(ids, (runner.number, deadline)))
+            number = self.dispatch.assign(runner, "a", ids, timeout)
+            self.batches[number] = runner.number, timeout, set(ids)
+            self.held.update(dict.fromkeys(ids, (number, float("inf"))))
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        number = data.draw(st.sampled_from(sorted(n for n in self.batches)))
+        runner, timeout, ids = self.batches[number]
+        self.dispatch.begin(runner + 1, [number], self.now)
+        self.dispatch.begin(runner, [number], self.now)
+        for instance in ids:
+            if self.held.get(instance, (0, 0.0))[0] == number:
+                self.held[instance] = number, self.now + timeout
 
     @rule(ids=st.lists(st.integers(0, 30), max_size=5))
     def settle(self, ids: list[int]) -> None:
@@ -123,17 +157,21 @@ class Assignments(RuleBasedStateMachine):
     def take(self, ids: list[int]) -> None:
         self.dispatch.take("a", T, ids)
         for instance in ids:
-            self.taken.setdefault(instance, self.held.pop(instance, (0, 0.0))[0])
+            self.taken.setdefault(instance, self.runner_of(instance))
+            self.held.pop(instance, None)
 
     @rule(ids=st.lists(st.integers(0, 30), max_size=5), timeout=st.integers(1, 5))
     def untake(self, ids: list[int], timeout: int) -> None:
-        deadline = self.now + timeout
-        self.dispatch.untake("a", T._replace(number=2), ids, deadline)
-        self.dispatch.untake("a", T, ids, deadline)
+        self.dispatch.untake("a", T._replace(number=2), ids, self.now, timeout)
+        self.dispatch.untake("a", T, ids, self.now, timeout)
+        self.unnumbered -= 1
         for instance in ids:
             runner = self.taken.pop(instance, 0)
             if runner in self.runners:
-                self.held[instance] = runner, deadline
+                # Its number is not said.
+                number = 100 * self.unnumbered - runner
+                self.batches[number] = runner, timeout, set()
+                self.held[instance] = number, self.now + timeout
 
     @rule(seconds=st.integers(1, 3))
     def expire(self, seconds: int) -> None:
@@ -146,7 +184,7 @@ class Assignments(RuleBasedStateMachine):
         assert assigned(self.dispatch) == {*self.held, *self.taken}
         assert self.dispatch.count("a") == len(self.held) + len(self.taken)
         assert all(self.dispatch.is_out("a", n) for n in self.taken)
-        deadlines = [deadline for _, deadline in self.held.values()]
+        deadlines = [each for _, each in self.held.values() if each != float("inf")]
         assert self.dispatch.next_deadline() == min(deadlines, default=None)
 
 

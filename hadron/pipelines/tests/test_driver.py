@@ -6,36 +6,45 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import (
     ConflictError,
     CorruptionError,
     HadronError,
+    LogTruncatedError,
     NotFoundError,
     RecordTooLargeError,
     RequestError,
     ShuttingDownError,
+    UnreachableError,
 )
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
+from hadron.model.schema import StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
+from hadron.node.other_leaders import LeaderSource
+from hadron.pipelines import dispatcher
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver
 from hadron.pipelines.runners import Ended, RunnerSession
 from hadron.server.pipelines import CallSink
+from hadron.server.streams import batch_info
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import encode
-from hadron.state.pipeline_retries import Retried
-from hadron.state.pipelines import Completed, CompleteStages
+from hadron.state.retries import Retried
 from hadron.state.schema import DeleteObjects
-from hadron.wire.messages import pipelines_pb2
+from hadron.state.stage_runs import Completed, CompleteStages
+from hadron.wire.messages import Method, common_pb2, pipelines_pb2, streams_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3
 ENRICH = StageSpec(name="enrich", engine="handler", output=Output("out"), retry=Retry(3, 1_000))
@@ -74,9 +83,18 @@ class Runner:
     ) -> None:
         self.driver = driver
         self.call = FakeCall()
-        self.session: RunnerSession = driver.join(
-            sink_of(driver, self.call), "handler", stages, max_batch, credit
+        self.session: RunnerSession = driver.dispatcher.join(
+            sink_of(driver, self.call), "handler", stages, max_batch, credit, driver.spec.stages
         )
+
+    def grant(self, credit: int = 1) -> None:
+        self.driver.dispatcher.grant(self.session, credit)
+
+    def begin(self, *which: int) -> None:
+        """It works on these of what it was given, or on all of it."""
+        numbers = [message.number for message, _ in self.call.sent]
+        chosen = [numbers[each] for each in which] or numbers
+        self.driver.dispatcher.begin(self.session, chosen)
 
     @property
     def got(self) -> list[tuple[str, list[int], list[int]]]:
@@ -104,8 +122,9 @@ async def complete(
     outputs: int | None = None,
     data: bytes = b"",
     partition: str = "",
+    version: int = 0,
 ) -> Completed:
-    ended = Ended(stage, tuple(ids), (attempt,) * len(ids))
+    ended = Ended(stage, tuple(ids), (attempt,) * len(ids), (), version)
     count = len(ids) if outputs is None else outputs
     data = data or (encode_values([b"out"] * count, 1) if count else b"")
     return await driver.complete(ended, memoryview(data), partition)
@@ -149,10 +168,10 @@ class TestConsuming:
             builder.add(NewRecord(value=b"x", type=name), 1)
         await stack.append(IN, data=builder.build())
         await consumed(stack, 6)
-        assert driver.untyped == 3
+        assert driver.consumer.untyped == 3
         await complete(driver, "enrich", [1, 2])
         await consumed(stack, 8)
-        assert driver.untyped == 4, "each one once"
+        assert driver.consumer.untyped == 4, "each one once"
         assert await instances(stack) == [(1, 2), (5, 2), (6, 1)]
         assert caplog.text.count("records without a type pass by") == 1
 
@@ -163,7 +182,7 @@ class TestConsuming:
         driver = await declare(stack, ENRICH, triggers=triggers)
         await stack.append(IN, b"without a type")
         await consumed(stack, 1)
-        assert (await instances(stack), driver.untyped) == ([(0, 1)], 0)
+        assert (await instances(stack), driver.consumer.untyped) == ([(0, 1)], 0)
 
     async def test_only_so_many_are_live_at_once(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH, max_parallel=3)
@@ -222,9 +241,139 @@ class TestConsuming:
             await until(lambda: bool(failed))
             await wait_all_tasks_blocked()
         assert stack.visible.read == read
-        assert "Pipeline default/p pauses: a batch's checksum is wrong" in caplog.text
+        assert (
+            "Pipeline default/p, input local/p0 pauses: a batch's checksum is wrong" in caplog.text
+        )
         mock_clock.jump(1.5)
         await consumed(stack, 1)
+
+
+class Elsewhere:
+    """Another set's leader; each conversation begins with what it is asked first."""
+
+    def __init__(self, *batches: StampedBatch) -> None:
+        self.batches = list(batches)
+        self.first = 0
+        self.lost = False
+        self.asked = 0
+        self.news = trio.Event()
+
+    async def converse(
+        self, partition: str, stream_id: int, metadata_index: int, conversation: Any
+    ) -> None:
+        assert partition == "other/p1"
+        await conversation(LeaderSource(self._ask, partition, stream_id, metadata_index))
+
+    async def _ask(self, method: Method, request: Any) -> tuple[Any, memoryview]:
+        self.asked += 1
+        await trio.lowlevel.checkpoint()
+        if method.name == "PipelineStart":
+            assert request.pipeline_id == PIPELINE
+            return pipelines_pb2.PipelineStartResponse(offset=0), memoryview(b"")
+        following = self.batches[-1].next_offset
+        if method.name == "Offsets":
+            there = streams_pb2.OffsetsResponse.Partition(
+                first_offset=self.first,
+                next_offset=following,
+                ballot=common_pb2.Ballot(epoch=1, incarnation=9),
+            )
+            return streams_pb2.OffsetsResponse(partitions=[there]), memoryview(b"")
+        if self.lost:
+            assert request.after.incarnation == 4
+            self.lost = False
+            raise LogTruncatedError("the log does not have the record before it")
+        while request.offset >= self.batches[-1].next_offset:
+            self.news = trio.Event()
+            await self.news.wait()
+            if self.lost:
+                raise UnreachableError("the connection was lost")
+        found = [each for each in self.batches if each.next_offset > request.offset]
+        answer = streams_pb2.FetchResponse(
+            batches=[batch_info(each) for each in found], next_offset=following
+        )
+        return answer, memoryview(b"".join(each.data for each in found))
+
+
+class TestFailures:
+    async def test_letters_tell_what_was_given_up(self, stack: Stack) -> None:
+        assert await stack.declare("Stream", "letters", StreamSpec(partitions=(SET,))) == 3
+        spec = PipelineSpec(
+            replica_set=SET,
+            input="in",
+            start="earliest",
+            dead_letters="letters",
+            on_failure="tell",
+            stages=(replace(ENRICH, retry=Retry(1)), StageSpec(name="tell", engine="handler")),
+        )
+        pipeline_id = await stack.declare("Pipeline", "q", spec)
+        await until(lambda: pipeline_id in stack.pipelines._drivers)
+        driver = stack.pipelines.driver(pipeline_id)
+        runner = Runner(driver, credit=9)
+        await stack.append(IN, b"a", b"b")
+        await runner.until(("enrich", [1, 2], [1, 1]))
+        await fail(driver, "enrich", [2])
+        await runner.call.until(lambda: len(runner.got) == 2)
+        assert runner.got[1] == ("tell", [2], [1])
+        (invocation,) = runner.call.sent[1][0].invocations
+        assert invocation.failed_stage == "enrich"
+        assert invocation.failure.startswith("coldcold")
+        while not (found := await stack.read(3)):
+            await trio.lowlevel.checkpoint()
+        (batch,) = found
+        (record,) = decode_batch(batch.data, base_offset=0).records()
+        assert (record.key, record.type) == (f"{SET}/1", "hadron.instance.failed")
+        told = msgspec.json.decode(record.value)
+        assert told["reason"].startswith("cold")
+        del told["reason"], told["created_ms"]
+        assert told == {
+            "pipeline": "q",
+            "instance": 2,
+            "stage": "enrich",
+            "attempts": 1,
+            "stream": "in",
+            "partition": SET,
+            "offset": 1,
+        }
+        await wait_all_tasks_blocked(0.01)
+        assert len(await stack.read(3)) == 1
+
+
+class TestOtherSets:
+    async def test_a_partition_that_has_lost_what_was_read_goes_on_at_its_end(
+        self, tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def stamped(base: int, incarnation: int, *values: bytes) -> StampedBatch:
+            data = encode_values(values, 1)
+            return StampedBatch(base, len(values), 1, 1, incarnation, memoryview(data))
+
+        async with leading(tmp_path) as stack:
+            there = Elsewhere(stamped(0, 4, b"a", b"b", b"c"))
+            stack.pipelines._others = there
+            await stack.declare("Stream", "in", StreamSpec(partitions=(SET, "other/p1")))
+            await stack.stream("out")
+            driver = await declare(stack, ENRICH)
+            await until(lambda: there.asked > 1)
+            wanted = [("other/p1", at) for at in range(3)]
+            sql = "SELECT partition, offset FROM hadron_instance ORDER BY instance_id"
+            while await stack.rows(sql) != wanted:
+                await trio.lowlevel.checkpoint()
+            there.batches, there.lost = [stamped(0, 9, b"x")], True
+            there.news.set()
+            await wait_all_tasks_blocked(0.01)
+            assert "connection was lost" in driver.consumer.troubles["other/p1"]
+            mock_clock.jump(60)
+            truncated = (
+                "SELECT next_offset, truncations FROM hadron_pipeline_input"
+                " WHERE partition = 'other/p1'"
+            )
+            while await stack.rows(truncated) != [(1, 1)]:
+                await trio.lowlevel.checkpoint()
+            assert "other/p1 has lost records that were looked at" in caplog.text
+            there.batches.append(stamped(1, 9, b"y"))
+            there.news.set()
+            while await stack.rows(sql) != [*wanted, ("other/p1", 1)]:
+                await trio.lowlevel.checkpoint()
+            assert driver.consumer.troubles == {}
 
 
 class TestDispatching:
@@ -242,7 +391,11 @@ class TestDispatching:
         assert [(r.stream, r.offset) for r in first.dependencies] == [("out", 0)]
         await complete(driver, "decide", [1, 2])
         assert await instances(stack) == [(0, 2), (1, 2)]
-        assert driver.dispatch.count("enrich") == driver.dispatch.count("decide") == 0
+        assert (
+            driver.dispatcher.dispatch.count("enrich")
+            == driver.dispatcher.dispatch.count("decide")
+            == 0
+        )
 
     async def test_who_runs_all_stages_runs_those_that_come_later(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
@@ -250,20 +403,45 @@ class TestDispatching:
         await stack.append(IN, b"a")
         await every.until(("enrich", [1], [1]))
         one = Runner(driver, "enrich", credit=10)
-        await declare(stack, ENRICH, DECIDE)
-        await complete(driver, "enrich", [1])
-        await every.until(("enrich", [1], [1]), ("decide", [1], [1]))
-        await declare(stack, ENRICH, DECIDE, replace(ENRICH, name="audit"))
-        await every.call.until(lambda: len(every.got) == 3)
-        assert every.got[2:] == [("audit", [1], [1])]
-        assert one.got == []
+        await declare(stack, ENRICH, replace(ENRICH, name="audit"))
+        await stack.append(IN, b"b")
+        await every.call.until(lambda: len(every.got) == 2)
+        assert every.got[1:] == [("audit", [2], [1])]
+        await one.until(("enrich", [2], [1]))
+
+    async def test_stages_that_are_declared_no_more_run_for_those_that_have_them(
+        self, stack: Stack
+    ) -> None:
+        driver = await declare(
+            stack,
+            replace(ENRICH, output=None),
+            StageSpec(name="old", engine="handler", after=("enrich",)),
+        )
+        await stack.append(IN, b"a")
+        await consumed(stack, 1)
+        await declare(stack, ENRICH)
+        await stack.append(IN, b"b")
+        await consumed(stack, 2)
+        runner = Runner(driver, credit=9)
+        await runner.until(("enrich", [1], [1]), ("enrich", [2], [1]))
+        first, second = (message for message, _ in runner.call.sent)
+        assert (first.version, second.version) == (1, 2)
+        told = [msgspec.json.decode(each.spec, type=StageSpec) for each in (first, second)]
+        assert told == [replace(ENRICH, output=None), ENRICH]
+        with pytest.raises(RequestError, match="send the `version` of the invocations"):
+            await complete(driver, "enrich", [1], outputs=0)
+        assert (await complete(driver, "enrich", [1], outputs=0, version=1)).stale == ()
+        assert (await complete(driver, "enrich", [2], version=2)).stale == ()
+        await runner.call.until(lambda: len(runner.got) == 3)
+        await complete(driver, "old", [1], outputs=0)
+        assert await instances(stack) == [(0, 2), (1, 2)]
 
     async def test_a_runner_gets_what_its_credit_allows(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
         runner = Runner(driver, credit=1, max_batch=2)
         await stack.append(IN, *[b"x"] * 5)
         await runner.until(("enrich", [1, 2], [1, 1]))
-        driver.grant(runner.session, 1)
+        runner.grant(1)
         await runner.call.until(lambda: len(runner.got) == 2)
         await wait_all_tasks_blocked(0.01)
         assert runner.ids == [1, 2, 3, 4]
@@ -276,7 +454,7 @@ class TestDispatching:
         await stack.append(IN, b"x")
         await wait_all_tasks_blocked(0.01)
         assert runner.got == []
-        driver.grant(runner.session, 1)
+        runner.grant(1)
         await runner.until(("enrich", [1], [1]))
 
     async def test_one_that_does_not_read_is_not_sent_more(self, stack: Stack) -> None:
@@ -294,13 +472,14 @@ class TestDispatching:
     async def test_a_micro_batch_fits_into_a_frame(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_INVOCATIONS_BYTES", 100)
+        monkeypatch.setattr(dispatcher, "_INVOCATIONS_BYTES", 300)
         driver = await declare(stack, ENRICH)
         await stack.append(IN, *[b"x"] * 20)
         runner = Runner(driver, credit=100)
         await runner.call.until(lambda: len(runner.ids) == 20)
         assert sorted(runner.ids) == list(range(1, 21))
-        assert all(message.ByteSize() <= 100 for message, _ in runner.call.sent)
+        assert len(runner.got) > 3
+        assert all(message.ByteSize() <= 300 for message, _ in runner.call.sent)
 
     async def test_what_a_runner_held_goes_to_another_one(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
@@ -309,7 +488,7 @@ class TestDispatching:
         await gone.until(("enrich", [1, 2], [1, 1]))
         await complete(driver, "enrich", [2])
         other = Runner(driver, credit=10)
-        driver.leave(gone.session)
+        driver.dispatcher.leave(gone.session)
         await other.until(("enrich", [1], [1]))
         assert (await complete(driver, "enrich", [1])).stale == ()
         assert (await complete(driver, "enrich", [1])).stale == (1,), "the first one's, late"
@@ -324,8 +503,9 @@ class TestDispatching:
         await consumed(stack, 1)
         await complete(driver, "enrich", [1])
         await slow.until(("decide", [1], [1]))
-        driver.leave(Runner(driver, "decide", credit=10).session)
-        mock_clock.jump(59)
+        driver.dispatcher.leave(Runner(driver, "decide", credit=10).session)
+        slow.begin()
+        mock_clock.jump(61)
         await wait_all_tasks_blocked(0.01)
         assert len(slow.got) == 1
         mock_clock.jump(2)
@@ -333,6 +513,25 @@ class TestDispatching:
         results = [await complete(driver, "decide", [1]) for _ in range(2)]
         assert [result.stale for result in results] == [(), (1,)]
         assert sum(batch.count for batch in await stack.read(OUT)) == 2
+
+    async def test_a_runner_that_has_not_begun_keeps_what_it_has(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        driver = await declare(stack, replace(DECIDE, dependencies=()))
+        busy, idle = Runner(driver, credit=2, max_batch=1), Runner(driver, credit=0)
+        await stack.append(IN, b"a", b"b")
+        await busy.until(("decide", [1], [1]), ("decide", [2], [1]))
+        busy.begin(0)
+        idle.grant(9)
+        mock_clock.jump(50)
+        busy.begin(0)
+        mock_clock.jump(50)
+        await wait_all_tasks_blocked(0.01)
+        assert idle.got == []
+        mock_clock.jump(13)
+        await idle.until(("decide", [1], [1]))
+        driver.dispatcher.leave(busy.session)
+        await idle.until(("decide", [1], [1]), ("decide", [2], [1]))
 
     async def test_retries_wait_and_end(self, stack: Stack, mock_clock: MockClock) -> None:
         driver = await declare(stack, ENRICH)
@@ -344,7 +543,7 @@ class TestDispatching:
             mock_clock.jump(backoff_s - 0.1)
             await wait_all_tasks_blocked(0.01)
             assert len(runner.got) == attempt
-            mock_clock.jump(0.2)
+            mock_clock.jump(0.2 + backoff_s / 4)
             await runner.call.until(lambda attempt=attempt: len(runner.got) > attempt)  # type: ignore[misc]
             assert runner.got[-1] == ("enrich", [1], [attempt + 1])
         await fail(driver, "enrich", [1], attempt=3)
@@ -403,10 +602,10 @@ class TestDispatching:
         await stack.append(IN, b"a", b"b")
         await runner.until(("enrich", [1, 2], [1, 1]))
         assert (await fail(driver, "enrich", [1], attempt=7)).stale == (1,)
-        assert driver.dispatch.count("enrich") == 2
+        assert driver.dispatcher.dispatch.count("enrich") == 2
         ended = Ended("enrich", (1, 2), (7, 1))
         assert (await driver.fail(ended, "cold")).stale == (1,)
-        assert set(driver.dispatch.assigned("enrich")) == {1}
+        assert set(driver.dispatcher.dispatch.assigned("enrich")) == {1}
 
     async def test_two_runners_never_publish_one_output_twice(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH, DECIDE, max_parallel=7)
@@ -419,7 +618,7 @@ class TestDispatching:
                     seen[index] += 1
                     await complete(driver, stage, ids)
                     assert set((await complete(driver, stage, ids)).stale) == set(ids)
-                    driver.grant(runner.session, 1)
+                    runner.grant(1)
         rows = await stack.rows("SELECT out_offset FROM hadron_stage_run ORDER BY out_offset")
         assert [offset for (offset,) in rows] == list(range(80))
         values = [
@@ -447,7 +646,7 @@ class TestRequests:
     async def test_a_runner_of_another_engine(self, driver: PipelineDriver) -> None:
         sink = sink_of(driver, FakeCall())
         with pytest.raises(NotFoundError, match="with engine 'spark'"):
-            driver.join(sink, "spark", ["enrich"], 0, 1)
+            driver.dispatcher.join(sink, "spark", ["enrich"], 0, 1, driver.spec.stages)
 
     async def test_what_does_not_fit_the_declaration_is_refused(
         self, driver: PipelineDriver
@@ -455,7 +654,10 @@ class TestRequests:
         for options, match in (
             ({"stage": "enrich", "ids": [1], "outputs": 2}, "1 instances are completed with 2"),
             ({"stage": "silent", "ids": [1], "outputs": 1}, "declares no output"),
-            ({"stage": "enrich", "ids": [1], "partition": "other/p1"}, "goes to partition"),
+            (
+                {"stage": "enrich", "ids": [1], "partition": "other/p1"},
+                "has no partition 'other/p1'",
+            ),
             ({"stage": "nonsense", "ids": [1]}, "has no stage 'nonsense'"),
             ({"stage": "enrich", "ids": [], "data": b"x"}, "0 instances come with 0"),
             ({"stage": "enrich", "ids": list(range(70_000)), "data": b"x"}, "are more than"),
@@ -502,7 +704,7 @@ class TestRequests:
         runner = Runner(driver)
         stack.pipelines.stop(ShuttingDownError("the node is stopping"))
         assert isinstance(runner.call.failure, ShuttingDownError)
-        driver.leave(runner.session)
+        driver.dispatcher.leave(runner.session)
 
 
 async def test_records_of_a_deleted_stream_are_spoken_of_by_its_name(stack: Stack) -> None:
@@ -540,6 +742,7 @@ class TestTransactions:
         runner = Runner(driver, credit=9)
         await stack.append(IN, b"0", b"1")
         await runner.until(("decide", [1, 2], [1, 1]))
+        runner.begin()
         return driver, runner
 
     async def test_what_one_ends_nobody_else_is_given(
@@ -548,14 +751,14 @@ class TestTransactions:
         driver, runner = await self.begin(stack)
         lsn = await self.prepare(stack, 1)
         await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(61.0)
+        mock_clock.jump(63.0)
         await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
         for attempt in (complete(driver, "decide", [1], outputs=0), fail(driver, "decide", [1])):
             with pytest.raises(ConflictError, match=f"transaction {self.T} holds stage 'decide'"):
                 await attempt
         await stack.controller.execute(FinishTransaction(self.T, lsn, 1))
         assert await instances(stack) == [(0, 2), (1, 1)]
-        assert driver.dispatch.assigned("decide") == {2}
+        assert driver.dispatcher.dispatch.assigned("decide") == {2}
 
     async def test_rolled_back_it_is_its_runners_again(
         self, stack: Stack, mock_clock: MockClock
@@ -563,19 +766,19 @@ class TestTransactions:
         driver, runner = await self.begin(stack)
         await self.prepare(stack, 1, 2)
         await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(61.0)
+        mock_clock.jump(63.0)
         await wait_all_tasks_blocked(0.001)
         await stack.controller.execute(AbortTransaction(self.T))
-        assert (driver.dispatch.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
+        assert (driver.dispatcher.dispatch.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
         await complete(driver, "decide", [1], outputs=0)
         await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(61.0)
+        mock_clock.jump(63.0)
         await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
 
     async def test_of_a_runner_that_has_gone_it_is_somebody_elses(self, stack: Stack) -> None:
         driver, runner = await self.begin(stack)
         await self.prepare(stack, 1)
-        driver.leave(runner.session)
+        driver.dispatcher.leave(runner.session)
         other = Runner(driver, credit=9)
         await other.until(("decide", [2], [1]))
         await stack.controller.execute(AbortTransaction(self.T))
@@ -602,5 +805,5 @@ class TestTransactions:
             await complete(driver, "decide", [1], outputs=0)
         command = CompleteStages(PIPELINE, "decide", (1,), (1,), 0, 0, ())
         await stack.controller.execute(Decide(own, (), (encode(command),)))
-        assert driver.dispatch.assigned("decide") == {2}
+        assert driver.dispatcher.dispatch.assigned("decide") == {2}
         assert stack.locks.of_owner(STAGES, PIPELINE) == []

@@ -166,7 +166,7 @@ class Stack:
         self.locks.observe(controller.observers)
         self.groups = Groups(controller, self.visible, self.catalog, SET, self.random, self.locks)
         self.pipelines = Pipelines(
-            controller, self.catalog, self.visible, self.clock, SET, self.locks
+            controller, self.catalog, self.visible, self.clock, SET, self.locks, self.random
         )
 
     def peer(self, name: str, lsn: int | None = None) -> None:

@@ -14,7 +14,7 @@ from hadron.sim.evidence.node_files import PipelineRows
 
 _DONE: Final = 2
 _FAILED: Final = 3
-_ENDED: Final = (2, 3)
+_ENDED: Final = (2, 3, 4)
 
 
 def _pipelines(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any], PipelineRows]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from hadron.model.errors import RequestError
@@ -12,12 +13,14 @@ from hadron.model.kinds import spec_from_json
 from hadron.model.schema import StreamSpec
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
-from hadron.sim.model.pipelines import Pipelines, parsed
+from hadron.sim.model.pipeline import parsed
+from hadron.sim.model.pipelines import Pipelines
 from hadron.sim.model.schema import Ballots, Object, Schema
 from hadron.sim.model.streams import Body, Streams
 from hadron.sim.model.transactions import Transactions
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.bodies import DropBodies
+from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
@@ -25,6 +28,7 @@ from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.instance_letters import SendLetters
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
@@ -34,13 +38,15 @@ from hadron.state.intents import (
 from hadron.state.joint_decisions import DecideAppends
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
-from hadron.state.pipeline_retries import RetryInstances
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.producers import ClaimProducer
+from hadron.state.publishing import PublishStages
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
+from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects
 from hadron.state.slices import SLICE_ROWS
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_keys import signed
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
@@ -76,7 +82,18 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         DeleteGroup,
         CollectGroups,
     ),
-    PIPELINES: (TriggerInstances, CompleteStages, FailStages, RetryInstances),
+    PIPELINES: (
+        TriggerInstances,
+        OpenInput,
+        MoveInput,
+        StartInstances,
+        CancelInstances,
+        CompleteStages,
+        FailStages,
+        PublishStages,
+        SendLetters,
+        RetryInstances,
+    ),
     SCHEMA: (
         LeaderStarted,
         FollowRules,
@@ -109,7 +126,19 @@ TABLES: Final[dict[str, str]] = {
         ("group", "group_ack", "group_attempt", "group_garbage", "retention_skip"), GROUPS
     ),
     **dict.fromkeys(
-        ("pipeline", "pipeline_input", "instance", "stage_run", "stage_retry", "stage_count"),
+        (
+            "pipeline",
+            "definition",
+            "pipeline_input",
+            "pipeline_start",
+            "instance",
+            "stage_run",
+            "stage_publishing",
+            "start_request",
+            "instance_letter",
+            "stage_retry",
+            "stage_count",
+        ),
         PIPELINES,
     ),
     **dict.fromkeys(
@@ -168,6 +197,7 @@ class Model:
         self.transactions = Transactions(
             replica_set, self.streams, self.groups, self.pipelines, self.schema.objects
         )
+        self.pipelines.check_free = self.transactions.check_stages_free
         self.ballots = Ballots()
         self.digested: tuple[str, int] | None = None
 
@@ -198,9 +228,15 @@ class Model:
             DeleteGroup: self.groups.delete,
             CollectGroups: self._collect,
             TriggerInstances: self.pipelines.trigger,
+            OpenInput: self.pipelines.open_input,
+            MoveInput: self._move_input,
             CompleteStages: self.pipelines.complete,
             FailStages: self.pipelines.fail,
             RetryInstances: self.pipelines.retry,
+            PublishStages: _refuse,
+            SendLetters: self.pipelines.send_letters,
+            StartInstances: self.pipelines.start,
+            CancelInstances: self.pipelines.cancel,
             LeaderStarted: self._started,
             FollowRules: self.ballots.follow,
             ApplySchema: self.schema.apply,
@@ -271,17 +307,18 @@ class Model:
             raise Known(result)
         return result
 
-    def _declare(self, entry: Entry, object_id: int, item: Object) -> None:
+    def _declare(self, _entry: Entry, object_id: int, item: Object) -> None:
         kind, namespace, _ = item.name
         if kind == "Stream":
             spec = spec_from_json(kind, item.spec)
             assert isinstance(spec, StreamSpec)
-            if self.replica_set in spec.partitions:
-                self.streams.open.setdefault(object_id, (0, 0))
+            if self.replica_set in spec.partitions and object_id not in self.streams.open:
+                self.streams.open[object_id] = 0, 0
+                self.pipelines.opened(namespace, item.name[2], object_id)
         elif kind == "Pipeline":
-            pipeline = parsed(item.spec)
+            pipeline = parsed(self.schema.objects[object_id].spec)
             source = self.schema.find(("Stream", namespace, pipeline.input))
-            self.pipelines.declared(entry.now_ms, object_id, pipeline, source)
+            self.pipelines.declared(object_id, pipeline, source)
 
     def _close(self, kind: str, object_id: int) -> bool:
         """An object is no more; whether it leaves something that is dropped later."""
@@ -308,6 +345,13 @@ class Model:
             self.groups.skip(entry, "pipeline", pipeline_id, records)
             skipped.append({"kind": "pipeline", "id": pipeline_id, "records": records})
         return {**result, "skipped": skipped}
+
+    def _move_input(self, entry: Entry, command: MoveInput) -> dict[str, Any]:
+        """P5, D2: what was not looked at is told."""
+        result, skipped = self.pipelines.move_input(entry, command)
+        if skipped:
+            self.groups.skip(entry, "pipeline", command.pipeline_id, skipped)
+        return result
 
     def _collect(self, _entry: Entry, _command: CollectGroups) -> bool:
         return self.groups.collect()
@@ -370,13 +414,29 @@ class Model:
         if pipeline is None:
             return []
         runs, retries = sorted(pipeline.runs), sorted(pipeline.retried)
+        publishing = self.pipelines.publishing
+        on_their_way = [
+            partial(commands.__setitem__, at, None)
+            for _, commands in sorted(publishing.items())
+            for at, each in enumerate(commands)
+            if each is not None and each.pipeline_id == pipeline_id
+        ]
         return [
             *(_without(pipeline.runs, key) for key in runs),
+            *on_their_way,
             *(_without(pipeline.retried, key) for key in retries),
             *(_without(pipeline.instances, key) for key in sorted(pipeline.instances)),
             *(_without(pipeline.counted, stage) for stage in sorted(pipeline.counted)),
+            *(_without(pipeline.started, request) for request in sorted(pipeline.started)),
+            *(_without(pipeline.letters, number) for number in sorted(pipeline.letters)),
             *(_without(pipeline.cursors, name) for name in sorted(pipeline.cursors)),
+            *(_without(pipeline.held, version) for version in sorted(pipeline.held)),
         ]
+
+
+def _refuse(_entry: Entry, _command: Command) -> None:
+    """It stands in transactions only."""
+    raise Refused(RequestError)
 
 
 def batch_of(command: Command) -> tuple[int, int, int] | None:
@@ -384,6 +444,8 @@ def batch_of(command: Command) -> tuple[int, int, int] | None:
     if isinstance(command, AppendBatch):
         return command.stream_id, command.count, command.size
     if isinstance(command, CompleteStages) and command.out_stream_id:
+        return command.out_stream_id, len(command.instance_ids), command.size
+    if isinstance(command, SendLetters):
         return command.out_stream_id, len(command.instance_ids), command.size
     if isinstance(command, DeadLetterRecords):
         count = sum(last - first + 1 for first, last in command.ranges)

@@ -4,134 +4,108 @@ No counter is kept: how many instances are live is counted where somebody asks."
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from hadron.model.errors import NotFoundError, RequestError, SchemaError
-from hadron.model.kinds import spec_from_json
-from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.errors import ConflictError, NotFoundError, RequestError, SchemaError
+from hadron.model.pipelines import PipelineSpec, place_of
 from hadron.model.units import parse_time_ms
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
+from hadron.sim.model.pipeline import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    LIVE,
+    PUBLISHING,
+    READY,
+    WAITING,
+    Cursor,
+    Pipeline,
+    before,
+    parsed,
+)
+from hadron.sim.model.pipeline_rows import rows_of
 from hadron.sim.model.streams import Streams, appended
-from hadron.state.pipeline_retries import RetryInstances
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
-
-LIVE: Final = 1
-READY: Final = 1
-DONE: Final = 2
-FAILED: Final = 3
-
-
-@dataclass(slots=True)
-class Instance:
-    status: int
-    stream_id: int
-    partition: str
-    offset: int
-    created_ms: int
-
-
-@dataclass(slots=True)
-class Run:
-    """A stage of an instance, once it may run."""
-
-    ready_ms: int
-    status: int = READY
-    attempts: int = 0
-    output: tuple[int | None, str | None, int | None] = (None, None, None)
-    reason: str | None = None
-
-
-@dataclass(slots=True)
-class Pipeline:
-    """Attributes:
-    is_here: false once it was deleted, and its rows are being dropped.
-    stages: every one that was ever declared.
-    cursors: by partition: the stream, and up to where all was looked at.
-    runs: by (stage, instance id).
-    retried: by that, how many attempts there were before the last retry.
-    counted: by stage, what its runs were when the pipeline was deleted.
-    """
-
-    is_here: bool = True
-    next_instance: int = 1
-    stages: set[str] = field(default_factory=set)
-    cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
-    instances: dict[int, Instance] = field(default_factory=dict)
-    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
-    retried: dict[tuple[str, int], int] = field(default_factory=dict)
-    counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-
-    def has_done(self, stages: set[str], instance_id: int) -> bool:
-        return all(
-            (run := self.runs.get((stage, instance_id))) is not None and run.status == DONE
-            for stage in stages
-        )
-
-    def step(self, spec: PipelineSpec, instance_ids: list[int], now_ms: int) -> None:
-        """Whatever may run now is ready; whoever has nothing left is done."""
-        for instance_id in instance_ids:
-            for stage in spec.stages:
-                key = stage.name, instance_id
-                if key not in self.runs and self.has_done(_before(stage), instance_id):
-                    self.runs[key] = Run(now_ms + stage.delay_ms)
-            instance = self.instances.get(instance_id)
-            names = {stage.name for stage in spec.stages}
-            if (
-                instance is not None
-                and instance.status == LIVE
-                and self.has_done(names, instance_id)
-            ):
-                instance.status = DONE
-
-    def count(self, stage: str) -> tuple[int, int, int]:
-        found = [run.status for (name, _), run in self.runs.items() if name == stage]
-        return found.count(READY), found.count(DONE), found.count(FAILED)
-
-
-def _before(stage: StageSpec) -> set[str]:
-    return {*stage.dependencies, *stage.after}
+from hadron.state.cancellations import CancelInstances, StartInstances
+from hadron.state.instance_letters import SendLetters
+from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
+from hadron.state.publishing import PublishStages
+from hadron.state.retries import RetryInstances
+from hadron.state.stage_runs import CompleteStages, FailStages
 
 
 class Declared(Protocol):
     """An object of the schema; its specification is JSON."""
 
+    name: tuple[str, str, str]
+    """Kind, namespace, name."""
     spec: str
 
 
-@lru_cache(maxsize=256)
-def parsed(spec: str) -> PipelineSpec:
-    found = spec_from_json("Pipeline", spec)
-    assert isinstance(found, PipelineSpec)
-    return found
+_LOST: Final = (
+    "its output's stream was deleted, or its transaction given up, before the output was there"
+)
+
+
+def _all_free(_pipeline_id: int, _instance_ids: Sequence[int]) -> None:
+    pass
 
 
 @dataclass(slots=True)
 class Pipelines:
-    """`objects`: all that are declared, of whatever kind."""
+    """Attributes:
+    starts: of those that live elsewhere: their home, the stream, and where they start in what is
+        here.
+    publishing: by the entry that has decided it: outputs on their way to other sets; None once one
+        is there.
+    objects: all that are declared, of whatever kind.
+    check_free: refuses instances of which a transaction ends a stage.
+    """
 
     replica_set: str
     streams: Streams
     objects: Mapping[int, Declared]
     by_id: dict[int, Pipeline] = field(default_factory=dict)
+    starts: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    publishing: dict[int, list[PublishStages | None]] = field(default_factory=dict)
+    check_free: Callable[[int, Sequence[int]], None] = _all_free
 
-    def declared(
-        self, now_ms: int, pipeline_id: int, spec: PipelineSpec, stream_id: int | None
-    ) -> None:
+    def declared(self, pipeline_id: int, spec: PipelineSpec, stream_id: int | None) -> None:
         """It is new, or has changed; `stream_id` is its input's."""
-        if spec.replica_set != self.replica_set or stream_id is None:
+        if stream_id is None:
             return
-        known = self.by_id.get(pipeline_id)
-        if known is not None and any(each != stream_id for each, _ in known.cursors.values()):
-            raise Refused(SchemaError)
+        if spec.replica_set == self.replica_set:
+            known = self.by_id.get(pipeline_id)
+            if known is not None and known.is_here and known.input != stream_id:
+                raise Refused(SchemaError)
+            pipeline = self.by_id.setdefault(pipeline_id, Pipeline(stream_id))
+            pipeline.stages |= {stage.name for stage in spec.stages}
+            pipeline.declare(self.objects[pipeline_id].spec)
+        self.open(pipeline_id, spec, stream_id)
+
+    def open(self, pipeline_id: int, spec: PipelineSpec, stream_id: int) -> None:
+        """P5: where it starts in the partition here, if there is one."""
+        if stream_id not in self.streams.open:
+            return
         start = self._start(stream_id, spec.start)
-        pipeline = self.by_id.setdefault(pipeline_id, Pipeline())
-        pipeline.stages |= {stage.name for stage in spec.stages}
-        pipeline.cursors.setdefault(self.replica_set, (stream_id, start))
-        live = [each for each, made in pipeline.instances.items() if made.status == LIVE]
-        pipeline.step(spec, live, now_ms)
+        if spec.replica_set == self.replica_set:
+            self.by_id[pipeline_id].cursors.setdefault(self.replica_set, Cursor(stream_id, start))
+        elif self.starts.get(pipeline_id, ())[:2] != (spec.replica_set, stream_id):
+            self.starts[pipeline_id] = spec.replica_set, stream_id, start
+
+    def opened(self, namespace: str, name: str, stream_id: int) -> None:
+        """A stream has got a partition here."""
+        for pipeline_id, declared in self.objects.items():
+            kind, space, _ = declared.name
+            if (kind, space) != ("Pipeline", namespace):
+                continue
+            spec = parsed(declared.spec)
+            known = self.by_id.get(pipeline_id)
+            is_known = known is not None and known.input == stream_id
+            if spec.input == name and (is_known or spec.replica_set != self.replica_set):
+                self.open(pipeline_id, spec, stream_id)
 
     def _start(self, stream_id: int, start: str) -> int:
         first, following = self.streams.bounds(stream_id)
@@ -145,10 +119,12 @@ class Pipelines:
 
     def close(self, pipeline_id: int) -> bool:
         """It is deleted; whether anything of it is left."""
+        self.starts.pop(pipeline_id, None)
         pipeline = self.by_id.get(pipeline_id)
         if pipeline is None or not pipeline.is_here:
             return False
         pipeline.counted = {stage: pipeline.count(stage) for stage in pipeline.stages}
+        pipeline.held = pipeline.needed()
         pipeline.is_here = False
         return True
 
@@ -156,42 +132,99 @@ class Pipelines:
         """(pipeline, records) that retention has dropped before they were looked at."""
         skipped = []
         for pipeline_id, pipeline in sorted(self.by_id.items()):
-            known, cursor = pipeline.cursors.get(self.replica_set, (0, 0))
-            if known == stream_id and cursor < first_offset:
-                pipeline.cursors[self.replica_set] = stream_id, first_offset
-                skipped.append((pipeline_id, first_offset - cursor))
+            known = pipeline.cursors.get(self.replica_set)
+            if known is not None and known.stream_id == stream_id and known.offset < first_offset:
+                pipeline.cursors[self.replica_set] = known._replace(offset=first_offset)
+                skipped.append((pipeline_id, first_offset - known.offset))
         return skipped
 
     def trigger(self, entry: Entry, command: TriggerInstances) -> dict[str, Any]:
-        pipeline = self.by_id.get(command.pipeline_id)
-        if pipeline is None or command.partition not in pipeline.cursors:
-            raise Refused(NotFoundError)
-        stream_id, cursor = pipeline.cursors[command.partition]
-        if cursor != command.from_offset:
-            raise Known({"next_offset": cursor, "created": 0, "stale": True})
+        pipeline, cursor = self._cursor(command)
+        stream_id = cursor.stream_id
         made: list[int] = []
         if command.offsets:
             if not pipeline.is_here:
                 raise Refused(NotFoundError)
             spec = self._spec(command.pipeline_id)
-            for offset in command.offsets:
-                made.append(pipeline.next_instance)
-                pipeline.instances[pipeline.next_instance] = Instance(
-                    LIVE, stream_id, command.partition, offset, entry.now_ms
-                )
-                pipeline.next_instance += 1
+            made = pipeline.make(stream_id, command.partition, command.offsets, entry.now_ms)
             pipeline.step(spec, made, entry.now_ms)
-        pipeline.cursors[command.partition] = stream_id, command.to_offset
+        pipeline.cursors[command.partition] = cursor._replace(
+            offset=command.to_offset, ballot=command.ballot
+        )
         return {"next_offset": command.to_offset, "created": len(made), "stale": False}
+
+    def _cursor(self, command: TriggerInstances | MoveInput) -> tuple[Pipeline, Cursor]:
+        """Which is where the command says that it is."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        if pipeline is None or command.partition not in pipeline.cursors:
+            raise Refused(NotFoundError)
+        cursor = pipeline.cursors[command.partition]
+        if cursor.offset != command.from_offset:
+            raise Known({"next_offset": cursor.offset, "created": 0, "stale": True})
+        return pipeline, cursor
+
+    def start(self, entry: Entry, command: StartInstances) -> dict[str, int]:
+        """P10: once for each request."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        if pipeline is not None and command.request in pipeline.started:
+            first_id, count = pipeline.started[command.request]
+            raise Known({"first_id": first_id, "count": count})
+        if pipeline is None or not pipeline.is_here:
+            raise Refused(NotFoundError)
+        first_id = pipeline.next_instance
+        made = pipeline.make(command.stream_id, command.partition, command.offsets, entry.now_ms)
+        pipeline.step(self._spec(command.pipeline_id), made, entry.now_ms)
+        pipeline.started[command.request] = first_id, len(made)
+        return {"first_id": first_id, "count": len(made)}
+
+    def cancel(self, _entry: Entry, command: CancelInstances) -> dict[str, int]:
+        """P10: nothing of them runs any more."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        if pipeline is None or not pipeline.is_here:
+            raise Refused(NotFoundError)
+        ids = set(command.instance_ids)
+        if not ids <= pipeline.instances.keys():
+            raise Refused(NotFoundError)
+        ending = {each for each in ids if pipeline.instances[each].status in (LIVE, FAILED)}
+        if not ending:
+            raise Known({"cancelled": 0, "others": len(ids)})
+        self.check_free(command.pipeline_id, sorted(ending))
+        for (_, instance_id), run in pipeline.runs.items():
+            if instance_id in ending and run.status == READY:
+                run.status, run.attempts = WAITING, run.attempts + 1
+        for instance_id in ending:
+            pipeline.instances[instance_id].status = CANCELLED
+        return {"cancelled": len(ending), "others": len(ids) - len(ending)}
+
+    def open_input(self, _entry: Entry, command: OpenInput) -> None:
+        pipeline = self.by_id.get(command.pipeline_id)
+        if pipeline is None or not pipeline.is_here or pipeline.input != command.stream_id:
+            raise Refused(NotFoundError)
+        if command.partition in pipeline.cursors:
+            raise Known(None)
+        pipeline.cursors[command.partition] = Cursor(command.stream_id, command.offset)
+
+    def move_input(self, _entry: Entry, command: MoveInput) -> tuple[dict[str, Any], int]:
+        """Its result, and how many records count as skipped."""
+        pipeline, cursor = self._cursor(command)
+        pipeline.cursors[command.partition] = cursor._replace(
+            offset=command.to_offset,
+            ballot=command.ballot,
+            truncations=cursor.truncations + command.is_truncated,
+        )
+        skipped = 0
+        if pipeline.is_here and not command.is_truncated:
+            skipped = max(0, command.to_offset - command.from_offset)
+        return {"next_offset": command.to_offset, "created": 0, "stale": False}, skipped
 
     def _spec(self, pipeline_id: int) -> PipelineSpec:
         if pipeline_id not in self.objects:
             raise Refused(NotFoundError)
         return parsed(self.objects[pipeline_id].spec)
 
-    def stale(self, command: CompleteStages | FailStages) -> list[int]:
+    def stale(self, command: CompleteStages | FailStages | PublishStages) -> list[int]:
         """Those whose stage does not wait for just this attempt of this instance."""
-        pipeline = self.by_id.get(command.pipeline_id, Pipeline())
+        pipeline = self.by_id.get(command.pipeline_id, Pipeline(0))
         created_ms = command.created_ms or (None,) * len(command.instance_ids)
         stale: list[int] = []
         seen: set[int] = set()
@@ -207,6 +240,7 @@ class Pipelines:
                 and run.status == READY
                 and run.attempts + 1 == attempt
                 and made_ms in (None, instance.created_ms)
+                and (isinstance(command, FailStages) or command.version in (0, run.version))
             )
             seen.add(instance_id)
             if not waits:
@@ -233,21 +267,62 @@ class Pipelines:
         self._advance(pipeline, spec, command.stage, list(ids), entry.now_ms)
         return {"appended": done, "stale": []}
 
+    def publish(self, entry: Entry, command: PublishStages) -> None:
+        """P9: from here on it is nobody's; it is done once the other set has finished."""
+        pipeline = self.by_id[command.pipeline_id]
+        for instance_id in command.instance_ids:
+            run = pipeline.runs[command.stage, instance_id]
+            run.status, run.reason = PUBLISHING, None
+        self.publishing.setdefault(entry.lsn, []).append(command)
+
+    def published(
+        self,
+        entry: Entry,
+        lsn: int,
+        participant: str,
+        results: Sequence[tuple[int, int, int, bool]],
+    ) -> None:
+        """A participant of what was decided in the entry `lsn` has finished."""
+        waiting = self.publishing.get(lsn, [])
+        there = [each for each in waiting if each is not None and each.partition == participant]
+        for index, command in enumerate(there):
+            waiting[waiting.index(command)] = None
+            pipeline = self.by_id.get(command.pipeline_id)
+            if pipeline is None or not pipeline.is_here:
+                continue
+            base, _, _, is_deleted = results[index] if index < len(results) else (-1, 0, 0, True)
+            done: list[int] = []
+            lost: list[int] = []
+            for at, instance_id in enumerate(command.instance_ids):
+                run = pipeline.runs.get((command.stage, instance_id))
+                if run is None or run.status != PUBLISHING:
+                    continue
+                if is_deleted or base < 0:
+                    run.status, run.attempts, run.reason = FAILED, run.attempts + 1, _LOST
+                    lost.append(instance_id)
+                else:
+                    run.status = DONE
+                    run.output = command.stream_id, participant, base + at
+                    if pipeline.instances[instance_id].status != CANCELLED:
+                        done.append(instance_id)
+            now = self._spec(command.pipeline_id)
+            for instance_id in lost:
+                pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
+            self._advance(pipeline, now, command.stage, done, entry.now_ms)
+
     def _advance(
-        self, pipeline: Pipeline, spec: PipelineSpec, stage: str, ids: list[int], now_ms: int
+        self, pipeline: Pipeline, now: PipelineSpec, stage: str, ids: list[int], now_ms: int
     ) -> None:
         """Only what waited for this stage is looked at."""
-        for following in spec.stages:
-            if stage not in _before(following):
-                continue
-            for instance_id in ids:
-                key = following.name, instance_id
-                if key not in pipeline.runs and pipeline.has_done(_before(following), instance_id):
-                    pipeline.runs[key] = Run(now_ms + following.delay_ms)
-        names = {each.name for each in spec.stages}
         for instance_id in ids:
             instance = pipeline.instances[instance_id]
-            if instance.status == LIVE and pipeline.has_done(names, instance_id):
+            if stage == pipeline.on_failure(instance.version):
+                continue
+            stages = pipeline.ordinary(instance.version, now)
+            for following in stages.values():
+                if stage in before(following):
+                    pipeline.let_run(following, instance_id, now_ms)
+            if instance.status == LIVE and pipeline.has_done(set(stages), instance_id):
                 instance.status = DONE
 
     def fail(self, entry: Entry, command: FailStages) -> dict[str, Any]:
@@ -257,22 +332,36 @@ class Pipelines:
             for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True)
             if instance_id not in stale
         ]
-        spec = self._spec(command.pipeline_id)
-        stages = {each.name: each for each in spec.stages}
-        if command.stage not in stages or not failed:
+        pipeline = self.by_id.get(command.pipeline_id)
+        if pipeline is None or not pipeline.is_here or not failed:
             raise Known({"appended": None, "stale": list(command.instance_ids)})
-        retry = stages[command.stage].retry
-        pipeline = self.by_id[command.pipeline_id]
+        now = self._spec(command.pipeline_id)
         for instance_id, attempt in failed:
             run = pipeline.runs[command.stage, instance_id]
+            instance = pipeline.instances[instance_id]
+            retry = pipeline.stages_of(instance.version, now)[command.stage].retry
             counted = attempt - pipeline.retried.get((command.stage, instance_id), 0)
             run.attempts, run.reason = attempt, command.reason
-            run.ready_ms = entry.now_ms + retry.backoff_ms * 2 ** min(counted - 1, 20)
+            pause_ms = retry.backoff_ms * 2 ** min(counted - 1, 20)
+            chance = zlib.crc32(f"{instance_id}/{counted}".encode())
+            run.ready_ms = entry.now_ms + pause_ms + pause_ms * chance // 2**34
             if counted >= retry.max_attempts:
                 run.status = FAILED
-                if pipeline.instances[instance_id].status == LIVE:
-                    pipeline.instances[instance_id].status = FAILED
+                pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
         return {"appended": None, "stale": sorted(stale)}
+
+    def send_letters(self, entry: Entry, command: SendLetters) -> dict[str, Any]:
+        """P11: all of them, once."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        ids = command.instance_ids
+        due = pipeline.letters if pipeline is not None else {}
+        if len(due.keys() & set(ids)) != len(ids):
+            raise Known({"appended": None})
+        self.streams.bounds(command.out_stream_id)
+        base = self.streams.append(entry, command.out_stream_id, len(ids), command.size)
+        for each in ids:
+            del due[each]
+        return {"appended": appended(base, len(ids), entry.now_ms, -1)}
 
     def retry(self, entry: Entry, command: RetryInstances) -> dict[str, Any]:
         """P1: their failed stages are ready, and their attempts count from here on."""
@@ -289,57 +378,40 @@ class Pipelines:
             raise Refused(RequestError)
         if not failed:
             raise Known({"retried": 0, "again": len(others)})
+        self.check_free(command.pipeline_id, failed)
         spec = self._spec(command.pipeline_id)
-        for key, run in pipeline.runs.items():
-            if key[1] in failed and run.status == FAILED:
-                pipeline.retried[key], run.status = run.attempts, READY
+        version = max(pipeline.definitions)
+        failing = {pipeline.on_failure(each) for each in pipeline.needed()} - {""}
+        again = {
+            key
+            for key in pipeline.runs
+            if key[1] in failed and (command.from_start or key[0] in failing)
+        }
+        if any(pipeline.runs[key].status == PUBLISHING for key in again):
+            raise Refused(ConflictError)
+        for (name, instance_id), run in pipeline.runs.items():
+            if instance_id not in failed:
+                continue
+            if (name, instance_id) in again:
+                run.attempts += run.status in (READY, DONE)
+                run.status, run.output, run.reason = WAITING, (None, None, None), None
+                run.version, pipeline.retried[name, instance_id] = version, run.attempts
+                continue
+            if run.status == FAILED:
+                pipeline.retried[name, instance_id], run.status = run.attempts, READY
                 run.ready_ms, run.reason = entry.now_ms, None
+            before = pipeline.stages_of(pipeline.instances[instance_id].version, spec).get(name)
+            after = pipeline.stages_of(version, spec).get(name)
+            is_moved = None in (before, after) or place_of(before) != place_of(after)  # type: ignore[arg-type]
+            is_empty = after is not None and after.output is not None and run.output[0] is None
+            if (run.status == READY and is_moved) or (run.status == DONE and is_empty):
+                run.status, run.attempts = WAITING, run.attempts + 1
+            run.version = version
         for instance_id in failed:
-            pipeline.instances[instance_id].status = LIVE
+            made = pipeline.instances[instance_id]
+            made.status, made.version = LIVE, version
         pipeline.step(spec, failed, entry.now_ms)
         return {"retried": len(failed), "again": len(others)}
 
     def rows(self) -> Rows:
-        found: Rows = {
-            name: []
-            for name in (
-                "pipeline",
-                "pipeline_input",
-                "instance",
-                "stage_run",
-                "stage_retry",
-                "stage_count",
-            )
-        }
-        for each, pipeline in self.by_id.items():
-            if pipeline.is_here:
-                ended = [made.status for made in pipeline.instances.values()]
-                found["pipeline"].append(
-                    (each, pipeline.next_instance, *(ended.count(at) for at in (1, 2, 3)))
-                )
-            found["pipeline_input"] += [
-                (each, name, *cursor) for name, cursor in pipeline.cursors.items()
-            ]
-            found["instance"] += [
-                (each, number, i.status, i.stream_id, i.partition, i.offset, i.created_ms)
-                for number, i in pipeline.instances.items()
-            ]
-            for (stage, number), run in pipeline.runs.items():
-                found["stage_run"].append(
-                    (
-                        each,
-                        stage,
-                        number,
-                        run.status,
-                        run.ready_ms,
-                        run.attempts,
-                        *run.output,
-                        run.reason,
-                    )
-                )
-            found["stage_retry"] += [(each, *key, at) for key, at in pipeline.retried.items()]
-            counts = pipeline.counted
-            if pipeline.is_here:
-                counts = {stage: pipeline.count(stage) for stage in pipeline.stages}
-            found["stage_count"] += [(each, stage, *count) for stage, count in counts.items()]
-        return found
+        return rows_of(self)

@@ -14,7 +14,7 @@ from hadron.model.schema import StreamSpec
 from hadron.model.transactions import Participant, TransactionId
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups, ranges_of
-from hadron.sim.model.pipelines import Declared, Pipelines, parsed
+from hadron.sim.model.pipelines import Declared, Pipelines
 from hadron.sim.model.streams import Body, Streams
 from hadron.state.decisions import FORGOTTEN_BLOCKS, Decide, ForgetDecisions, NoteFinished
 from hadron.state.features import MACHINE
@@ -28,8 +28,9 @@ from hadron.state.intents import (
 )
 from hadron.state.joint_decisions import DecideAppends
 from hadron.state.machine import Command
-from hadron.state.pipelines import CompleteStages, FailStages
+from hadron.state.publishing import PublishStages
 from hadron.state.slices import SLICE_ROWS
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.streams import AppendBatch, AppendGuarded
 
 _Result = tuple[int, int, int, bool]
@@ -261,6 +262,9 @@ class Transactions:
             (each.base_offset, each.count, each.append_ms, each.is_deleted)
             for each in command.results
         ]
+        self.pipelines.published(
+            entry, decision.lsn, command.participant, decision.finished[command.participant]
+        )
         if len(decision.finished) == len(expected):
             decision.finished_ms = entry.now_ms
         return decision.finished_ms is not None
@@ -303,6 +307,14 @@ class Transactions:
             for wanted in ranges:
                 if self._pieces(key, wanted):
                     raise Refused(ConflictError)
+
+    def check_stages_free(self, pipeline_id: int, instance_ids: Sequence[int]) -> None:
+        """Of these instances none, whatever stage."""
+        for (kind, owner_id, _), held in self.locks.items():
+            if (kind, owner_id) == ("stage", pipeline_id) and any(
+                first <= each <= last for first, last, _ in held for each in instance_ids
+            ):
+                raise Refused(ConflictError)
 
     def _pieces(self, key: _Key, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
         held = self.locks.get(key, [])
@@ -348,11 +360,8 @@ class Transactions:
                     raise Refused(RequestError)
                 if any(group.is_done(offset) for offset in range(first, last + 1)):
                     raise Refused(RequestError)
-        elif isinstance(command, CompleteStages | FailStages):
+        elif isinstance(command, CompleteStages | FailStages | PublishStages):
             if command.pipeline_id not in self.objects:
-                raise Refused(NotFoundError)
-            spec = parsed(self.objects[command.pipeline_id].spec)
-            if command.stage not in {stage.name for stage in spec.stages}:
                 raise Refused(NotFoundError)
             if self.pipelines.stale(command):
                 raise Refused(StaleCompletionError)
@@ -381,10 +390,13 @@ class Transactions:
                 return _DELETED
             self.groups.acknowledge(entry, command)
             return _DONE
-        assert isinstance(command, CompleteStages | FailStages)
+        assert isinstance(command, CompleteStages | FailStages | PublishStages)
         pipeline = self.pipelines.by_id.get(command.pipeline_id)
         if pipeline is None or not pipeline.is_here or self.pipelines.stale(command):
             return _DELETED
+        if isinstance(command, PublishStages):
+            self.pipelines.publish(entry, command)
+            return _DONE
         if isinstance(command, FailStages):
             try:
                 self.pipelines.fail(entry, command)
@@ -450,7 +462,7 @@ def ends(command: Command) -> list[tuple[_Key, list[tuple[int, int]]]]:
         return [(("group", command.group_id, ""), list(command.ranges))]
     if isinstance(command, EndDeliveries):
         return [(("group", command.group_id, ""), list(command.acknowledged))]
-    if isinstance(command, CompleteStages | FailStages):
+    if isinstance(command, CompleteStages | FailStages | PublishStages):
         ids = ranges_of(sorted(set(command.instance_ids)))
         return [(("stage", command.pipeline_id, command.stage), ids)]
     return []

@@ -85,28 +85,28 @@ plant(
 )
 
 plant(
-    "instances of a changed pipeline never end",
-    "an instance is taken for going on because a stage follows the one that it ended with, also "
-    "when that one was done before",
-    Edit("state.pipelines:_advance", "== len(ready):", ">= 0:"),
-    scenarios=("stage-put-before-one-that-is-done",),
+    "live instances get the stages of now",
+    "who ends a stage makes ready what follows it in the pipeline as it is declared now, and an "
+    "instance ends when all of that is done",
+    Edit("state.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
+    scenarios=("graph-changed-under-instances",),
 )
 
 plant(
     "instances kept for a stage that is gone",
-    "instances that wait for one stage only stay live when that is declared no more",
-    Edit("state.pipelines:catch_up", "    _end(context", "    0 and _end(context"),
-    scenarios=("stage-that-all-wait-for-and-is-removed",),
+    "instances that are retried stay live when what had failed is declared no more",
+    Edit("state.stage_runs:catch_up", "    instances.end(", "    0 and instances.end("),
+    scenarios=("stage-that-failed-and-is-removed",),
 )
 
 plant(
     "completion of another instance",
     "an instance is told by its number and the attempt alone, not by when it was made",
     Edit(
-        "state.pipelines:stale_of",
+        "state.stage_runs:stale_of",
         "created_ms = command.created_ms or (None,) * len(ids)",
         "created_ms = (None,) * len(ids)",
     ),
-    Edit("state.pipelines:stale_of", "made_ms if command.created_ms else None", "None"),
+    Edit("state.stage_runs:stale_of", "made_ms if command.created_ms else None", "None"),
     scenarios=("completion-of-an-instance-that-was-lost",),
 )

@@ -203,14 +203,19 @@ PATHS: Final = (
     _called("group served anew", "delivery.driver:GroupDriver._give_up"),
     # pipelines
     _called(
-        "live instances caught up with a change",
-        "state.pipelines:catch_up",
-        lambda given: bool(given[3]),
+        "retried instances caught up with a change",
+        "state.stage_runs:catch_up",
+        lambda given: given[2] > 1,
     ),
-    _returned("failed instances retried", "state.pipeline_retries:_failed_of", lambda *_: True),
+    _returned(
+        "instances of several definitions",
+        "state.definitions:by_version",
+        lambda found, _: len(found) > 1,
+    ),
+    _returned("failed instances retried", "state.retries:_failed_of", lambda *_: True),
     _called(
         "pipeline deleted under its runners",
-        "pipelines.driver:PipelineDriver.stop",
+        "pipelines.dispatcher:Dispatcher.stop",
         lambda given: bool(type(given[1]).__name__ == "NotFoundError"),
     ),
     # disks

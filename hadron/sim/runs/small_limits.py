@@ -79,12 +79,12 @@ LIMITS: Final = {
     ),
     "bytes of a batch of dead letters": Limit(("delivery.letters:_TARGET_BYTES",), (1, 400)),
     # Pipelines.
-    "triggers of an entry": Limit(("pipelines.driver:_TRIGGERS_PER_ENTRY",), (1, 3)),
+    "triggers of an entry": Limit(("pipelines.consumer:_TRIGGERS_PER_ENTRY",), (1, 3)),
     "instances retried at once": Limit(
-        ("pipelines.driver:MAX_RETRIES", "client.pipelines.calls:_RETRY_SLICE"), (2,)
+        ("pipelines.driver:MAX_RETRIES", "client.pipelines.calls:_SLICE"), (2,)
     ),
-    "bytes read for a pipeline": Limit(("pipelines.driver:_READ_BYTES",), (1, 300)),
-    "bytes of invocations": Limit(("pipelines.driver:_INVOCATIONS_BYTES",), (1, 600)),
+    "bytes read for a pipeline": Limit(("pipelines.sources:READ_BYTES",), (1, 300)),
+    "bytes of invocations": Limit(("pipelines.dispatcher:_INVOCATIONS_BYTES",), (1, 600)),
     # The schema.
     "bytes of the schema in an entry": Limit(("metadata.push:split()",), (150, 400)),
     "tombstones": Limit(("state.schema:MAX_TOMBSTONES", "serving.catalog:MAX_TOMBSTONES"), (3,)),

@@ -10,11 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from hadron.model.batch import producer_id_of
+from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Participant, StatementResult, TransactionId
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
+from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
@@ -22,6 +24,7 @@ from hadron.state.features import MACHINE
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
+from hadron.state.instance_letters import SendLetters
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
@@ -31,12 +34,14 @@ from hadron.state.intents import (
 from hadron.state.joint_decisions import Appending, DecideAppends
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
-from hadron.state.pipeline_retries import RetryInstances
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.producers import ClaimProducer, claim_of
+from hadron.state.publishing import PublishStages
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
+from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
@@ -123,7 +128,7 @@ class Commands:
             StageSpec(
                 name=name,
                 run="m:f",
-                dependencies=tuple(names[:at][-rng.randint(0, 2) :] if at else ()),
+                dependencies=tuple(names[:at][-rng.randint(0, 2) :] if at > 1 else ()),
                 after=tuple(names[: rng.randint(0, at)]),
                 delay_ms=rng.choice((0, 10)),
                 retry=Retry(rng.randint(1, 3), 100),
@@ -133,7 +138,16 @@ class Commands:
         )
         start = rng.choice(("earliest", "latest", "2", "1970-01-01T00:20:00Z"))
         source = "a" if self._adopts else rng.choice("aaaaab")
-        return PipelineSpec(replica_set=SET, input=source, stages=stages, start=start)
+        home = "eu/p0" if rng.random() < 0.1 else SET
+        on_failure = names[-1] if len(names) > 1 and rng.random() < 0.3 else ""
+        return PipelineSpec(
+            replica_set=home,
+            input=source,
+            stages=stages,
+            start=start,
+            on_failure=on_failure,
+            dead_letters=rng.choice(("", "letters")),
+        )
 
     def _name(self, streams: Collection[str]) -> tuple[str, str]:
         """Of an object to declare; pipelines come after what they may read, as leaders see to."""
@@ -400,7 +414,25 @@ class Commands:
         )
         if rng.random() < 0.3:
             return self._appending(tx)
-        return Decide(tx, others, () if others and rng.random() < 0.3 else self._statements())
+        statements = () if others and rng.random() < 0.3 else self._statements()
+        if others and rng.random() < 0.5:
+            made = self._of_pipelines()
+            if isinstance(made, CompleteStages):
+                statements += (encode(self._publication(made, others[0].replica_set)),)
+        return Decide(tx, others, statements)
+
+    def _publication(self, made: CompleteStages, partition: str) -> PublishStages:
+        """The same stages, with outputs elsewhere."""
+        return PublishStages(
+            made.pipeline_id,
+            made.stage,
+            made.instance_ids,
+            made.attempts,
+            made.created_ms,
+            0,
+            self._stream(),
+            partition,
+        )
 
     def _appending(self, tx: TransactionId) -> DecideAppends:
         """Some that wait at the same time, as the group commit makes one of them."""
@@ -462,21 +494,48 @@ class Commands:
         rng = self._random
         pipeline_id = self._one("SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline'")
         cursor = self._tables.rows(
-            "SELECT next_offset, stream_id FROM hadron_pipeline_input WHERE pipeline_id = ?",
+            "SELECT next_offset, stream_id, partition FROM hadron_pipeline_input"
+            " WHERE pipeline_id = ? ORDER BY partition",
             pipeline_id,
         )
+        if rng.random() < 0.05:
+            return OpenInput(pipeline_id, "eu/p0", self._stream(), rng.randint(0, 3))
         if cursor and rng.random() < 0.25:
-            begins, stream_id = cursor[0]
-            end = max(self._end(stream_id), begins)
+            begins, stream_id, partition = rng.choice(cursor)
+            is_away = partition != SET
+            end = begins + rng.randint(0, 3) if is_away else max(self._end(stream_id), begins)
             offsets = tuple(at for at in range(begins, end) if rng.random() < 0.4)
-            return TriggerInstances(pipeline_id, SET, begins + (rng.random() < 0.1), end, offsets)
+            ballot = Ballot(1, rng.randint(1, 9)) if is_away else NO_BALLOT
+            begins += rng.random() < 0.1
+            if is_away and rng.random() < 0.3:
+                is_lost = rng.random() < 0.5
+                return MoveInput(pipeline_id, partition, begins, end, is_lost, ballot)
+            return TriggerInstances(pipeline_id, partition, begins, end, offsets, ballot)
         if rng.random() < 0.2:
             failed = self._tables.rows(
                 "SELECT instance_id FROM hadron_instance WHERE pipeline_id = ? AND status = 3"
                 " ORDER BY instance_id LIMIT 3",
                 pipeline_id,
             )
-            return RetryInstances(pipeline_id, tuple(each for (each,) in failed) or (1,))
+            again = tuple(each for (each,) in failed) or (1,)
+            return RetryInstances(pipeline_id, again, rng.random() < 0.3)
+        if rng.random() < 0.15:
+            due = self._tables.rows(
+                "SELECT instance_id FROM hadron_instance_letter WHERE pipeline_id = ? LIMIT 2",
+                pipeline_id,
+            )
+            letters = tuple(each for (each,) in due) or (1,)
+            return SendLetters(pipeline_id, letters, self._stream(), 80)
+        if rng.random() < 0.05:
+            found = self._tables.rows(
+                "SELECT instance_id FROM hadron_instance WHERE pipeline_id = ?", pipeline_id
+            )
+            living = tuple(each for (each,) in found) or (1,)
+            return CancelInstances(pipeline_id, tuple(rng.choices(living, k=2)))
+        if rng.random() < 0.05:
+            offsets = tuple(rng.choices(range(9), k=rng.randint(1, 2)))
+            request = rng.choice((b"one", b"another", rng.randbytes(4)))
+            return StartInstances(pipeline_id, self._stream(), SET, offsets, request)
         stages = self._tables.rows(
             "SELECT DISTINCT stage FROM hadron_stage_run WHERE pipeline_id = ? AND status = 1"
             " ORDER BY stage",

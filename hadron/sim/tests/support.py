@@ -39,8 +39,9 @@ from hadron.state.group_endings import DeadLetterRecords
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context
-from hadron.state.pipelines import CompleteStages, TriggerInstances
+from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.stage_runs import CompleteStages
 from hadron.state.streams import AppendBatch
 from hadron.storage import log
 

@@ -166,11 +166,51 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "instances of a changed pipeline do not end": (
         "M pipelines",
-        Edit("state.pipelines:_advance", "== len(ready):", ">= 0:"),
+        Edit("state.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
+    ),
+    "a letter is sent again": (
+        "M pipelines",
+        Edit(
+            "state.instance_letters:apply_send_letters",
+            '    db.execute(f"DELETE',
+            '    0 and (f"DELETE',
+        ),
+    ),
+    "what is given up is not told": (
+        "M pipelines",
+        Edit(
+            "state.stage_runs:give_up",
+            "if following.name == on_failure[version] != stage:",
+            "if 0:",
+        ),
+    ),
+    "a cancelled instance goes on": (
+        "M pipelines",
+        Edit(
+            "state.cancellations:apply_cancel_instances",
+            "SET status = 0, attempts = attempts + 1",
+            "SET attempts = attempts",
+        ),
+    ),
+    "a start is done again": (
+        "M pipelines",
+        Edit("state.cancellations:apply_start_instances", "if row is not None:", "if False:"),
+    ),
+    "an output is used before it is there": (
+        "M pipelines",
+        Edit("state.publishing:begin", "SET status = 4", "SET status = 2"),
+    ),
+    "a record of another set makes two instances": (
+        "M pipelines",
+        Edit("state.pipeline_inputs:_move", "if row[0] != command.from_offset:", "if False:"),
+    ),
+    "a retry from the start keeps what was done": (
+        "M pipelines",
+        Edit("state.retries:_undo", "status IN (1, 2)), status = 0,", "status IN (1, 2)),"),
     ),
     "attempts before a retry count": (
         "M pipelines",
-        Edit("state.pipelines:fail", "last = counted >=", "last = attempt >="),
+        Edit("state.stage_runs:_fail_some", "last = counted >=", "last = attempt >="),
     ),
     "what is below the floor becomes a dead letter": (
         "M groups",
@@ -182,13 +222,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "an instance that has failed fails again": (
         "M pipelines",
-        Edit("state.pipelines:_end", "ended += db.changes()", "ended += 1"),
-    ),
-    "what is declared looks only at what was declared before it": (
-        "M schema",
-        Edit(
-            "state.schema:adopt", 'sorted(items, key=lambda item: item.kind != "Stream")', "items"
-        ),
+        Edit("state.instances:end", "ended.total()", "len(ids)"),
     ),
     "parts of a push stay": (
         "M schema",
@@ -252,7 +286,7 @@ class Run:
 @pytest.mark.parametrize("adopts", [False, True])
 def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     run = Run()
-    for seed in range(6):
+    for seed in range(10):
         run.play(seed, adopts=adopts)
     run.histories.judge()
     assert run.complaints == []
@@ -261,9 +295,9 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     others = (
         {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects", "RegisterReplicaSet"}
     )
-    assert {each.__name__ for each in AREA_OF} - {"FollowRules"} - others == {
-        each.__name__ for each in run.done
-    }
+    # What stands in transactions only is in them.
+    others |= {"FollowRules", "PublishStages"}
+    assert {each.__name__ for each in AREA_OF} - others == {each.__name__ for each in run.done}
 
 
 @pytest.mark.parametrize("bug", sorted(PLANTED))
@@ -274,7 +308,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
         for seed in range(_SEEDS):
             run = Run()
             # Some bugs break the tables so that they refuse what comes later, or cannot be read.
-            with suppress(apsw.ConstraintError, AssertionError):
+            with suppress(apsw.ConstraintError, AssertionError, KeyError):
                 run.play(seed, adopts="adopt" in edit.where, look_every=20)
             run.histories.judge()
             if area in {rule for rule, _ in run.complaints}:

@@ -73,7 +73,7 @@ PLANTED: dict[str, str] = {
     "E6 what is not noted is not forgotten": "participants forget before it is noted",
     "E7 what a transaction takes is delivered to nobody": "statement claims nothing",
     "E7 who acknowledges was given it last": "delivery acknowledged that another member has",
-    "M pipelines": "instances of a changed pipeline never end",
+    "M pipelines": "live instances get the stages of now",
 }
 """By complaint: a planted bug, in one of its own scenarios."""
 
@@ -298,7 +298,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.pipelines:fail",
+                "state.stage_runs:_fail_some",
                 "counted = attempt - before.get(instance_id, 0)",
                 "counted = attempt",
             ),
@@ -308,7 +308,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.pipelines:stale_of",
+                "state.stage_runs:stale_of",
                 "waiting.pop(instance_id, None) != tuple(attempt)",
                 "waiting.pop(instance_id, None) is None",
             ),
@@ -372,7 +372,7 @@ def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:
     edit = Edit(
-        "state.pipeline_retries:apply_retry_instances",
+        "state.retries:_begin_anew",
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         " ON CONFLICT DO NOTHING",
     )

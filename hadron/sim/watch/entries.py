@@ -12,7 +12,7 @@ import apsw
 
 from hadron.fakes.clocks import wall_ms
 from hadron.model.kinds import spec_from_json
-from hadron.model.pipelines import PipelineSpec
+from hadron.model.pipelines import PipelineSpec, as_declared
 from hadron.model.ports import Database
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
@@ -23,13 +23,14 @@ from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords
+from hadron.state.instance_letters import SendLetters
 from hadron.state.machine import Command, Context
-from hadron.state.pipeline_retries import RetryInstances
-from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.producers import Appended
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
+from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.streams import AppendBatch
 
 _SKEW_MS: Final = 16_000
@@ -61,6 +62,12 @@ _MADE: Final = (
     "SELECT instance_id, created_ms FROM hadron_instance WHERE pipeline_id = ?"
     " AND instance_id IN (SELECT value FROM json_each(?))"
 )
+_DEFINITIONS: Final = (
+    "SELECT i.instance_id, d.spec, o.spec FROM hadron_instance i JOIN hadron_definition d"
+    " USING (pipeline_id, version) JOIN hadron_schema_object o ON o.id = i.pipeline_id"
+    " WHERE i.pipeline_id = ?"
+)
+_WAITING: Final = 0
 _READY: Final = 1
 _FAILED: Final = 3
 
@@ -248,7 +255,7 @@ class Entries:
         appended = result
         if isinstance(command, AppendBatch):
             stream_id = command.stream_id
-        elif isinstance(command, CompleteStages | DeadLetterRecords):
+        elif isinstance(command, CompleteStages | DeadLetterRecords | SendLetters):
             stream_id, appended = command.out_stream_id, result.appended
         if isinstance(appended, Appended):
             end = appended.base_offset + appended.count
@@ -355,40 +362,37 @@ class Entries:
         command: FailStages | RetryInstances,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
-        """E3: a stage is given up with its last attempt, which is counted since the last retry.
-        With a retry begins, too, what was declared after the instance had failed (P6)."""
-        row: Any = context.db.execute(
-            "SELECT spec FROM hadron_schema_object WHERE id = ?", (command.pipeline_id,)
-        ).fetchone()
-        spec = spec_from_json("Pipeline", row[0])
-        assert isinstance(spec, PipelineSpec)
-        expected = dict(before)
+        """E3: a stage is given up with its last attempt, which is counted since the last retry; how
+        many there are says the declaration of now, where that has the stage at its place (P6). With
+        a retry nothing that was done is undone, and no attempt's number is used again."""
+        after = _runs(context, command)
         if isinstance(command, RetryInstances):
-            for key, (status, attempts, _) in before.items():
-                if status == _FAILED:
-                    expected[key] = _READY, attempts, attempts
+            wrong = {
+                key: after.get(key)
+                for key, (status, attempts, _) in before.items()
+                if (now := after.get(key)) is None
+                or now[1] < attempts
+                or now[0] == _FAILED
+                or (status == _FAILED and now[2] < attempts)
+                or (status == _READY and now[0] not in (_READY, _WAITING))
+            }
+            expected: Any = "attempts that go on, and no failed stage"
         else:
-            most = next(
-                stage.retry.max_attempts for stage in spec.stages if stage.name == command.stage
-            )
+            expected = dict(before)
+            most = _most_attempts(context, command)
             for instance_id, attempt in zip(command.instance_ids, command.attempts, strict=True):
                 key = command.stage, instance_id
                 status, attempts, retried_at = before.get(key, (0, 0, 0))
                 if status == _READY and attempt == attempts + 1:
-                    status = _FAILED if attempt - retried_at >= most else _READY
-                    expected[key] = status, attempt, retried_at
-        after = _runs(context, command)
-        if isinstance(command, RetryInstances):
-            declared = {stage.name for stage in spec.stages}
-            expected |= {
-                key: (_READY, 0, 0) for key in after.keys() - before.keys() if key[0] in declared
-            }
-        if after != expected:
+                    is_last = attempt - retried_at >= most[instance_id]
+                    expected[key] = _FAILED if is_last else _READY, attempt, retried_at
+            wrong = dict(after.items() - expected.items())
+            expected = sorted(expected.items() - after.items())
+        if wrong:
             self._complaints.add(
                 "E3 a stage has all its attempts",
                 f"{view.name} at entry {context.lsn}: {command} makes (status, attempts, of them "
-                f"before the last retry) {sorted(after.items() - expected.items())}, expected "
-                f"{sorted(expected.items() - after.items())}",
+                f"before the last retry) {sorted(wrong.items())}, expected {expected}",
             )
 
     def _check_completed(
@@ -437,6 +441,20 @@ class Entries:
                 f"{view.name} stamps entry {group.entries[-1].lsn} with a time that is "
                 f"{off_ms / 1000:+.1f} s off",
             )
+
+
+def _most_attempts(context: Context, command: FailStages) -> dict[int, int]:
+    """By instance id, of this stage."""
+    rows: Any = context.db.execute(_DEFINITIONS, (command.pipeline_id,)).fetchall()
+    found = {}
+    for instance_id, *specs in rows:
+        begun, now = (spec_from_json("Pipeline", spec) for spec in specs)
+        assert isinstance(begun, PipelineSpec)
+        assert isinstance(now, PipelineSpec)
+        for stage in as_declared(begun, now):
+            if stage.name == command.stage:
+                found[instance_id] = stage.retry.max_attempts
+    return found
 
 
 def _runs(

@@ -10,12 +10,11 @@ from hadron.state.machine import Context
 
 _IDLE: Final = (
     "SELECT i.pipeline_id, i.instance_id FROM hadron_pipeline p"
-    " JOIN hadron_schema_object o ON o.id = p.pipeline_id"
     " JOIN hadron_instance i ON i.pipeline_id = p.pipeline_id"
     " WHERE p.pipeline_id = ifnull(?, p.pipeline_id) AND i.status = 1 AND NOT EXISTS"
-    " (SELECT 1 FROM json_each(o.spec, '$.stages') s JOIN hadron_stage_run r"
-    " ON r.pipeline_id = i.pipeline_id AND r.stage = json_extract(s.value, '$.name')"
-    " AND r.instance_id = i.instance_id WHERE r.status = 1)"
+    " (SELECT 1 FROM hadron_stage_count c JOIN hadron_stage_run r"
+    " ON r.pipeline_id = i.pipeline_id AND r.stage = c.stage AND r.instance_id = i.instance_id"
+    " WHERE c.pipeline_id = i.pipeline_id AND r.status IN (1, 4))"
     " LIMIT 1"
 )
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import trio
 
 from hadron.client.terms.results import Fetched, PartitionOffsets
@@ -20,6 +21,7 @@ from hadron.wire.messages import pipelines_pb2
 
 PARTITION = "local/p0"
 PIPELINE_ID = 7
+VERSION = 3
 
 
 def build(records: Sequence[NewRecord]) -> bytes:
@@ -89,6 +91,8 @@ class FakeClient:
         self.on_complete: Callable[[], None] = lambda: None
         self.credit = 0
         self.handed_out: list[Any] = []
+        self.begun: list[int] = []
+        """Numbers of micro-batches that a runner has said to work on."""
         self._more_credit = trio.Event()
         self._send, self._receive = trio.open_memory_channel[Any](100)
 
@@ -108,8 +112,13 @@ class FakeClient:
         before: int = 0,
     ) -> None:
         """Make one micro-batch: instance first_id + i has root offset `offsets[i]`."""
-        message = pipelines_pb2.Invocations(stage=stage, pipeline_id=PIPELINE_ID)
         declared = next((each for each in self.spec.stages if each.name == stage), None)
+        message = pipelines_pb2.Invocations(
+            stage=stage,
+            pipeline_id=PIPELINE_ID,
+            version=VERSION,
+            spec=msgspec.json.encode(declared).decode() if declared else "",
+        )
         for index, offset in enumerate(offsets):
             instance = first_id + index
             invocation = message.invocations.add(
@@ -186,6 +195,9 @@ class FakeClient:
                 ):
                     self._send.send_nowait(message)
 
+    def begin(self, invocations: Any) -> None:
+        self.begun.append(invocations.number)
+
     def _is_open(self, stage: str, instance: int) -> bool:
         place = stage, instance
         return instance not in self.stale and not (
@@ -221,7 +233,10 @@ class FakeClient:
         created_ms: Sequence[int],
         batch: bytes | None,
         partition: str = "",
+        *,
+        version: int = 0,
     ) -> pipelines_pb2.CompleteStagesResponse:
+        assert version in (0, VERSION)
         await trio.lowlevel.checkpoint()
         self._trouble("complete_stages")
         assert pipeline_id == PIPELINE_ID

@@ -14,7 +14,7 @@ from hadron.state import dropping, schema, skips, slices, streams
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.pipelines import TriggerInstances
+from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
@@ -135,7 +135,7 @@ def test_a_deleted_pipeline_goes_with_its_instances(monkeypatch: pytest.MonkeyPa
     rows = []
     while dropping.waiting(replicated.db):
         rows.append(replicated.submit(DropObject(pipeline_id, EVERYTHING)).rows)
-    assert rows == [4, 4, 4, 1]
+    assert rows == [4, 4, 4, 2]
     for table in ("pipeline", "pipeline_input", "instance", "stage_run", "stage_count"):
         assert dump(replicated.db)[f"hadron_{table}"] == []
     assert list(streams.all_bounds(replicated.db)) == [stream_id]

@@ -34,9 +34,9 @@ from hadron.state.intents import (
     WriteIntents,
 )
 from hadron.state.machine import Command, Context, Feature, StateMachine, Statement, encode
-from hadron.state.pipelines import Completed
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
+from hadron.state.stage_runs import Completed
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.parted import a_batch
 from hadron.state.tests.support import dump

@@ -2,108 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
-from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
-from hadron.model.schema import StreamSpec
+from hadron.model.pipelines import PipelineSpec, Retry
 from hadron.state import pipeline_views as views
-from hadron.state.pipeline_retries import Retried, RetryInstances
-from hadron.state.pipelines import (
-    DONE,
-    FAILED,
-    LIVE,
-    READY,
-    Completed,
-    CompleteStages,
-    FailStages,
-    Triggered,
-    TriggerInstances,
-)
-from hadron.state.streams import AppendBatch, bounds
-from hadron.state.tests.support import SET, Replicated, dump
-
-IN, OUT, PIPELINE = 1, 2, 3
-
-
-def stage(name: str, *dependencies: str, output: bool = True, **fields: Any) -> StageSpec:
-    return StageSpec(
-        name=name,
-        engine="handler",
-        dependencies=dependencies,
-        output=Output("out") if output else None,
-        **fields,
-    )
-
-
-DIAMOND = (
-    stage("a"),
-    stage("b", "a", delay_ms=500),
-    stage("c", "a", output=False),
-    stage("d", "a", "b", after=("c",), retry=Retry(2, 1_000)),
-)
-
-
-class Pipe(Replicated):
-    """Streams `in` with 100 records and `out`, and a pipeline over them."""
-
-    def __init__(self, *stages: StageSpec, start: str = "earliest") -> None:
-        super().__init__()
-        self.declare(
-            ("Stream", "in", StreamSpec(partitions=(SET,))),
-            ("Stream", "out", StreamSpec(partitions=(SET,))),
-        )
-        self.submit(AppendBatch(IN, 100, 1_000, b"", 0, -1))
-        self.stages(*stages, start=start)
-
-    def stages(self, *stages: StageSpec, start: str = "earliest") -> None:
-        spec = PipelineSpec(replica_set=SET, input="in", stages=stages, start=start)
-        self.declare(("Pipeline", "p", spec))
-
-    def trigger(self, *offsets: int, start: int = 0, to: int = 100) -> Triggered:
-        result = self.submit(TriggerInstances(PIPELINE, SET, start, to, offsets))
-        assert isinstance(result, Triggered)
-        return result
-
-    def complete(self, name: str, *ids: int, attempt: int = 1, output: bool = True) -> Completed:
-        result = self.submit(
-            CompleteStages(
-                PIPELINE,
-                name,
-                ids,
-                (attempt,) * len(ids),
-                OUT if output else 0,
-                100 if output else 0,
-            )
-        )
-        assert isinstance(result, Completed)
-        return result
-
-    def fail(self, name: str, *ids: int, attempt: int = 1) -> Completed:
-        result = self.submit(FailStages(PIPELINE, name, ids, (attempt,) * len(ids), "cold"))
-        assert isinstance(result, Completed)
-        return result
-
-    def retry(self, *ids: int) -> Retried:
-        result = self.submit(RetryInstances(PIPELINE, ids))
-        assert isinstance(result, Retried)
-        return result
-
-    def ready(self, name: str, *dependencies: str) -> list[int]:
-        found = views.ready_stages(
-            self.db, PIPELINE, name, dependencies, now_ms=self.now_ms, limit=1_000
-        )
-        return [item.instance_id for item in found]
-
-    def counts(self) -> views.PipelineCounts:
-        return views.counts(self.db, PIPELINE)
-
-    def statuses(self) -> list[int]:
-        return [
-            row[0] for row in self.rows("SELECT status FROM hadron_instance ORDER BY instance_id")
-        ]
+from hadron.state.pipeline_inputs import Triggered, TriggerInstances
+from hadron.state.pipeline_tables import DONE, FAILED, LIVE, READY
+from hadron.state.retries import Retried, RetryInstances
+from hadron.state.stage_runs import Completed, CompleteStages, FailStages
+from hadron.state.streams import bounds
+from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
+from hadron.state.tests.support import SET, dump
 
 
 class TestStart:
@@ -123,13 +33,13 @@ class TestStart:
     def test_the_cursor_begins_where_it_is_told(self, start: str, offset: int) -> None:
         """Whatever validation lets through: what fails here ends the node."""
         pipe = Pipe(*DIAMOND, start=start)
-        assert views.cursors(pipe.db) == [views.InputCursor(PIPELINE, SET, IN, offset)]
+        assert views.cursors(pipe.db, PIPELINE) == [views.InputCursor(PIPELINE, SET, IN, offset)]
 
     def test_it_is_no_longer_asked_once_there_is_a_cursor(self) -> None:
         pipe = Pipe(*DIAMOND)
         pipe.trigger(5, to=50)
         pipe.stages(*DIAMOND, start="latest")
-        assert views.cursors(pipe.db)[0].next_offset == 50
+        assert views.cursors(pipe.db, PIPELINE)[0].next_offset == 50
 
 
 class TestTrigger:
@@ -140,7 +50,7 @@ class TestTrigger:
             (1, LIVE, 3),
             (2, LIVE, 7),
         ]
-        assert (pipe.ready("a"), pipe.ready("b", "a"), pipe.ready("also")) == ([1, 2], [], [1, 2])
+        assert (pipe.ready("a"), pipe.ready("b"), pipe.ready("also")) == ([1, 2], [], [1, 2])
         assert pipe.trigger(10, start=10, to=100) == Triggered(100, 1)
         assert pipe.counts() == views.PipelineCounts(
             3, 0, 0, {"a": (3, 0, 0), "also": (3, 0, 0), "b": (0, 0, 0)}
@@ -157,7 +67,7 @@ class TestTrigger:
     def test_records_that_do_not_match_move_the_cursor(self) -> None:
         pipe = Pipe(*DIAMOND)
         assert pipe.trigger(to=60) == Triggered(60, 0)
-        assert views.cursors(pipe.db)[0].next_offset == 60
+        assert views.cursors(pipe.db, PIPELINE)[0].next_offset == 60
 
     @pytest.mark.parametrize(("pipeline", "partition"), [(9, SET), (PIPELINE, "other/p1")])
     def test_what_does_not_exist_is_refused(self, pipeline: int, partition: str) -> None:
@@ -173,16 +83,14 @@ class TestComplete:
         done = pipe.complete("a", 2, 1)
         assert done.appended is not None
         assert (done.appended.base_offset, done.appended.count, done.stale) == (0, 2, ())
-        assert (pipe.ready("b", "a"), pipe.ready("c")) == ([], [1, 2]), "b is delayed"
-        assert views.next_ready_ms(pipe.db, PIPELINE, "b", pipe.now_ms) == pipe.now_ms + 500
+        assert (pipe.ready("b"), pipe.ready("c")) == ([], [1, 2]), "b is delayed"
+        assert views.next_ready_ms(pipe.db, PIPELINE, 1, "b", pipe.now_ms) == pipe.now_ms + 500
         pipe.now_ms += 500
-        assert pipe.ready("b", "a") == [1, 2]
+        assert pipe.ready("b") == [1, 2]
         pipe.complete("b", 1, 2)
-        assert pipe.ready("d", "a", "b") == []
+        assert pipe.ready("d") == []
         assert pipe.complete("c", 1, 2, output=False) == Completed(None)
-        (first, second) = views.ready_stages(
-            pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9
-        )
+        (first, second) = pipe.invocations("d")
         assert first == views.ReadyStage(
             1,
             1,
@@ -259,10 +167,12 @@ class TestFail:
         for attempt, backoff_ms in ((1, 1_000), (2, 2_000), (3, 4_000)):
             assert pipe.fail("a", 1, attempt=attempt) == Completed(None)
             assert pipe.ready("a") == []
-            pipe.now_ms += backoff_ms - 1
+            pause_ms = Retry(4, 1_000).pause_ms(attempt, 1)
+            assert backoff_ms <= pause_ms < backoff_ms * 5 // 4
+            pipe.now_ms += pause_ms - 1
             assert pipe.ready("a") == []
             pipe.now_ms += 1
-            (item,) = views.ready_stages(pipe.db, PIPELINE, "a", (), now_ms=pipe.now_ms, limit=1)
+            (item,) = pipe.invocations("a")
             assert item.attempt == attempt + 1
         pipe.fail("a", 1, attempt=4)
         assert pipe.statuses() == [FAILED]
@@ -331,7 +241,7 @@ class TestRetry:
         assert pipe.statuses() == [FAILED, LIVE, LIVE]
         counts = {"a": (0, 3, 0), "b": (0, 3, 0), "c": (0, 3, 0), "d": (2, 0, 1)}
         assert pipe.counts() == views.PipelineCounts(2, 0, 1, counts)
-        again = views.ready_stages(pipe.db, PIPELINE, "d", ("a", "b"), now_ms=pipe.now_ms, limit=9)
+        again = pipe.invocations("d")
         (item,) = [each for each in again if each.instance_id == 2]
         assert item == views.ReadyStage(
             2,
@@ -349,9 +259,9 @@ class TestRetry:
         pipe = self.failed(1)
         pipe.retry(1)
         pipe.fail("d", 1, attempt=3)
-        assert pipe.ready("d", "a", "b") == [2, 3], "its first pause again"
-        pipe.now_ms += 1_000
-        assert pipe.ready("d", "a", "b") == [2, 3, 1]
+        assert pipe.ready("d") == [2, 3], "its first pause again"
+        pipe.now_ms += 1_250
+        assert pipe.ready("d") == [2, 3, 1]
         (shown,) = views.instances(pipe.db, PIPELINE, status=LIVE, after_id=0, limit=1)
         assert shown.stages[-1] == views.StageStatus("d", READY, 1, None, "cold")
         pipe.fail("d", 1, attempt=4)
@@ -417,18 +327,48 @@ class TestRetry:
         pipe.complete("c", 1)
         assert pipe.statuses() == [DONE]
 
-    def test_stages_that_were_declared_since(self) -> None:
+    def test_it_goes_on_with_what_is_declared_now(self) -> None:
         pipe = Pipe(stage("a"), stage("b", "a", retry=Retry(1)))
-        pipe.trigger(3, 4)
+        pipe.trigger(3, 4, 5)
         pipe.complete("a", 1, 2)
         pipe.fail("b", 1, 2)
         pipe.stages(stage("a"), stage("c", "a"))
+        assert pipe.versions() == {1: 3, 2: 0}
         pipe.retry(1)
-        assert pipe.ready("c", "a") == [1]
+        assert pipe.versions() == {1: 2, 2: 1}
+        assert (pipe.ready("b"), pipe.ready("c")) == ([], [1])
         pipe.complete("c", 1)
         pipe.stages(stage("a"))
         pipe.retry(2)
-        assert pipe.statuses() == [DONE, DONE], "what failed is declared no more"
+        assert pipe.statuses() == [DONE, DONE, LIVE], "what failed is declared no more"
+        assert pipe.versions() == {1: 1, 3: 0}
+        assert pipe.complete("b", 1).stale == (1,)
+
+    def test_a_stage_that_has_another_place_now_waits_for_it(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", retry=Retry(1)))
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        pipe.stages(stage("x"), stage("a", retry=Retry(1)), stage("b", after=("x", "a")))
+        pipe.retry(1)
+        assert [pipe.ready(each) for each in "xab"] == [[1], [1], []]
+        assert pipe.complete("b", 1).stale == (1,), "of the old place"
+        pipe.complete("x", 1)
+        pipe.complete("a", 1, attempt=2)
+        assert pipe.complete("b", 1).stale == (1,), "its number is used up"
+        pipe.complete("b", 1, attempt=2)
+        assert pipe.statuses() == [DONE]
+
+    def test_a_stage_that_has_an_output_now_runs_again(self) -> None:
+        pipe = Pipe(stage("a", output=False), stage("b", after=("a",), retry=Retry(1)))
+        pipe.trigger(3)
+        pipe.complete("a", 1, output=False)
+        pipe.fail("b", 1)
+        pipe.stages(stage("a"), stage("b", "a"))
+        pipe.retry(1)
+        assert (pipe.ready("a"), pipe.ready("b")) == ([1], [])
+        assert pipe.complete("a", 1).stale == (1,)
+        pipe.complete("a", 1, attempt=2)
+        assert pipe.ready("b") == [1]
 
     def test_failed_instances_come_in_pages_by_an_index(self) -> None:
         pipe = self.failed(1, 3)
@@ -449,72 +389,73 @@ class TestRetry:
 
 
 class TestChangedPipelines:
-    """A changed declaration must leave no instance waiting for what never happens."""
+    """An instance keeps the graph that it began with; how its stages run is what is declared."""
 
-    def test_a_new_last_stage(self) -> None:
+    def test_an_instance_ends_with_the_stages_that_it_began_with(self) -> None:
         pipe = Pipe(stage("a"), stage("b", "a"))
-        pipe.trigger(3, 4, 5)
-        pipe.complete("a", 1, 2)
-        pipe.complete("b", 1)
-        pipe.stages(stage("a"), stage("b", "a"), stage("c", "a"))
-        assert pipe.ready("c", "a") == [2], "1 was done, 3 is not there yet"
-        pipe.complete("c", 2)
-        pipe.complete("b", 2)
-        assert pipe.statuses() == [DONE, DONE, LIVE]
-
-    def test_a_new_entry_stage(self) -> None:
-        pipe = Pipe(stage("a"))
-        pipe.trigger(3)
-        pipe.stages(stage("a"), stage("x"))
-        assert pipe.ready("x") == [1]
+        pipe.trigger(3, to=50)
         pipe.complete("a", 1)
-        assert pipe.statuses() == [LIVE]
-        pipe.complete("x", 1)
-        assert pipe.statuses() == [DONE]
-
-    def test_a_removed_stage_that_was_the_last_one_missing(self) -> None:
-        pipe = Pipe(stage("a"), stage("b", "a"))
-        pipe.trigger(3)
-        pipe.complete("a", 1)
-        pipe.stages(stage("a"))
-        assert pipe.statuses() == [DONE]
-
-    def test_completing_a_removed_stage_ends_nothing_too_soon(self) -> None:
-        pipe = Pipe(stage("a"), stage("x"))
-        pipe.trigger(3)
-        pipe.stages(stage("a"))
-        pipe.complete("x", 1)
-        assert pipe.statuses() == [LIVE]
-        pipe.complete("a", 1)
-        assert pipe.statuses() == [DONE]
-
-    def test_a_new_stage_before_one_that_has_begun(self) -> None:
-        pipe = Pipe(stage("a"), stage("b"))
-        pipe.trigger(3, 4)
-        pipe.complete("b", 1)
-        pipe.stages(stage("a"), stage("b", after=("a",)))
-        pipe.complete("a", 1, 2)
-        assert pipe.statuses() == [DONE, LIVE]
-        pipe.complete("b", 2)
-        assert pipe.statuses() == [DONE, DONE]
-        assert pipe.counts().stages == {"a": (0, 2, 0), "b": (0, 2, 0)}
-
-    def test_a_dependency_that_had_no_output_leaves_its_stage_waiting(self) -> None:
-        pipe = Pipe(stage("a", output=False), stage("b", after=("a",)))
-        pipe.trigger(3, 4)
-        pipe.complete("a", 1, output=False)
-        pipe.stages(stage("a"), stage("b", "a"))
+        pipe.stages(stage("a"), stage("b", "a"), stage("c", after=("b",)), stage("x"))
+        pipe.trigger(60, start=50)
+        assert pipe.ready("x") == [2]
+        assert pipe.versions() == {1: 1, 2: 1}
         pipe.complete("a", 2)
-        assert pipe.ready("b", "a") == [2]
-        assert pipe.counts().stages["b"] == (2, 0, 0), "and it shows"
+        assert pipe.ready("b") == [1, 2]
+        pipe.complete("b", 1, 2)
+        assert pipe.statuses() == [DONE, LIVE]
+        assert pipe.ready("c") == [2]
+        assert pipe.versions() == {2: 1}, "nobody needs the first one"
+        pipe.complete("c", 2)
+        pipe.complete("x", 2)
+        assert pipe.statuses() == [DONE, DONE]
 
-    def test_an_unchanged_instance_is_left_alone(self) -> None:
+    def test_stages_that_are_declared_no_more_run_for_those_that_have_them(self) -> None:
+        pipe = Pipe(stage("a"), stage("b", "a"))
+        pipe.trigger(3)
+        pipe.stages(stage("c"))
+        assert (pipe.ready("a"), pipe.ready("c")) == ([1], [])
+        pipe.complete("a", 1)
+        pipe.complete("b", 1)
+        assert pipe.statuses() == [DONE]
+        assert pipe.counts().stages == {"a": (0, 1, 0), "b": (0, 1, 0), "c": (0, 0, 0)}
+
+    def test_how_a_stage_runs_is_what_is_declared_now(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a", delay_ms=5))
+        pipe.trigger(3, 4)
+        pipe.stages(stage("a", retry=Retry(9)), stage("b", "a", delay_ms=500), stage("c"))
+        pipe.fail("a", 1)
+        assert pipe.statuses() == [LIVE, LIVE]
+        pipe.complete("a", 2)
+        assert pipe.rows("SELECT ready_ms FROM hadron_stage_run WHERE stage = 'b'") == [
+            (pipe.now_ms + 500,)
+        ]
+
+    def test_of_a_stage_at_another_place_the_old_declaration_counts(self) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b"))
+        pipe.trigger(3)
+        pipe.stages(stage("b"), stage("a", "b", retry=Retry(9)))
+        pipe.fail("a", 1)
+        assert pipe.statuses() == [FAILED]
+        assert pipe.versions() == {1: 1, 2: 0}, "it may be retried"
+
+    def test_the_same_graph_is_the_same_definition(self) -> None:
         pipe = Pipe(*DIAMOND)
         pipe.trigger(3, 4)
         pipe.complete("a", 1)
         before = pipe.rows("SELECT * FROM hadron_stage_run")
-        pipe.stages(*DIAMOND[:3], stage("d", "a", "b", after=("c",), timeout_ms=7))
+        pipe.stages(*DIAMOND[:3], stage("d", "b", "a", after=("c",), timeout_ms=7))
         assert pipe.rows("SELECT * FROM hadron_stage_run") == before
+        assert pipe.versions() == {1: 2}
+
+    def test_outputs_go_where_they_went_when_the_instance_began(self) -> None:
+        pipe = Pipe(stage("a"))
+        pipe.trigger(3, to=5)
+        pipe.stages(stage("a", output=False))
+        pipe.trigger(6, start=5)
+        mixed = CompleteStages(PIPELINE, "a", (1, 2), (1, 1), OUT, 100, (), 1)
+        assert pipe.submit(mixed) == Completed(None, (2,))
+        pipe.submit(CompleteStages(PIPELINE, "a", (1,), (1,), OUT, 100, (), 1))
+        assert pipe.statuses() == [DONE, LIVE]
 
     def test_another_input_is_refused(self) -> None:
         pipe = Pipe(*DIAMOND)
@@ -547,9 +488,7 @@ class TestViews:
         pipe.trigger(*range(6))
         pipe.now_ms += 10
         pipe.fail("a", 1)
-        found = views.ready_stages(
-            pipe.db, PIPELINE, "a", (), now_ms=pipe.now_ms, limit=4, except_ids={3}
-        )
+        found = pipe.invocations("a", limit=4, except_ids={3})
         assert [item.instance_id for item in found] == [2, 4, 5, 6]
         assert pipe.ready("a")[-1] == 1, "a retry queues up behind"
         assert READY == 1

@@ -11,7 +11,7 @@ from hadron.model.schema import StreamSpec
 from hadron.state import groups, retention, skips, streams
 from hadron.state.events import RecordsSkipped
 from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.pipelines import TriggerInstances
+from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.retention import Due, Trimmed, TrimStream
 from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
 from hadron.state.streams import AppendBatch, PartitionBounds

@@ -25,9 +25,9 @@ from hadron.state.intents import (
 )
 from hadron.state.key_locks import KEY_LOCK
 from hadron.state.machine import Command
-from hadron.state.pipelines import CompleteStages, FailStages
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.tests.parted import BALLOT, SET
 from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import (

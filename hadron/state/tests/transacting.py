@@ -28,8 +28,9 @@ from hadron.state.execute import execute_logged
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.locks import LOCK
 from hadron.state.machine import Command, Context, encode
-from hadron.state.pipelines import CompleteStages, FailStages, TriggerInstances
+from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_checks import BodiesCheck, StreamsCheck
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, Parted, a_batch

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunStagesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index")
+    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index", "begun")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class RunStagesRequest(_message.Message):
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
@@ -26,7 +27,8 @@ class RunStagesRequest(_message.Message):
     credit: int
     pipeline_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    begun: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., begun: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecordRef(_message.Message):
     __slots__ = ("stream", "partition", "offset", "stream_id")
@@ -41,46 +43,58 @@ class RecordRef(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., stream_id: _Optional[int] = ...) -> None: ...
 
 class Invocation(_message.Message):
-    __slots__ = ("instance_id", "attempt", "root", "dependencies", "attempts_before", "created_ms")
+    __slots__ = ("instance_id", "attempt", "root", "dependencies", "attempts_before", "created_ms", "failed_stage", "failure")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_STAGE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     instance_id: int
     attempt: int
     root: RecordRef
     dependencies: _containers.RepeatedCompositeFieldContainer[RecordRef]
     attempts_before: int
     created_ms: int
-    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ...) -> None: ...
+    failed_stage: str
+    failure: str
+    def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ..., failed_stage: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Invocations(_message.Message):
-    __slots__ = ("stage", "pipeline_id", "invocations")
+    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
     stage: str
     pipeline_id: int
     invocations: _containers.RepeatedCompositeFieldContainer[Invocation]
-    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ...) -> None: ...
+    number: int
+    version: int
+    spec: str
+    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ...) -> None: ...
 
 class CompleteStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     partition: str
     created_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    version: int
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class CompleteStagesResponse(_message.Message):
     __slots__ = ("base_offset", "stale_instance_ids")
@@ -157,20 +171,80 @@ class ListInstancesResponse(_message.Message):
     def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
 
 class RetryInstancesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index")
+    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index", "from_start")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     AFTER_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FROM_START_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
     after_id: int
     pipeline_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    from_start: bool
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., from_start: _Optional[bool] = ...) -> None: ...
+
+class StartInstancesRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "stream", "partition", "offsets", "request", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    stream: str
+    partition: str
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    request: bytes
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., request: _Optional[bytes] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class StartInstancesResponse(_message.Message):
+    __slots__ = ("first_id",)
+    FIRST_ID_FIELD_NUMBER: _ClassVar[int]
+    first_id: int
+    def __init__(self, first_id: _Optional[int] = ...) -> None: ...
+
+class CancelInstancesRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "status", "stage", "before_ms", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    instance_ids: _containers.RepeatedScalarFieldContainer[int]
+    after_id: int
+    status: str
+    stage: str
+    before_ms: int
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., status: _Optional[str] = ..., stage: _Optional[str] = ..., before_ms: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class CancelInstancesResponse(_message.Message):
+    __slots__ = ("cancelled", "after_id", "more")
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    AFTER_ID_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    cancelled: int
+    after_id: int
+    more: bool
+    def __init__(self, cancelled: _Optional[int] = ..., after_id: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RetryInstancesResponse(_message.Message):
     __slots__ = ("retried", "after_id", "more")
@@ -181,6 +255,20 @@ class RetryInstancesResponse(_message.Message):
     after_id: int
     more: bool
     def __init__(self, retried: _Optional[int] = ..., after_id: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class PipelineStartRequest(_message.Message):
+    __slots__ = ("pipeline_id", "metadata_index")
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class PipelineStartResponse(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class PipelineProgressRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "pipeline_id", "metadata_index")
@@ -212,7 +300,7 @@ class PipelineProgressResponse(_message.Message):
         runners: int
         def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ...) -> None: ...
     class Pipeline(_message.Message):
-        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped")
+        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         NAME_FIELD_NUMBER: _ClassVar[int]
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +312,9 @@ class PipelineProgressResponse(_message.Message):
         INPUT_NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
         STAGES_FIELD_NUMBER: _ClassVar[int]
         UNTYPED_FIELD_NUMBER: _ClassVar[int]
+        INPUTS_FIELD_NUMBER: _ClassVar[int]
+        SKIPPED_FIELD_NUMBER: _ClassVar[int]
+        CANCELLED_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         name: str
         id: int
@@ -235,7 +326,23 @@ class PipelineProgressResponse(_message.Message):
         input_next_offset: int
         stages: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Stage]
         untyped: int
-        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ...) -> None: ...
+        inputs: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Input]
+        skipped: int
+        cancelled: int
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[PipelineProgressResponse.Input, _Mapping]]] = ..., skipped: _Optional[int] = ..., cancelled: _Optional[int] = ...) -> None: ...
+    class Input(_message.Message):
+        __slots__ = ("partition", "offset", "next_offset", "trouble", "truncations")
+        PARTITION_FIELD_NUMBER: _ClassVar[int]
+        OFFSET_FIELD_NUMBER: _ClassVar[int]
+        NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        TROUBLE_FIELD_NUMBER: _ClassVar[int]
+        TRUNCATIONS_FIELD_NUMBER: _ClassVar[int]
+        partition: str
+        offset: int
+        next_offset: int
+        trouble: str
+        truncations: int
+        def __init__(self, partition: _Optional[str] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., trouble: _Optional[str] = ..., truncations: _Optional[int] = ...) -> None: ...
     PIPELINES_FIELD_NUMBER: _ClassVar[int]
     pipelines: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Pipeline]
     def __init__(self, pipelines: _Optional[_Iterable[_Union[PipelineProgressResponse.Pipeline, _Mapping]]] = ...) -> None: ...

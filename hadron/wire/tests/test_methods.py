@@ -36,7 +36,7 @@ def test_what_changes_something_is_no_reading() -> None:
     reading = {each.name for each in METHODS.values() if each.scope is Scope.READ}
     assert reading == {
         *("Fetch", "Latest", "Offsets", "ListGroups", "DescribeGroup"),
-        *("ListInstances", "PipelineProgress", "GetObjects", "WatchSchema"),
+        *("ListInstances", "PipelineProgress", "PipelineStart", "GetObjects", "WatchSchema"),
         *("Topology", "Status", "ListTransactions"),
         "Forward",  # the leader asks for what the call in it needs
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hadron.client.blocking.invocations import StageRunBase
+from hadron.wire.messages import pipelines_pb2
 
 
 class SyncStageRun(StageRunBase):
@@ -10,11 +11,18 @@ class SyncStageRun(StageRunBase):
     without one and closed with `close`, with its client, or when the program ends. The loop ends
     when the run or the client is closed, by whatever thread.
 
-    Iterate it; call `grant` for each micro-batch that is done, so that another one comes. When
-    the connection is lost, what is still waiting here goes to another runner; completing an
-    invocation that was given away is refused by its attempt number.
+    Iterate it; call `grant` for each micro-batch that is done, so that another one comes. What it
+    has given is this program's for as long as the stage's timeout says. When the connection is
+    lost, it goes to another runner at once; completing an invocation that was given away, and
+    ended there, is refused by its attempt number.
     """
 
     def grant(self, count: int = 1) -> None:
         """Ask for `count` more micro-batches."""
         self._lazy.get().grant(count)
+
+    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+        """Say that this program works on a micro-batch, or still does: its stage's timeout runs
+        from here. Iterating says it by itself, unless the run `takes_ahead`.
+        """
+        self._lazy.get().begin(invocations)

@@ -1,0 +1,140 @@
+"""Reading partitions of other replica sets: on a connection for each, which goes to whoever the
+directory names as the leader when it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from hadron.metadata.pusher import ReplicaSets, Wires
+from hadron.model.batch import StampedBatch
+from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, UnreachableError
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.pipelines.sources import READ_BYTES, Gap, RemoteSource
+from hadron.wire.connection import Connection
+from hadron.wire.dialing import dial, talk
+from hadron.wire.messages import Method, ballot_from, ballot_to, method, pipelines_pb2, streams_pb2
+
+_FETCH: Final = method("Fetch")
+_OFFSETS: Final = method("Offsets")
+_START: Final = method("PipelineStart")
+
+_WAIT_MS: Final = 10_000
+"""Another leader is asked again after so long without news."""
+
+Ask = Callable[[Method, Any], Awaitable[tuple[Any, memoryview]]]
+"""Told (method, request), gives the answer and its attachment. Raises `HadronError`."""
+
+_TIMEOUT_S: Final = 30.0
+"""Of an answer: longer than whoever is asked may wait for news."""
+
+
+def address_of(sets: ReplicaSets | None, replica_set: str) -> str:
+    """Of its leader; "" when that is not known."""
+    targets = sets.targets() if sets is not None else ()
+    known = [each for each in targets if each.name == replica_set and each.address]
+    # Two have one name after a restore: the later one has the higher epoch.
+    return max(known, key=lambda each: each.epoch).address if known else ""
+
+
+class OtherLeaders:
+    """`pipelines.sources.Others`."""
+
+    def __init__(self, sets: ReplicaSets | None, wires: Wires | None) -> None:
+        """Both are None where there is one set only."""
+        self._sets = sets
+        self._wires = wires
+
+    async def converse(
+        self,
+        partition: str,
+        stream_id: int,
+        metadata_index: int,
+        conversation: Callable[[RemoteSource], Awaitable[None]],
+    ) -> None:
+        wires, address = self._wires, address_of(self._sets, partition)
+        if wires is None or not address:
+            raise UnreachableError(f"nobody here knows who leads {partition}")
+
+        async def converse(connection: Connection) -> None:
+            async def ask(method: Method, request: Any) -> tuple[Any, memoryview]:
+                return await connection.request(method, request, timeout_s=_TIMEOUT_S)
+
+            wires.introduce(connection)
+            await conversation(LeaderSource(ask, partition, stream_id, metadata_index))
+
+        connection = await dial(
+            wires.network,
+            address,
+            cork=wires.cork,
+            keepalive_s=wires.keepalive_s,
+            silence_limit_s=wires.silence_limit_s,
+        )
+        await talk(connection, converse)
+
+
+class LeaderSource:
+    """`pipelines.sources.RemoteSource`."""
+
+    def __init__(self, ask: Ask, partition: str, stream_id: int, metadata_index: int) -> None:
+        self._next_offset = 0
+        self._ask = ask
+        self._partition = partition
+        self._stream_id = stream_id
+        self._index = metadata_index
+
+    @property
+    def next_offset(self) -> int:
+        return self._next_offset
+
+    async def start(self, pipeline_id: int) -> int:
+        """Where a pipeline starts there."""
+        request = pipelines_pb2.PipelineStartRequest(
+            pipeline_id=pipeline_id, metadata_index=self._index
+        )
+        answer, _ = await self._ask(_START, request)
+        return int(answer.offset)
+
+    async def read(self, offset: int, after: Ballot) -> list[StampedBatch] | Gap:
+        request = streams_pb2.FetchRequest(
+            stream_id=self._stream_id,
+            partition=self._partition,
+            metadata_index=self._index,
+            offset=offset,
+            max_bytes=READ_BYTES,
+            max_wait_ms=_WAIT_MS,
+            after=None if after == NO_BALLOT else ballot_to(after),
+        )
+        try:
+            answer, attachment = await self._ask(_FETCH, request)
+        except LogTruncatedError:
+            return await self._gap(offset, is_truncated=True)
+        except OffsetOutOfRangeError:
+            return await self._gap(offset, is_truncated=False)
+        self._next_offset = answer.next_offset
+        found, start = [], 0
+        for each in answer.batches:
+            end = start + each.length
+            found.append(
+                StampedBatch(
+                    each.base_offset,
+                    each.count,
+                    each.append_ms,
+                    *ballot_from(each.ballot),
+                    attachment[start:end],
+                )
+            )
+            start = end
+        return found
+
+    async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
+        request = streams_pb2.OffsetsRequest(
+            stream_id=self._stream_id, partition=self._partition, metadata_index=self._index
+        )
+        answer, _ = await self._ask(_OFFSETS, request)
+        (there,) = answer.partitions
+        self._next_offset = there.next_offset
+        if not is_truncated and offset < there.first_offset:
+            return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
+        ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT
+        return Gap(there.next_offset, ballot, is_truncated=True)

@@ -1,0 +1,248 @@
+"""Hands ready stages of one pipeline to runners, in micro-batches: what becomes ready while a
+runner works goes into its next one, so they grow with the load, and nobody waits on a timer.
+
+An instance's stages are those of the definition that it began with, so a runner may get a stage
+that is declared no more; each micro-batch is of one definition, and says what its stage is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
+from hadron.model.pipelines import StageSpec
+from hadron.model.ports import Clock, Database
+from hadron.model.schema import SchemaObject
+from hadron.model.transactions import Lock, TransactionId
+from hadron.partition.controller import Controller
+from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.pipelines.runners import RunnerSession, RunnerSink
+from hadron.state import definitions, pipeline_views
+from hadron.state.pipeline_views import ReadyStage
+
+_INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
+"""One message to a runner. Invocations name streams and partitions, so many of them with long names
+would not fit into a frame."""
+
+
+_GRACE_S: Final = 2.0
+"""Beyond a stage's timeout: what its runner says at the end of its time is on its way."""
+
+_NEVER: Final = float("inf")
+
+
+class _Ready(NamedTuple):
+    """What may run of a stage.
+
+    Attributes:
+        due_ms: when there is more; None without any that waits for its time.
+    """
+
+    version: int
+    stage: StageSpec
+    invocations: list[ReadyStage]
+    due_ms: int | None
+
+
+class Dispatcher:
+    """Of one pipeline. `run` must be running.
+
+    Attributes:
+        definitions: by version, as of the last look.
+    """
+
+    def __init__(self, item: SchemaObject, controller: Controller, clock: Clock) -> None:
+        self.definitions: Mapping[int, tuple[StageSpec, ...]] = {}
+        # Numbers of micro-batches are those of this leadership.
+        self.dispatch = Dispatch(controller.ballot.incarnation << 32)
+        self._item = item
+        self._controller = controller
+        self._clock = clock
+        self._sessions: dict[int, RunnerSession] = {}
+        self._moved = trio.Event()
+
+    def wake(self) -> None:
+        """Stages became ready, a runner came, or takes more."""
+        self._moved.set()
+
+    # --- runners --------------------------------------------------------------------------------
+
+    def join(
+        self,
+        sink: RunnerSink,
+        engine: str,
+        stages: Collection[str],
+        max_batch: int,
+        credit: int,
+        declared: Sequence[StageSpec],
+    ) -> RunnerSession:
+        """A runner came, for the `stages` of an engine, or for all of that engine when it names
+        none.
+
+        Args:
+            max_batch: invocations at a time; 0 for as many as there may be.
+            credit: how many messages it takes.
+            declared: the stages that there are now; there are those, too, that instances have which
+                began with others.
+
+        Raises `NotFoundError` for a stage that does not exist.
+        """
+        known = [*declared, *(each for some in self.definitions.values() for each in some)]
+        names = {stage.name for stage in known if stage.engine == engine}
+        unknown = set(stages) - names
+        if unknown:
+            raise NotFoundError(
+                f"pipeline {self._item.name!r} has no stage {', '.join(sorted(unknown))} with "
+                f"engine {engine!r}",
+                f"it has: {', '.join(sorted(names)) or 'none'}",
+            )
+        at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
+        runner = self.dispatch.join(engine, stages, at_most, credit, lambda: sink.writable)
+        sink.on_writable = self.wake
+        session = RunnerSession(runner, sink)
+        self._sessions[runner.number] = session
+        self.wake()
+        return session
+
+    def grant(self, session: RunnerSession, credit: int) -> None:
+        session.runner.credit += credit
+        self.wake()
+
+    def begin(self, session: RunnerSession, numbers: Iterable[int]) -> None:
+        """A runner works on these micro-batches."""
+        self.dispatch.begin(session.runner.number, numbers, trio.current_time())
+        self.wake()
+
+    def leave(self, session: RunnerSession) -> None:
+        if self._sessions.pop(session.runner.number, None) is not None:
+            self.dispatch.leave(session.runner.number)
+            self.wake()
+
+    def stop(self, reason: HadronError) -> None:
+        for session in list(self._sessions.values()):
+            session.sink.fail(reason)
+        self._sessions.clear()
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def take(self, transaction: TransactionId, lock: Lock) -> None:
+        """The transaction ends these attempts, and is not over."""
+        self.dispatch.take(lock.name, transaction, _ids(lock))
+
+    def untake(self, transaction: TransactionId, lock: Lock) -> None:
+        """It was rolled back, or has ended them."""
+        known = [each for some in self.definitions.values() for each in some]
+        leases = [_lease_s(stage) for stage in known if stage.name == lock.name]
+        now, lease_s = trio.current_time(), max(leases, default=0.0)
+        self.dispatch.untake(lock.name, transaction, _ids(lock), now, lease_s)
+        self.wake()
+
+    # --- handing out ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            moved = self._moved
+            self.dispatch.expire(trio.current_time())
+            due_at = await self._hand_out()
+            with trio.move_on_at(min(due_at, self.dispatch.next_deadline() or _NEVER)):
+                await moved.wait()
+            if moved.is_set():
+                self._moved = trio.Event()
+
+    async def _hand_out(self) -> float:
+        """Hand out what is ready, a micro-batch of each stage in turn; returns when something that
+        waits for its time becomes ready."""
+        while True:
+            now, now_ms = trio.current_time(), self._clock.now_ms()
+            look = partial(
+                _look, self._item.id, now_ms, self.dispatch.able(), self.dispatch.all_out()
+            )
+            self.definitions, found = await self._controller.query(look)
+            handed_out = False
+            for each in found:
+                handed_out |= self._hand_to_one(each)
+            if not handed_out:
+                due_ms = [each.due_ms for each in found if each.due_ms is not None]
+                return min((now + max(each - now_ms, 1) / 1_000 for each in due_ms), default=_NEVER)
+
+    def _hand_to_one(self, found: _Ready) -> bool:
+        """Whether a runner was given some."""
+        stage = found.stage
+        # What was read is a moment old.
+        ready = [
+            each
+            for each in found.invocations
+            if not self.dispatch.is_out(stage.name, each.instance_id)
+        ]
+        if not ready:
+            return False
+        runner = self.dispatch.runner_for(stage.name, stage.engine)
+        if runner is None:
+            return False
+        session = self._sessions[runner.number]
+        ready = ready[: runner.max_batch]
+        draft = session.sink.draft(stage, found.version, ready)
+        while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
+            ready = ready[: len(ready) // 2]
+            draft = session.sink.draft(stage, found.version, ready)
+        draft.send(
+            self.dispatch.assign(
+                runner, stage.name, [each.instance_id for each in ready], _lease_s(stage)
+            )
+        )
+        return True
+
+
+def _look(
+    pipeline_id: int,
+    now_ms: int,
+    runners: Sequence[Runner],
+    out: Mapping[str, Container[int]],
+    db: Database,
+) -> tuple[dict[int, tuple[StageSpec, ...]], list[_Ready]]:
+    """The definitions that there are, and what is ready of stages that some runner takes, but for
+    what is out."""
+    try:
+        known = definitions.all_stages(db, pipeline_id)
+        on_failure = definitions.on_failure(db, pipeline_id)
+    except NotFoundError:
+        # It is being deleted.
+        return {}, []
+    found = []
+    for version, stages in known.items():
+        for stage in stages:
+            limit = max(
+                (each.max_batch for each in runners if each.runs(stage.name, stage.engine)),
+                default=0,
+            )
+            if not limit:
+                continue
+            ready = pipeline_views.ready_stages(
+                db,
+                pipeline_id,
+                version,
+                stage,
+                now_ms=now_ms,
+                limit=limit,
+                except_ids=out.get(stage.name, ()),
+            )
+            if stage.name == on_failure[version]:
+                others = [each for each in stages if each is not stage]
+                ready = pipeline_views.with_failures(db, pipeline_id, ready, others)
+            due_ms = pipeline_views.next_ready_ms(db, pipeline_id, version, stage.name, now_ms)
+            found.append(_Ready(version, stage, ready, due_ms))
+    return known, found
+
+
+def _lease_s(stage: StageSpec) -> float:
+    return stage.timeout_ms / 1_000 + _GRACE_S
+
+
+def _ids(lock: Lock) -> Iterator[int]:
+    for first, last in lock.ranges:
+        yield from range(first, last + 1)

@@ -1,0 +1,190 @@
+"""One pipeline as the model has it: its definitions, its instances, and what was done of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec, StageSpec, graph_of, place_of
+
+LIVE: Final = 1
+WAITING: Final = 0
+READY: Final = 1
+DONE: Final = 2
+FAILED: Final = 3
+PUBLISHING: Final = 4
+CANCELLED: Final = 4
+"""Of an instance."""
+
+
+@dataclass(slots=True)
+class Instance:
+    version: int
+    status: int
+    stream_id: int
+    partition: str
+    offset: int
+    created_ms: int
+
+
+@dataclass(slots=True)
+class Run:
+    """A stage of an instance, once it may run."""
+
+    version: int
+    ready_ms: int
+    status: int = READY
+    attempts: int = 0
+    output: tuple[int | None, str | None, int | None] = (None, None, None)
+    reason: str | None = None
+
+
+class Cursor(NamedTuple):
+    stream_id: int
+    offset: int
+    ballot: Ballot = NO_BALLOT
+    truncations: int = 0
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """Attributes:
+    is_here: false once it was deleted, and its rows are being dropped.
+    stages: every one that was ever declared.
+    definitions: by version: with which graph instances began, as last declared.
+    input: the stream.
+    cursors: by partition: the stream, up to where all was looked at, the ballot before that, and
+        how often the partition had lost it.
+    runs: by (stage, instance id).
+    retried: by that, how many attempts there were before the last retry.
+    counted: by stage, what its runs were when the pipeline was deleted.
+    started: by request: the first id of what was started by hand, and how many.
+    letters: that are due: by instance, at which stage it was given up.
+    held: by version of a definition, how many instances might go on with it then.
+    """
+
+    input: int
+    is_here: bool = True
+    next_instance: int = 1
+    stages: set[str] = field(default_factory=set)
+    definitions: dict[int, str] = field(default_factory=dict)
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    instances: dict[int, Instance] = field(default_factory=dict)
+    runs: dict[tuple[str, int], Run] = field(default_factory=dict)
+    retried: dict[tuple[str, int], int] = field(default_factory=dict)
+    counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    started: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    letters: dict[int, str] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+
+    def has_done(self, stages: set[str], instance_id: int) -> bool:
+        return all(
+            (run := self.runs.get((stage, instance_id))) is not None and run.status == DONE
+            for stage in stages
+        )
+
+    def declare(self, spec: str) -> None:
+        """P6: what began keeps its graph."""
+        version = max(self.definitions, default=0)
+        known = self.definitions.get(version)
+        is_same = known is not None and graph_of(parsed(known)) == graph_of(parsed(spec))
+        self.definitions[version if is_same else version + 1] = spec
+
+    def make(
+        self, stream_id: int, partition: str, offsets: Sequence[int], now_ms: int
+    ) -> list[int]:
+        """An instance of each record; returns their ids."""
+        version = max(self.definitions)
+        made = list(range(self.next_instance, self.next_instance + len(offsets)))
+        for instance_id, offset in zip(made, offsets, strict=True):
+            self.instances[instance_id] = Instance(
+                version, LIVE, stream_id, partition, offset, now_ms
+            )
+        self.next_instance += len(made)
+        return made
+
+    def needed(self) -> dict[int, int]:
+        """By version, how many instances may go on with it; those that none needs are left out."""
+        used = Counter(
+            each.version for each in self.instances.values() if each.status in (LIVE, FAILED)
+        )
+        last = max(self.definitions, default=0)
+        return {each: used[each] for each in self.definitions if used[each] or each == last}
+
+    def stages_of(self, version: int, now: PipelineSpec) -> dict[str, StageSpec]:
+        """Each as it is declared now, where it is the same step of the graph."""
+        present = {stage.name: stage for stage in now.stages}
+        return {
+            stage.name: present[stage.name]
+            if stage.name in present and place_of(present[stage.name]) == place_of(stage)
+            else stage
+            for stage in parsed(self.definitions[version]).stages
+        }
+
+    def on_failure(self, version: int) -> str:
+        """The stage that runs for what is given up."""
+        return parsed(self.definitions[version]).on_failure
+
+    def ordinary(self, version: int, now: PipelineSpec) -> dict[str, StageSpec]:
+        """The others."""
+        stages = self.stages_of(version, now)
+        stages.pop(self.on_failure(version), None)
+        return stages
+
+    def give_up(self, now: PipelineSpec, stage: str, instance_id: int, now_ms: int) -> None:
+        """P11: it has failed, and what is declared for that runs."""
+        instance = self.instances[instance_id]
+        if instance.status == LIVE:
+            instance.status = FAILED
+            if now.dead_letters:
+                self.letters[instance_id] = stage
+        name = self.on_failure(instance.version)
+        following = self.stages_of(instance.version, now).get(name)
+        if following is not None and name != stage:
+            self.begin(following, instance_id, now_ms)
+
+    def step(self, now: PipelineSpec, instance_ids: list[int], now_ms: int) -> None:
+        """Whatever may run now is ready; whoever has nothing left is done."""
+        for instance_id in instance_ids:
+            instance = self.instances[instance_id]
+            stages = self.ordinary(instance.version, now)
+            for stage in stages.values():
+                self.let_run(stage, instance_id, now_ms)
+            if instance.status == LIVE and self.has_done(set(stages), instance_id):
+                instance.status = DONE
+
+    def let_run(self, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+        """It is ready, if all that it waits for is done, and it has not begun."""
+        if self.has_done(before(stage), instance_id):
+            self.begin(stage, instance_id, now_ms)
+
+    def begin(self, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+        """It is ready, unless it has begun."""
+        known = self.runs.get((stage.name, instance_id))
+        ready_ms = now_ms + stage.delay_ms
+        if known is None:
+            version = self.instances[instance_id].version
+            self.runs[stage.name, instance_id] = Run(version, ready_ms)
+        elif known.status == WAITING:
+            known.status, known.ready_ms = READY, ready_ms
+
+    def count(self, stage: str) -> tuple[int, int, int]:
+        found = [run.status for (name, _), run in self.runs.items() if name == stage]
+        ready = found.count(READY) + found.count(PUBLISHING)
+        return ready, found.count(DONE), found.count(FAILED)
+
+
+def before(stage: StageSpec) -> set[str]:
+    return {*stage.dependencies, *stage.after}
+
+
+@lru_cache(maxsize=256)
+def parsed(spec: str) -> PipelineSpec:
+    found = spec_from_json("Pipeline", spec)
+    assert isinstance(found, PipelineSpec)
+    return found

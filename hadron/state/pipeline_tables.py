@@ -1,0 +1,136 @@
+"""The tables of pipelines, which several modules of this room write: here are their shapes.
+
+Each is written by the module that is named with it, and read by all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.model.ports import Database
+from hadron.model.tables import PREFIX
+
+PIPELINE: Final = PREFIX + "pipeline"
+DEFINITION: Final = PREFIX + "definition"
+PIPELINE_INPUT: Final = PREFIX + "pipeline_input"
+PIPELINE_START: Final = PREFIX + "pipeline_start"
+INSTANCE: Final = PREFIX + "instance"
+STAGE_RUN: Final = PREFIX + "stage_run"
+STAGE_PUBLISHING: Final = PREFIX + "stage_publishing"
+STAGE_RETRY: Final = PREFIX + "stage_retry"
+STAGE_COUNT: Final = PREFIX + "stage_count"
+INSTANCE_LETTER: Final = PREFIX + "instance_letter"
+START_REQUEST: Final = PREFIX + "start_request"
+
+TABLES: Final = f"""
+CREATE TABLE IF NOT EXISTS {PIPELINE}(          -- of `instances`
+    pipeline_id INTEGER PRIMARY KEY,
+    stream_id INTEGER NOT NULL,         -- the input
+    version INTEGER NOT NULL,           -- of the definition that new instances begin with
+    next_instance INTEGER NOT NULL,
+    live INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS {DEFINITION}(        -- of `definitions`
+    pipeline_id INTEGER NOT NULL,
+    version INTEGER NOT NULL,           -- from 1: another one for another graph
+    spec TEXT NOT NULL,                 -- JSON, as last declared with that graph
+    instances INTEGER NOT NULL,         -- that may go on with it: live or failed
+    PRIMARY KEY (pipeline_id, version)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(    -- of `pipeline_inputs`
+    pipeline_id INTEGER NOT NULL,
+    partition TEXT NOT NULL,
+    stream_id INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,       -- everything below has been looked at
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- of the batch before it, or 0
+    truncations INTEGER NOT NULL,       -- how often the partition had lost what was looked at
+    PRIMARY KEY (pipeline_id, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {PIPELINE_START}(    -- of `pipeline_inputs`, beside the pipeline's home
+    pipeline_id INTEGER PRIMARY KEY,
+    home TEXT NOT NULL,                 -- the pipeline's replica set
+    stream_id INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL        -- where it starts in the partition here
+) STRICT;
+CREATE TABLE IF NOT EXISTS {INSTANCE}(          -- of `instances`
+    pipeline_id INTEGER NOT NULL,
+    instance_id INTEGER NOT NULL,
+    version INTEGER NOT NULL,           -- of its definition
+    status INTEGER NOT NULL,            -- 1 live, 2 done, 3 failed, 4 cancelled
+    stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
+    created_ms INTEGER NOT NULL,
+    PRIMARY KEY (pipeline_id, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {INSTANCE}_failed ON {INSTANCE}(pipeline_id, instance_id)
+    WHERE status = 3;
+CREATE TABLE IF NOT EXISTS {STAGE_RUN}(         -- of `stage_runs`
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    instance_id INTEGER NOT NULL,
+    version INTEGER NOT NULL,           -- of the instance's definition
+    status INTEGER NOT NULL,            -- 0 waits again, 1 ready, 2 done, 3 failed, 4 publishing;
+                                        -- while it waits at first: no row
+    ready_ms INTEGER NOT NULL,          -- not before
+    attempts INTEGER NOT NULL,          -- that are over, ever: numbers are not used again
+    out_stream_id INTEGER, out_partition TEXT, out_offset INTEGER,
+    reason TEXT,
+    PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {STAGE_RUN}_ready ON {STAGE_RUN}(
+    pipeline_id, version, stage, ready_ms, instance_id
+) WHERE status = 1;
+CREATE TABLE IF NOT EXISTS {STAGE_PUBLISHING}(  -- of `publishing`
+    lsn INTEGER NOT NULL,               -- of the transaction's Decide
+    position INTEGER NOT NULL,
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    stream_id INTEGER NOT NULL,
+    partition TEXT NOT NULL,            -- the participant's
+    ids TEXT NOT NULL,                  -- of the instances, JSON, in the order of their outputs
+    PRIMARY KEY (lsn, position)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {STAGE_RETRY}(       -- of `retries`
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    instance_id INTEGER NOT NULL,
+    attempts_before INTEGER NOT NULL,   -- attempts that count no more
+    PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {STAGE_COUNT}(       -- of `stage_runs`
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    ready INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
+    PRIMARY KEY (pipeline_id, stage)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {INSTANCE_LETTER}(   -- of `instance_letters`
+    pipeline_id INTEGER NOT NULL,
+    instance_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,                -- that was given up
+    PRIMARY KEY (pipeline_id, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {START_REQUEST}(     -- of `cancellations`
+    pipeline_id INTEGER NOT NULL,
+    request BLOB NOT NULL,              -- of whoever has started instances by hand: random
+    first_id INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (pipeline_id, request)
+) STRICT, WITHOUT ROWID;
+"""
+
+LIVE: Final = 1
+"""Of an instance."""
+WAITING: Final = 0
+READY: Final = 1
+"""Of a stage."""
+DONE: Final = 2
+FAILED: Final = 3
+CANCELLED: Final = 4
+"""Of an instance."""
+PUBLISHING: Final = 4
+"""Of a stage: its output is decided, and not yet in its partition, which another set has."""
+
+
+def is_here(db: Database, pipeline_id: int) -> bool:
+    """Whether a pipeline runs on this replica set, and was not deleted."""
+    row = db.execute(f"SELECT 1 FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,)).fetchone()
+    return row is not None
