@@ -72,6 +72,8 @@ class PipelineSpec(Spec, frozen=True, kw_only=True):
     it."""
     dead_letters: str = ""
     """The stream that gets a record of each instance which is given up: its partition there."""
+    keep_finished_ms: Duration = 7 * 86_400_000
+    """How long instances are kept that are done, failed or cancelled; counters stay."""
 
 
 Graph = dict[str, object]

@@ -21,6 +21,7 @@ from hadron.partition.observers import Order
 from hadron.pipelines.completions import Completions
 from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
+from hadron.pipelines.forgetting import Forgetting
 from hadron.pipelines.letters import Letters
 from hadron.pipelines.outputs import Outputs
 from hadron.pipelines.runners import Ended
@@ -73,6 +74,7 @@ class PipelineDriver:
         )
         self.dispatcher = Dispatcher(item, controller, clock)
         self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
+        self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
         self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)
         for transaction, lock in locks.of_owner(STAGES, item.id):
             self.dispatcher.take(transaction, lock)
@@ -86,7 +88,12 @@ class PipelineDriver:
     async def run(self) -> None:
         """Consume and dispatch until cancelled."""
         async with trio.open_nursery() as nursery:
-            for work in (self.consumer.run, self.dispatcher.run, self.letters.run):
+            for work in (
+                self.consumer.run,
+                self.dispatcher.run,
+                self.letters.run,
+                self._forgetting.run,
+            ):
                 nursery.start_soon(persevere, self.item.label, work, logging.ERROR)
 
     def wake(self) -> None:

@@ -121,9 +121,9 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
             stage_runs.count(db, pipeline_id, name, ready=-stopped)
             context.emit(StagesEnded(pipeline_id, name, tuple(ending)))
     db.execute(
-        f"UPDATE {INSTANCE} SET status = ? WHERE pipeline_id = ?"
+        f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
-        (CANCELLED, pipeline_id, json.dumps(ending)),
+        (CANCELLED, context.now_ms, pipeline_id, json.dumps(ending)),
     )
     were = Counter(statuses[each][0] for each in ending)
     db.execute(

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hadron.model.errors import NotFoundError
-from hadron.model.ports import Database
 from hadron.state import definitions, stage_runs
 from hadron.state.machine import Context
 from hadron.state.names import label_of
@@ -34,7 +33,7 @@ def make(
     following, version = row
     ids = range(following - count, following)
     db.executemany(
-        f"INSERT INTO {INSTANCE} VALUES(?, ?, ?, 1, ?, ?, ?, ?)",
+        f"INSERT INTO {INSTANCE} VALUES(?, ?, ?, 1, ?, ?, ?, ?, NULL)",
         [
             (pipeline_id, instance_id, version, stream_id, partition, offset, context.now_ms)
             for instance_id, offset in zip(ids, offsets, strict=True)
@@ -48,15 +47,16 @@ def make(
     return ids[0]
 
 
-def end(db: Database, pipeline_id: int, ids: Sequence[int], status: int) -> list[int]:
+def end(context: Context, pipeline_id: int, ids: Sequence[int], status: int) -> list[int]:
     """Live instances become done or failed; one that has ended before keeps how it ended. Returns
     which have ended now, sorted."""
     if not ids:
         return []
+    db = context.db
     rows: list[Any] = db.execute(
-        f"UPDATE {INSTANCE} SET status = ? WHERE pipeline_id = ? AND status = 1"
+        f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ? AND status = 1"
         " AND instance_id IN (SELECT value FROM json_each(?)) RETURNING version, instance_id",
-        (status, pipeline_id, json.dumps(list(ids))),
+        (status, context.now_ms, pipeline_id, json.dumps(list(ids))),
     ).fetchall()
     ended = Counter(version for version, _ in rows)
     column = "done" if status == DONE else "failed"

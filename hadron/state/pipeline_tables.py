@@ -60,8 +60,11 @@ CREATE TABLE IF NOT EXISTS {INSTANCE}(          -- of `instances`
     status INTEGER NOT NULL,            -- 1 live, 2 done, 3 failed, 4 cancelled
     stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
     created_ms INTEGER NOT NULL,
+    ended_ms INTEGER,                   -- NULL while it is live
     PRIMARY KEY (pipeline_id, instance_id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {INSTANCE}_ended ON {INSTANCE}(pipeline_id, ended_ms, instance_id)
+    WHERE ended_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {INSTANCE}_failed ON {INSTANCE}(pipeline_id, instance_id)
     WHERE status = 3;
 CREATE TABLE IF NOT EXISTS {STAGE_RUN}(         -- of `stage_runs`

@@ -10,6 +10,7 @@ from hadron.model.schema import SchemaObject
 from hadron.state import (
     cancellations,
     definitions,
+    finished,
     instance_letters,
     pipeline_inputs,
     publishing,
@@ -20,6 +21,7 @@ from hadron.state import (
     stage_runs,
 )
 from hadron.state.cancellations import CancelInstances, StartInstances
+from hadron.state.finished import DropInstances
 from hadron.state.instance_letters import SendLetters
 from hadron.state.machine import Context, Feature
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
@@ -107,6 +109,7 @@ FEATURE: Final = Feature(
         StartInstances: cancellations.apply_start_instances,
         CancelInstances: cancellations.apply_cancel_instances,
         SendLetters: instance_letters.apply_send_letters,
+        DropInstances: finished.apply_drop_instances,
         RetryInstances: retries.apply_retry_instances,
     },
     declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},

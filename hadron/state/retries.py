@@ -89,7 +89,7 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
             )
     definitions.hold(db, pipeline_id, {version: len(failed)})
     db.execute(
-        f"UPDATE {INSTANCE} SET status = 1, version = ? WHERE pipeline_id = ?"
+        f"UPDATE {INSTANCE} SET status = 1, ended_ms = NULL, version = ? WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
         (version, pipeline_id, ids),
     )

@@ -193,7 +193,7 @@ def _advance_some(
     left = [instance_id for instance_id in ids if instance_id not in going_on]
     names = sorted(stage.name for stage in stages)
     done = left if names == [ended] else _with_all_done(context.db, pipeline_id, names, left)
-    instances.end(context.db, pipeline_id, done, DONE)
+    instances.end(context, pipeline_id, done, DONE)
 
 
 def catch_up(
@@ -211,7 +211,7 @@ def catch_up(
         make_ready(context, pipeline_id, version, stage, ready)
     names = sorted(stage.name for stage in stages)
     done = _with_all_done(context.db, pipeline_id, names, ids)
-    instances.end(context.db, pipeline_id, done, DONE)
+    instances.end(context, pipeline_id, done, DONE)
 
 
 def _with_all_done(
@@ -321,7 +321,7 @@ def give_up(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) 
         return
     db = context.db
     count(db, pipeline_id, stage, ready=-len(ids), failed=len(ids))
-    ended = instances.end(db, pipeline_id, ids, FAILED)
+    ended = instances.end(context, pipeline_id, ids, FAILED)
     instance_letters.note(context, pipeline_id, stage, ended)
     declared = definitions.all_stages(db, pipeline_id)
     on_failure = definitions.on_failure(db, pipeline_id)

@@ -9,6 +9,7 @@ from hadron.model.documents.kind import Kind
 from hadron.model.documents.names import check_named, check_replica_set
 from hadron.model.documents.problem import Notes
 from hadron.model.documents.stages import check_stages
+from hadron.model.documents.waits import check_wait
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_valid_name
 from hadron.model.pipelines import PipelineSpec
@@ -65,6 +66,7 @@ def _check(notes: Notes, spec: PipelineSpec) -> None:
         notes.note(("start",), f"{shorten(spec.start)} is not a start{meant}", START_FORM)
     if not 1 <= spec.max_parallel <= MAX_PARALLEL:
         notes.note(("max_parallel",), f"{spec.max_parallel}", f"1 to {MAX_PARALLEL}")
+    check_wait(notes, ("keep_finished",), spec.keep_finished_ms, 0)
     if spec.dead_letters:
         check_named(
             notes, ("dead_letters",), spec.dead_letters, is_valid_name, "the name of a stream"

@@ -337,6 +337,20 @@ class TestFailures:
         await wait_all_tasks_blocked(0.01)
         assert len(await stack.read(3)) == 1
 
+    async def test_what_has_ended_long_ago_is_dropped(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        driver = await declare(stack, ENRICH, keep_finished_ms=60_000)
+        await stack.append(IN, b"a", b"b")
+        await consumed(stack, 2)
+        await complete(driver, "enrich", [1])
+        mock_clock.jump(50)
+        await wait_all_tasks_blocked(0.01)
+        assert await instances(stack) == [(0, 2), (1, 1)]
+        mock_clock.jump(20)
+        while await instances(stack) != [(1, 1)]:
+            await trio.lowlevel.checkpoint()
+
 
 class TestOtherSets:
     async def test_a_partition_that_has_lost_what_was_read_goes_on_at_its_end(

@@ -25,6 +25,7 @@ from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
+from hadron.state.finished import DropInstances
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup
@@ -92,6 +93,7 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         FailStages,
         PublishStages,
         SendLetters,
+        DropInstances,
         RetryInstances,
     ),
     SCHEMA: (
@@ -235,6 +237,7 @@ class Model:
             RetryInstances: self.pipelines.retry,
             PublishStages: _refuse,
             SendLetters: self.pipelines.send_letters,
+            DropInstances: self.pipelines.drop,
             StartInstances: self.pipelines.start,
             CancelInstances: self.pipelines.cancel,
             LeaderStarted: self._started,

@@ -30,6 +30,11 @@ class Instance:
     partition: str
     offset: int
     created_ms: int
+    ended_ms: int | None = None
+
+    def end(self, status: int, now_ms: int) -> None:
+        """It is live, or was."""
+        self.status, self.ended_ms = status, now_ms
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ class Pipeline:
     retried: by that, how many attempts there were before the last retry.
     counted: by stage, what its runs were when the pipeline was deleted.
     started: by request: the first id of what was started by hand, and how many.
+    gone: how many have been dropped, by status; and of their stages, by (stage, status).
     letters: that are due: by instance, at which stage it was given up.
     held: by version of a definition, how many instances might go on with it then.
     """
@@ -79,6 +85,7 @@ class Pipeline:
     retried: dict[tuple[str, int], int] = field(default_factory=dict)
     counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     started: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    gone: Counter[object] = field(default_factory=Counter)
     letters: dict[int, str] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
 
@@ -140,7 +147,7 @@ class Pipeline:
         """P11: it has failed, and what is declared for that runs."""
         instance = self.instances[instance_id]
         if instance.status == LIVE:
-            instance.status = FAILED
+            instance.end(FAILED, now_ms)
             if now.dead_letters:
                 self.letters[instance_id] = stage
         name = self.on_failure(instance.version)
@@ -156,7 +163,7 @@ class Pipeline:
             for stage in stages.values():
                 self.let_run(stage, instance_id, now_ms)
             if instance.status == LIVE and self.has_done(set(stages), instance_id):
-                instance.status = DONE
+                instance.end(DONE, now_ms)
 
     def let_run(self, stage: StageSpec, instance_id: int, now_ms: int) -> None:
         """It is ready, if all that it waits for is done, and it has not begun."""
@@ -176,7 +183,8 @@ class Pipeline:
     def count(self, stage: str) -> tuple[int, int, int]:
         found = [run.status for (name, _), run in self.runs.items() if name == stage]
         ready = found.count(READY) + found.count(PUBLISHING)
-        return ready, found.count(DONE), found.count(FAILED)
+        done, failed = (self.gone[stage, each] for each in (DONE, FAILED))
+        return ready, found.count(DONE) + done, found.count(FAILED) + failed
 
 
 def before(stage: StageSpec) -> set[str]:

@@ -46,7 +46,7 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
     if pipeline.is_here:
         ended = [made.status for made in pipeline.instances.values()]
         version, following = max(pipeline.definitions), pipeline.next_instance
-        ended_as = [ended.count(at) for at in (LIVE, DONE, FAILED, CANCELLED)]
+        ended_as = [ended.count(at) + pipeline.gone[at] for at in (LIVE, DONE, FAILED, CANCELLED)]
         found["pipeline"].append((each, pipeline.input, version, following, *ended_as))
     found["definition"] += [
         (each, version, pipeline.definitions[version], count)
@@ -61,7 +61,17 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
         for name, (stream_id, offset, ballot, truncations) in pipeline.cursors.items()
     ]
     found["instance"] += [
-        (each, number, i.version, i.status, i.stream_id, i.partition, i.offset, i.created_ms)
+        (
+            each,
+            number,
+            i.version,
+            i.status,
+            i.stream_id,
+            i.partition,
+            i.offset,
+            i.created_ms,
+            i.ended_ms,
+        )
         for number, i in pipeline.instances.items()
     ]
     for (stage, number), run in pipeline.runs.items():

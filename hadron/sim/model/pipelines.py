@@ -29,6 +29,7 @@ from hadron.sim.model.pipeline import (
 from hadron.sim.model.pipeline_rows import rows_of
 from hadron.sim.model.streams import Streams, appended
 from hadron.state.cancellations import CancelInstances, StartInstances
+from hadron.state.finished import SLICE_INSTANCES, DropInstances
 from hadron.state.instance_letters import SendLetters
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.publishing import PublishStages
@@ -177,7 +178,7 @@ class Pipelines:
         pipeline.started[command.request] = first_id, len(made)
         return {"first_id": first_id, "count": len(made)}
 
-    def cancel(self, _entry: Entry, command: CancelInstances) -> dict[str, int]:
+    def cancel(self, entry: Entry, command: CancelInstances) -> dict[str, int]:
         """P10: nothing of them runs any more."""
         pipeline = self.by_id.get(command.pipeline_id)
         if pipeline is None or not pipeline.is_here:
@@ -193,7 +194,7 @@ class Pipelines:
             if instance_id in ending and run.status == READY:
                 run.status, run.attempts = WAITING, run.attempts + 1
         for instance_id in ending:
-            pipeline.instances[instance_id].status = CANCELLED
+            pipeline.instances[instance_id].end(CANCELLED, entry.now_ms)
         return {"cancelled": len(ending), "others": len(ids) - len(ending)}
 
     def open_input(self, _entry: Entry, command: OpenInput) -> None:
@@ -323,7 +324,7 @@ class Pipelines:
                 if stage in before(following):
                     pipeline.let_run(following, instance_id, now_ms)
             if instance.status == LIVE and pipeline.has_done(set(stages), instance_id):
-                instance.status = DONE
+                instance.end(DONE, now_ms)
 
     def fail(self, entry: Entry, command: FailStages) -> dict[str, Any]:
         stale = set(self.stale(command))
@@ -349,6 +350,29 @@ class Pipelines:
                 run.status = FAILED
                 pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
         return {"appended": None, "stale": sorted(stale)}
+
+    def drop(self, _entry: Entry, command: DropInstances) -> dict[str, Any]:
+        """P12: what has ended, the oldest first, and what they have; counters stay."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        due: list[tuple[int, int]] = []
+        if pipeline is not None and pipeline.is_here:
+            due = sorted(
+                (made.ended_ms, number)
+                for number, made in pipeline.instances.items()
+                if made.ended_ms is not None
+                and made.ended_ms < command.before_ms
+                and number not in pipeline.letters
+            )
+        if pipeline is None or not due:
+            raise Known({"rows": 0, "bytes": 0, "is_done": True})
+        going = {number for _, number in due[:SLICE_INSTANCES]}
+        for key in [key for key in pipeline.runs if key[1] in going]:
+            run = pipeline.runs.pop(key)
+            pipeline.gone[key[0], run.status] += 1
+            pipeline.retried.pop(key, None)
+        for number in going:
+            pipeline.gone[pipeline.instances.pop(number).status] += 1
+        return {"rows": len(going), "bytes": 0, "is_done": len(due) <= SLICE_INSTANCES}
 
     def send_letters(self, entry: Entry, command: SendLetters) -> dict[str, Any]:
         """P11: all of them, once."""
@@ -409,7 +433,7 @@ class Pipelines:
             run.version = version
         for instance_id in failed:
             made = pipeline.instances[instance_id]
-            made.status, made.version = LIVE, version
+            made.status, made.version, made.ended_ms = LIVE, version, None
         pipeline.step(spec, failed, entry.now_ms)
         return {"retried": len(failed), "again": len(others)}
 

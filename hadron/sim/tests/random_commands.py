@@ -21,6 +21,7 @@ from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
+from hadron.state.finished import DropInstances
 from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
@@ -498,7 +499,7 @@ class Commands:
             " WHERE pipeline_id = ? ORDER BY partition",
             pipeline_id,
         )
-        if rng.random() < 0.05:
+        if rng.random() < 0.08:
             return OpenInput(pipeline_id, "eu/p0", self._stream(), rng.randint(0, 3))
         if cursor and rng.random() < 0.25:
             begins, stream_id, partition = rng.choice(cursor)
@@ -507,7 +508,7 @@ class Commands:
             offsets = tuple(at for at in range(begins, end) if rng.random() < 0.4)
             ballot = Ballot(1, rng.randint(1, 9)) if is_away else NO_BALLOT
             begins += rng.random() < 0.1
-            if is_away and rng.random() < 0.3:
+            if is_away and rng.random() < 0.5:
                 is_lost = rng.random() < 0.5
                 return MoveInput(pipeline_id, partition, begins, end, is_lost, ballot)
             return TriggerInstances(pipeline_id, partition, begins, end, offsets, ballot)
@@ -519,6 +520,8 @@ class Commands:
             )
             again = tuple(each for (each,) in failed) or (1,)
             return RetryInstances(pipeline_id, again, rng.random() < 0.3)
+        if rng.random() < 0.05:
+            return DropInstances(pipeline_id, self._tables.now_ms - rng.choice((0, 1_000_000)))
         if rng.random() < 0.15:
             due = self._tables.rows(
                 "SELECT instance_id FROM hadron_instance_letter WHERE pipeline_id = ? LIMIT 2",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hadron.model.pipelines import PipelineSpec, Retry
-from hadron.state import instance_letters
+from hadron.state import finished, instance_letters
 from hadron.state import pipeline_views as views
+from hadron.state.cancellations import CancelInstances
+from hadron.state.finished import DropInstances
 from hadron.state.instance_letters import SendLetters, Sent
 from hadron.state.pipeline_tables import DONE, FAILED, LIVE
+from hadron.state.slices import Dropped
 from hadron.state.streams import bounds
 from hadron.state.tests.piping import OUT, PIPELINE, Pipe, stage
 from hadron.state.tests.support import SET, dump
@@ -116,3 +121,54 @@ class TestLetters:
         pipe.trigger(3)
         pipe.fail("a", 1)
         assert self.due(pipe) == []
+
+
+class TestFinished:
+    """What has ended goes after a while."""
+
+    def drop(self, pipe: Pipe, before_ms: int) -> Dropped:
+        result = pipe.submit(DropInstances(PIPELINE, before_ms))
+        assert isinstance(result, Dropped)
+        return result
+
+    def test_what_ended_goes_after_a_while_and_stays_counted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a"), stage("x"))
+        pipe.trigger(*range(6))
+        for name in "abx":
+            pipe.complete(name, 1, 2)
+        pipe.fail("a", 3)
+        pipe.submit(CancelInstances(PIPELINE, (4,)))
+        pipe.now_ms += 1_000
+        for name in "abx":
+            pipe.complete(name, 5)
+        counts = pipe.counts()
+        monkeypatch.setattr(finished, "SLICE_INSTANCES", 3)
+        assert finished.oldest_end_ms(pipe.db, PIPELINE) is not None
+        assert self.drop(pipe, pipe.now_ms - 500) == Dropped(3)
+        assert self.drop(pipe, pipe.now_ms - 500) == Dropped(1, is_done=True)
+        assert (self.drop(pipe, pipe.now_ms - 500), pipe.again) == (Dropped(0, is_done=True), True)
+        assert pipe.rows("SELECT instance_id FROM hadron_instance") == [(5,), (6,)]
+        assert pipe.rows("SELECT DISTINCT instance_id FROM hadron_stage_run ORDER BY 1") == [
+            (5,),
+            (6,),
+        ]
+        left = pipe.counts()
+        assert (left.live, left.done, left.failed, left.cancelled) == (1, 3, 1, 1)
+        assert {name: done for name, (_, done, _) in left.stages.items()} == {
+            name: done for name, (_, done, _) in counts.stages.items()
+        }
+        assert left.stages["x"][0] == 1, "what was ready of the failed one is not there any more"
+        assert pipe.versions() == {1: 1}
+        assert dump(pipe.replica()) == dump(pipe.db)
+
+    def test_no_letter_is_lost(self) -> None:
+        pipe = TestLetters().pipe()
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        pipe.now_ms += 1_000
+        assert self.drop(pipe, pipe.now_ms) == Dropped(0, is_done=True)
+        assert finished.oldest_end_ms(pipe.db, PIPELINE) is None
+        pipe.submit(SendLetters(PIPELINE, (1,), OUT, 90))
+        assert self.drop(pipe, pipe.now_ms) == Dropped(1, is_done=True)
