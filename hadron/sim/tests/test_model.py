@@ -28,7 +28,7 @@ from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
 _COMMANDS = 400
-_SEEDS = 100
+_SEEDS = 60
 """For a planted bug; most are found by the first ones."""
 
 PLANTED: dict[str, tuple[str, Edit]] = {
