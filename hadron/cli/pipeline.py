@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hadron.cli.backfill import command as backfill
 from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
@@ -356,3 +357,6 @@ def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
         print_rich(pipelines.picture(row))
     if not rows:
         click.echo("there is no pipeline here; `hadron apply` declares one", err=True)
+
+
+command.add_command(backfill)

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from hadron.model.backoff import Backoff
-from hadron.model.batch import StampedBatch, matching_indexes, read_head
+from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     FencedError,
     HadronError,
@@ -25,10 +25,11 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.ids import NO_BALLOT, Ballot
-from hadron.model.pipelines import PipelineSpec, matches_type
+from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database, Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
+from hadron.pipelines.matching import matched, untyped
 from hadron.pipelines.sources import Gap, LocalSource, Others, RemoteSource, Source
 from hadron.serving.catalog import Catalog
 from hadron.serving.perseverance import persevere
@@ -75,8 +76,8 @@ class Consumer:
         self._home = replica_set
         self._others = others
         self._random = random
-        self._turn = trio.Lock()
-        """Of the partitions, when they make instances: fair, so each gets its share of the room."""
+        self.turn = trio.Lock()
+        """Of all that make instances: it is fair, so each gets its share of the room."""
         self._room_moved = trio.Event()
         self._declared = trio.Event()
 
@@ -131,7 +132,7 @@ class Consumer:
             cursor = await self._cursor(partition)
             while cursor is None:
                 offset = await source.start(self._item.id)
-                stream_id, _ = self._stream()
+                stream_id, _ = self.stream()
                 await self._controller.execute(
                     OpenInput(self._item.id, partition, stream_id, offset)
                 )
@@ -145,7 +146,7 @@ class Consumer:
             try:
                 if self._others is None:
                     raise PeerError(f"nobody here knows who leads {partition}")
-                await self._others.converse(partition, *self._stream(), conversation)
+                await self._others.converse(partition, *self.stream(), conversation)
             except (FencedError, ShuttingDownError):
                 raise
             except (HadronError, OSError) as error:
@@ -153,7 +154,7 @@ class Consumer:
                 _log.debug("%s cannot read %s: %s", self._item.label, partition, error)
             await trio.sleep(backoff.next_s())
 
-    def _stream(self) -> tuple[int, int]:
+    def stream(self) -> tuple[int, int]:
         """The input's id, and what a leader must know of the schema to be asked."""
         item, _ = self._catalog.stream(self._item.namespace, self._spec().input)
         pipeline = self._catalog.by_id(self._item.id)
@@ -205,9 +206,9 @@ class Consumer:
     ) -> tuple[int, Ballot] | None:
         """Make instances of some of these, from `offset` on; returns the cursor, or None where it
         had moved."""
-        async with self._turn:
-            room = await self._wait_for_room()
-            offsets, to_offset = self._match(batches, offset, room)
+        async with self.turn:
+            room = await self.wait_for_room()
+            offsets, to_offset = matched(self._spec().triggers, batches, offset, room)
             ballot = NO_BALLOT
             if partition != self._home:
                 (last,) = (b for b in batches if b.base_offset < to_offset <= b.next_offset)
@@ -222,7 +223,8 @@ class Consumer:
         self._count_untyped(batches, offset, to_offset)
         return to_offset, ballot
 
-    async def _wait_for_room(self) -> int:
+    async def wait_for_room(self) -> int:
+        """How many instances may be made; for who has the turn."""
         while True:
             self._room_moved = trio.Event()
             counts = await self._controller.query(
@@ -233,35 +235,12 @@ class Consumer:
                 return room
             await self._room_moved.wait()
 
-    def _match(
-        self, batches: Sequence[StampedBatch], offset: int, room: int
-    ) -> tuple[list[int], int]:
-        """Offsets of matching records, `room` at most, and how far was looked."""
-        triggers = self._spec().triggers
-        offsets: list[int] = []
-        for batch in batches:
-            head = read_head(batch.data)
-            for index in matching_indexes(head, lambda name: matches_type(triggers, name)):
-                at = batch.base_offset + index
-                if at < offset:
-                    continue
-                if len(offsets) == room:
-                    return offsets, at
-                offsets.append(at)
-        return offsets, batches[-1].next_offset
-
     def _count_untyped(self, batches: Sequence[StampedBatch], offset: int, to_offset: int) -> None:
         """Those from `offset` on, before `to_offset`, that were passed over for want of a type."""
-        if matches_type(self._spec().triggers, ""):
-            return
-        untyped = sum(
-            offset <= batch.base_offset + index < to_offset
-            for batch in batches
-            for index in matching_indexes(read_head(batch.data), lambda name: not name)
-        )
-        if untyped and not self.untyped:
+        count = untyped(self._spec().triggers, batches, offset, to_offset)
+        if count and not self.untyped:
             _log.warning(
                 "pipeline %s: records without a type pass by its triggers, which match types",
                 self._item.label,
             )
-        self.untyped += untyped
+        self.untyped += count

@@ -18,6 +18,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
+from hadron.pipelines.backfilling import Backfilling
 from hadron.pipelines.completions import Completions
 from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
@@ -32,6 +33,7 @@ from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import definitions, pipeline_views
+from hadron.state.backfills import Backfill, ControlBackfill, StartBackfill
 from hadron.state.cancellations import CancelInstances, Cancelled, Started, StartInstances
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_tables import FAILED
@@ -72,6 +74,16 @@ class PipelineDriver:
         self.consumer = Consumer(
             item, lambda: self.spec, controller, catalog, visible, replica_set, others, random
         )
+        self.backfilling = Backfilling(
+            item.id,
+            lambda: self.spec,
+            self.consumer.stream,
+            controller,
+            visible,
+            others,
+            self.consumer.turn,
+            self.consumer.wait_for_room,
+        )
         self.dispatcher = Dispatcher(item, controller, clock)
         self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
         self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
@@ -92,6 +104,7 @@ class PipelineDriver:
                 self.consumer.run,
                 self.dispatcher.run,
                 self.letters.run,
+                self.backfilling.run,
                 self._forgetting.run,
             ):
                 nursery.start_soon(persevere, self.item.label, work, logging.ERROR)
@@ -101,6 +114,7 @@ class PipelineDriver:
         self.consumer.wake()
         self.dispatcher.wake()
         self.letters.wake()
+        self.backfilling.wake()
 
     # --- completions ----------------------------------------------------------------------------
 
@@ -218,6 +232,18 @@ class PipelineDriver:
         command = RetryInstances(self.item.id, ids, from_start)
         result: Retried = await self._controller.execute(command)
         return result, max(ids), more
+
+    async def backfill(self, command: StartBackfill) -> Backfill:
+        """Begin to make instances of old records. Raises what `StartBackfill` does."""
+        if len(command.request) != REQUEST_BYTES:
+            raise RequestError(f"a request has {REQUEST_BYTES} random bytes")
+        found: Backfill = await self._controller.execute(command)
+        return found
+
+    async def control_backfill(self, number: int, status: int) -> int:
+        """Let it run, pause or end; returns what it does then. Raises `NotFoundError`."""
+        done: int = await self._controller.execute(ControlBackfill(self.item.id, number, status))
+        return done
 
     async def _slice(
         self, ids: tuple[int, ...], chosen: Chosen, after_id: int

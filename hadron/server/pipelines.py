@@ -16,11 +16,13 @@ from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
+from hadron.server.backfills import shown
 from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state import definitions, pipeline_inputs
 from hadron.state import pipeline_views as views
+from hadron.state.backfills import Backfill, backfills
 from hadron.state.pipeline_tables import FAILED, LIVE
 from hadron.state.skips import skips
 from hadron.wire.calls import Call
@@ -30,6 +32,8 @@ _INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
 _STAGE_STATUS: Final = {0: "waiting", 1: "ready", 2: "done", 3: "failed", 4: "publishing"}
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
+_MAX_SHOWN: Final = 100
+"""Backfills of a pipeline, the latest."""
 _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
@@ -325,6 +329,7 @@ async def _answer_progress(
                     views.cursors(db, item.id),
                     skips(db).get(("pipeline", item.id), 0),
                     definitions.all_stages(db, item.id),
+                    backfills(db, item.id),
                 )
                 for item in items
             ]
@@ -376,6 +381,7 @@ def _describe(
     cursors: list[views.InputCursor],
     skipped: int,
     declared: definitions.Stages,
+    filling: list[Backfill],
 ) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
     try:
         driver: PipelineDriver | None = leading.part(Pipelines).driver(item.id)
@@ -416,6 +422,7 @@ def _describe(
         input_next_offset=sum(each.next_offset for each in inputs),
         inputs=inputs,
         skipped=skipped,
+        backfills=map(shown, filling[-_MAX_SHOWN:]),
         stages=stages,
         untyped=driver.consumer.untyped if driver else 0,
     )

@@ -18,7 +18,7 @@ from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.units import parse_time_ms
-from hadron.state import instances, skips, streams
+from hadron.state import backfills, instances, skips, streams
 from hadron.state.events import PartitionOpened
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
@@ -141,7 +141,7 @@ def _start(db: Database, stream_id: int, start: str) -> int:
 def _open(db: Database, pipeline_id: int, partition: str, stream_id: int, offset: int) -> bool:
     """Whether it was not open."""
     db.execute(
-        f"INSERT INTO {PIPELINE_INPUT} VALUES(?, ?, ?, ?, 0, 0, 0) ON CONFLICT DO NOTHING",
+        f"INSERT INTO {PIPELINE_INPUT} VALUES(?1, ?2, ?3, ?4, ?4, 0, 0, 0) ON CONFLICT DO NOTHING",
         (pipeline_id, partition, stream_id, offset),
     )
     return db.changes() > 0
@@ -200,10 +200,11 @@ def apply_move_input(context: Context, command: MoveInput) -> Triggered:
     skipped = command.to_offset - command.from_offset
     if command.is_truncated:
         context.db.execute(
-            f"UPDATE {PIPELINE_INPUT} SET truncations = truncations + 1 WHERE pipeline_id = ?"
-            " AND partition = ?",
+            f"UPDATE {PIPELINE_INPUT} SET truncations = truncations + 1,"
+            " first_offset = next_offset WHERE pipeline_id = ? AND partition = ?",
             (command.pipeline_id, command.partition),
         )
+        backfills.forget_partition(context.db, command.pipeline_id, command.partition)
     elif skipped > 0 and is_here(context.db, command.pipeline_id):
         skips.note(context, "pipeline", command.pipeline_id, skipped)
     context.emit(InstancesChanged(command.pipeline_id))

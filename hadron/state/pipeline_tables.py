@@ -20,6 +20,8 @@ STAGE_PUBLISHING: Final = PREFIX + "stage_publishing"
 STAGE_RETRY: Final = PREFIX + "stage_retry"
 STAGE_COUNT: Final = PREFIX + "stage_count"
 INSTANCE_LETTER: Final = PREFIX + "instance_letter"
+LOOKED_AT: Final = PREFIX + "looked_at"
+BACKFILL: Final = PREFIX + "backfill"
 START_REQUEST: Final = PREFIX + "start_request"
 
 TABLES: Final = f"""
@@ -42,7 +44,8 @@ CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(    -- of `pipeline_inputs`
     pipeline_id INTEGER NOT NULL,
     partition TEXT NOT NULL,
     stream_id INTEGER NOT NULL,
-    next_offset INTEGER NOT NULL,       -- everything below has been looked at
+    first_offset INTEGER NOT NULL,      -- where the triggers have begun
+    next_offset INTEGER NOT NULL,       -- everything between has been looked at
     epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- of the batch before it, or 0
     truncations INTEGER NOT NULL,       -- how often the partition had lost what was looked at
     PRIMARY KEY (pipeline_id, partition)
@@ -111,6 +114,27 @@ CREATE TABLE IF NOT EXISTS {INSTANCE_LETTER}(   -- of `instance_letters`
     instance_id INTEGER NOT NULL,
     stage TEXT NOT NULL,                -- that was given up
     PRIMARY KEY (pipeline_id, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {LOOKED_AT}(         -- of `backfills`: by them
+    pipeline_id INTEGER NOT NULL,
+    partition TEXT NOT NULL,
+    first INTEGER NOT NULL,             -- offsets, both ends inclusive; ranges neither overlap
+    last INTEGER NOT NULL,              -- nor touch
+    PRIMARY KEY (pipeline_id, partition, first)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {BACKFILL}(          -- of `backfills`
+    pipeline_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    partition TEXT NOT NULL,
+    from_offset INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,       -- so far it is
+    to_offset INTEGER NOT NULL,
+    per_s INTEGER NOT NULL,             -- instances, at most; 0: as many as there is room for
+    again INTEGER NOT NULL,             -- 1: also of what was looked at
+    status INTEGER NOT NULL,            -- 1 runs, 2 is paused, 3 done, 4 cancelled
+    created INTEGER NOT NULL,           -- instances
+    request BLOB NOT NULL,              -- of whoever has started it: random
+    PRIMARY KEY (pipeline_id, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS {START_REQUEST}(     -- of `cancellations`
     pipeline_id INTEGER NOT NULL,

@@ -8,6 +8,7 @@ from typing import Final
 
 from hadron.model.schema import SchemaObject
 from hadron.state import (
+    backfills,
     cancellations,
     definitions,
     finished,
@@ -20,15 +21,18 @@ from hadron.state import (
     slices,
     stage_runs,
 )
+from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.finished import DropInstances
 from hadron.state.instance_letters import SendLetters
 from hadron.state.machine import Context, Feature
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.pipeline_tables import (
+    BACKFILL,
     DEFINITION,
     INSTANCE,
     INSTANCE_LETTER,
+    LOOKED_AT,
     PIPELINE,
     PIPELINE_INPUT,
     STAGE_COUNT,
@@ -52,6 +56,8 @@ _LEFT: Final = tuple(
         (STAGE_COUNT, "stage"),
         (START_REQUEST, "request"),
         (INSTANCE_LETTER, "instance_id"),
+        (LOOKED_AT, "partition, first"),
+        (BACKFILL, "number"),
         (PIPELINE_INPUT, "partition"),
         (DEFINITION, "version"),
     )
@@ -110,6 +116,9 @@ FEATURE: Final = Feature(
         CancelInstances: cancellations.apply_cancel_instances,
         SendLetters: instance_letters.apply_send_letters,
         DropInstances: finished.apply_drop_instances,
+        StartBackfill: backfills.apply_start_backfill,
+        StepBackfill: backfills.apply_step_backfill,
+        ControlBackfill: backfills.apply_control_backfill,
         RetryInstances: retries.apply_retry_instances,
     },
     declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},

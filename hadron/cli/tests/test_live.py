@@ -479,8 +479,19 @@ def test_failed_instances_are_retried() -> None:
     assert as_json(*live, "--stage", "only") == {"pipeline": "again", "cancelled": 4}
     (row,) = as_json("pipeline", "show", "again")
     assert (row["live"], row["cancelled"]) == (0, 5)
+    fill = ("pipeline", "backfill", "again")
+    assert as_json(*fill) == []
+    (filling,) = as_json(*fill, "--from", "earliest", "--to", "2", "--again")
+    assert (filling["from_offset"], filling["to_offset"], filling["again"]) == (0, 2, True)
+    assert wait_until(lambda: as_json(*fill)[0]["status"] == "done", 20)
+    assert as_json(*fill)[0]["created"] == 2
+    assert "1: done" in run(*fill, "--pause", "1").stderr
+    assert run(*fill, "--pause", "1", "--cancel", "1").returncode == 2
+    assert run(*fill, "--per-second", "7").returncode == 2
+    assert "nothing to do" in run(*fill, "--from", "2100-01-01T00:00:00Z").stderr
+    assert as_json(*live)["cancelled"] == 2
     shown = as_json("pipeline", "instances", "again", "--status", "cancelled")
-    assert [each["id"] for each in shown] == [1, 2, 3, 4, 5]
+    assert [each["id"] for each in shown] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hadron.client.terms.opening import Opening
 from hadron.model.errors import RequestError
 from hadron.wire.messages import Method, method, pipelines_pb2
 
+_BACKFILL: Final = method("StartBackfill")
+_CONTROL: Final = method("ControlBackfill")
 _CANCEL: Final = method("CancelInstances")
 _COMPLETE: Final = method("CompleteStages")
 _FAIL: Final = method("FailStages")
@@ -133,6 +135,34 @@ class PipelineCalls:
             made += range(answer.first_id, answer.first_id + len(request.offsets))
         return made
 
+    async def backfill(
+        self, pipeline: str, partition: str, start: int, end: int, per_s: int, *, again: bool
+    ) -> int:
+        request = pipelines_pb2.StartBackfillRequest(
+            namespace=self._namespace,
+            pipeline=text_of("pipeline", pipeline),
+            partition=text_or_none_of("partition", partition),
+            from_offset=whole_of("start", start, 0),
+            to_offset=whole_of("end", end, 0),
+            per_s=whole_of("per_s", per_s, 0),
+            again=again,
+            request=self._session.ports.random.token_bytes(16),
+        )
+        home = await self._find(request.pipeline, request)
+        answer, _ = await self._session.request(home, _BACKFILL, request)
+        return int(answer.number)
+
+    async def control_backfill(self, pipeline: str, number: int, status: str) -> str:
+        request = pipelines_pb2.ControlBackfillRequest(
+            namespace=self._namespace,
+            pipeline=text_of("pipeline", pipeline),
+            number=whole_of("number", number, 1),
+            status=text_of("status", status),
+        )
+        home = await self._find(request.pipeline, request)
+        answer, _ = await self._session.request(home, _CONTROL, request)
+        return str(answer.status)
+
     async def _in_slices(
         self,
         wanted: Method,
@@ -200,7 +230,9 @@ class PipelineCalls:
         | pipelines_pb2.RunStagesRequest
         | pipelines_pb2.RetryInstancesRequest
         | pipelines_pb2.StartInstancesRequest
-        | pipelines_pb2.CancelInstancesRequest,
+        | pipelines_pb2.CancelInstancesRequest
+        | pipelines_pb2.StartBackfillRequest
+        | pipelines_pb2.ControlBackfillRequest,
     ) -> str:
         """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
         set. Raises `NotFoundError`."""

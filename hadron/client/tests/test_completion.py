@@ -65,6 +65,8 @@ CLIENT = {
     "retry_instances",
     "cancel_instances",
     "start_instances",
+    "start_backfill",
+    "control_backfill",
     "run_stages",
     "send",
     "status",

@@ -24,6 +24,7 @@ from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker, rows
+from hadron.state.backfills import StepBackfill
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import FinishTransaction, WriteIntents
 from hadron.state.machine import Command
@@ -321,3 +322,68 @@ async def test_people_start_and_cancel_instances(tmp_path: Path, clock: MockCloc
             (EU, 1),
             (US, 7),
         ]
+
+
+# --- backfills ------------------------------------------------------------------------------------
+
+
+async def filled(client: Client, number: int) -> None:
+    while True:
+        (flow,) = await client.pipeline_progress("p")
+        if [each.status for each in flow.backfills if each.number == number] == ["done"]:
+            return
+        await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("partition", [EU, US])
+async def test_old_records_make_instances_once_whoever_leads(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, partition: str
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        stream = SchemaObject(kind="Stream", name="in", spec=StreamSpec(partitions=(EU, US)))
+        await client.apply([stream])
+        await publish(client, partition, *"abcdef")
+        await declare(client, start="latest")
+        await cluster.wait_for("a start", lambda: rows(cluster, US, "pipeline_start") == 1)
+        await publish(client, partition, "g")
+        with trio.fail_after(120):
+            assert await triggers(client, 1) == Counter({(partition, 6): 1})
+            breaker = Breaker(monkeypatch)
+            breaker.crash(cluster[EU], "n1", at=StepBackfill, is_logged=True)
+            number = await client.start_backfill("p", 1, 100, partition=partition)
+            await breaker.crashed()
+            await cluster.start(EU)
+            await filled(client, number)
+            wanted = Counter({(partition, at): 1 for at in range(1, 7)})
+            assert await triggers(client, 6) == wanted
+            again = await client.start_backfill("p", 0, 7, partition=partition)
+            await filled(client, again)
+            assert await triggers(client, 7) == wanted + Counter({(partition, 0): 1})
+            twice = await client.start_backfill("p", 0, 1, partition=partition, again=True)
+            await filled(client, twice)
+            assert (await triggers(client, 8))[partition, 0] == 2
+
+
+async def test_a_backfill_is_paced_and_paused(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        stream = SchemaObject(kind="Stream", name="in", spec=StreamSpec(partitions=(EU, US)))
+        await client.apply([stream])
+        await publish(client, EU, *"abcdefghij")
+        await declare(client, start="latest")
+        with trio.fail_after(120):
+            number = await client.start_backfill("p", 0, 10, per_s=2)
+            began = trio.current_time()
+            await triggers(client, 4)
+            assert await client.control_backfill("p", number, "paused") == "paused"
+            await trio.sleep(5)
+            (flow,) = await client.pipeline_progress("p")
+            (shown,) = flow.backfills
+            assert (shown.status, shown.created) == ("paused", shown.next_offset)
+            assert shown.created < 10
+            await client.control_backfill("p", number, "running")
+            await filled(client, number)
+            assert trio.current_time() - began >= 8
+            assert await triggers(client, 10) == once(eu=10)
+            assert await client.control_backfill("p", number, "cancelled") == "done"
+        with pytest.raises(NotFoundError, match="has no backfill 9"):
+            await client.control_backfill("p", 9, "paused")

@@ -10,15 +10,17 @@ from typing import Any, Final
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import spec_from_json
+from hadron.model.ranges import runs
 from hadron.model.schema import StreamSpec
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
-from hadron.sim.model.pipeline import parsed
+from hadron.sim.model.pipeline import Pipeline, parsed
 from hadron.sim.model.pipelines import Pipelines
 from hadron.sim.model.schema import Ballots, Object, Schema
 from hadron.sim.model.streams import Body, Streams
 from hadron.sim.model.transactions import Transactions
 from hadron.state.adoption import SchemaAdopted
+from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.bodies import DropBodies
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
@@ -94,6 +96,9 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         PublishStages,
         SendLetters,
         DropInstances,
+        StartBackfill,
+        StepBackfill,
+        ControlBackfill,
         RetryInstances,
     ),
     SCHEMA: (
@@ -138,6 +143,8 @@ TABLES: Final[dict[str, str]] = {
             "stage_publishing",
             "start_request",
             "instance_letter",
+            "looked_at",
+            "backfill",
             "stage_retry",
             "stage_count",
         ),
@@ -238,6 +245,9 @@ class Model:
             PublishStages: _refuse,
             SendLetters: self.pipelines.send_letters,
             DropInstances: self.pipelines.drop,
+            StartBackfill: self.pipelines.start_backfill,
+            StepBackfill: self.pipelines.step_backfill,
+            ControlBackfill: self.pipelines.control_backfill,
             StartInstances: self.pipelines.start,
             CancelInstances: self.pipelines.cancel,
             LeaderStarted: self._started,
@@ -432,9 +442,20 @@ class Model:
             *(_without(pipeline.counted, stage) for stage in sorted(pipeline.counted)),
             *(_without(pipeline.started, request) for request in sorted(pipeline.started)),
             *(_without(pipeline.letters, number) for number in sorted(pipeline.letters)),
+            *_unlook(pipeline),
+            *(_without(pipeline.backfills, number) for number in sorted(pipeline.backfills)),
             *(_without(pipeline.cursors, name) for name in sorted(pipeline.cursors)),
             *(_without(pipeline.held, version) for version in sorted(pipeline.held)),
         ]
+
+
+def _unlook(pipeline: Pipeline) -> list[Callable[[], Any]]:
+    """How to forget each range that was looked at."""
+    return [
+        partial(offsets.difference_update, range(first, last + 1))
+        for _, offsets in sorted(pipeline.looked_at.items())
+        for first, last in runs(sorted(offsets))
+    ]
 
 
 def _refuse(_entry: Entry, _command: Command) -> None:

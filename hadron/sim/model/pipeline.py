@@ -50,10 +50,26 @@ class Run:
 
 
 class Cursor(NamedTuple):
+    """`first`: where triggers have begun."""
+
     stream_id: int
+    first: int
     offset: int
     ballot: Ballot = NO_BALLOT
     truncations: int = 0
+
+
+@dataclass(slots=True)
+class Backfill:
+    partition: str
+    first: int
+    at: int
+    end: int
+    per_s: int
+    again: bool
+    request: bytes
+    status: int = 1
+    created: int = 0
 
 
 @dataclass(slots=True)
@@ -69,6 +85,8 @@ class Pipeline:
     retried: by that, how many attempts there were before the last retry.
     counted: by stage, what its runs were when the pipeline was deleted.
     started: by request: the first id of what was started by hand, and how many.
+    backfills: by number.
+    looked_at: by partition: offsets that backfills have come by.
     gone: how many have been dropped, by status; and of their stages, by (stage, status).
     letters: that are due: by instance, at which stage it was given up.
     held: by version of a definition, how many instances might go on with it then.
@@ -85,6 +103,8 @@ class Pipeline:
     retried: dict[tuple[str, int], int] = field(default_factory=dict)
     counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     started: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    backfills: dict[int, Backfill] = field(default_factory=dict)
+    looked_at: dict[str, set[int]] = field(default_factory=dict)
     gone: Counter[object] = field(default_factory=Counter)
     letters: dict[int, str] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)

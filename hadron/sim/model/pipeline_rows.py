@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hadron.model.ranges import runs
 from hadron.sim.model.entry import Rows
 from hadron.sim.model.pipeline import CANCELLED, DONE, FAILED, LIVE, Pipeline
 
@@ -26,6 +27,8 @@ def rows_of(pipelines: Pipelines) -> Rows:
             "stage_publishing",
             "start_request",
             "instance_letter",
+            "looked_at",
+            "backfill",
             "stage_retry",
             "stage_count",
         )
@@ -57,9 +60,10 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
     ]
     found["start_request"] += [(each, request, *made) for request, made in pipeline.started.items()]
     found["pipeline_input"] += [
-        (each, name, stream_id, offset, *ballot, truncations)
-        for name, (stream_id, offset, ballot, truncations) in pipeline.cursors.items()
+        (each, name, at.stream_id, at.first, at.offset, *at.ballot, at.truncations)
+        for name, at in pipeline.cursors.items()
     ]
+    _add_backfills(found, each, pipeline)
     found["instance"] += [
         (
             each,
@@ -93,6 +97,30 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
     if pipeline.is_here:
         counts = {stage: pipeline.count(stage) for stage in pipeline.stages}
     found["stage_count"] += [(each, stage, *count) for stage, count in counts.items()]
+
+
+def _add_backfills(found: Rows, each: int, pipeline: Pipeline) -> None:
+    found["looked_at"] += [
+        (each, name, first, last)
+        for name, offsets in pipeline.looked_at.items()
+        for first, last in runs(sorted(offsets))
+    ]
+    found["backfill"] += [
+        (
+            each,
+            number,
+            b.partition,
+            b.first,
+            b.at,
+            b.end,
+            b.per_s,
+            int(b.again),
+            b.status,
+            b.created,
+            b.request,
+        )
+        for number, b in pipeline.backfills.items()
+    ]
 
 
 def _json(ids: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from hadron.sim.model.pipeline import (
     PUBLISHING,
     READY,
     WAITING,
+    Backfill,
     Cursor,
     Pipeline,
     before,
@@ -28,6 +29,7 @@ from hadron.sim.model.pipeline import (
 )
 from hadron.sim.model.pipeline_rows import rows_of
 from hadron.sim.model.streams import Streams, appended
+from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.finished import SLICE_INSTANCES, DropInstances
 from hadron.state.instance_letters import SendLetters
@@ -92,7 +94,9 @@ class Pipelines:
             return
         start = self._start(stream_id, spec.start)
         if spec.replica_set == self.replica_set:
-            self.by_id[pipeline_id].cursors.setdefault(self.replica_set, Cursor(stream_id, start))
+            self.by_id[pipeline_id].cursors.setdefault(
+                self.replica_set, Cursor(stream_id, start, start)
+            )
         elif self.starts.get(pipeline_id, ())[:2] != (spec.replica_set, stream_id):
             self.starts[pipeline_id] = spec.replica_set, stream_id, start
 
@@ -203,7 +207,9 @@ class Pipelines:
             raise Refused(NotFoundError)
         if command.partition in pipeline.cursors:
             raise Known(None)
-        pipeline.cursors[command.partition] = Cursor(command.stream_id, command.offset)
+        pipeline.cursors[command.partition] = Cursor(
+            command.stream_id, command.offset, command.offset
+        )
 
     def move_input(self, _entry: Entry, command: MoveInput) -> tuple[dict[str, Any], int]:
         """Its result, and how many records count as skipped."""
@@ -213,6 +219,13 @@ class Pipelines:
             ballot=command.ballot,
             truncations=cursor.truncations + command.is_truncated,
         )
+        if command.is_truncated:
+            moved = pipeline.cursors[command.partition]
+            pipeline.cursors[command.partition] = moved._replace(first=moved.offset)
+            pipeline.looked_at.pop(command.partition, None)
+            for backfill in pipeline.backfills.values():
+                if backfill.partition == command.partition and backfill.status in (1, 2):
+                    backfill.status = 4
         skipped = 0
         if pipeline.is_here and not command.is_truncated:
             skipped = max(0, command.to_offset - command.from_offset)
@@ -350,6 +363,63 @@ class Pipelines:
                 run.status = FAILED
                 pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
         return {"appended": None, "stale": sorted(stale)}
+
+    def start_backfill(self, _entry: Entry, command: StartBackfill) -> dict[str, int]:
+        """P13: as far as the triggers have come."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        known = pipeline.backfills if pipeline is not None else {}
+        for number, backfill in known.items():
+            if backfill.request == command.request:
+                raise Known({"number": number, "next_offset": backfill.at})
+        if pipeline is None or not pipeline.is_here or command.partition not in pipeline.cursors:
+            raise Refused(NotFoundError)
+        end = min(command.to_offset, pipeline.cursors[command.partition].offset)
+        if not 0 <= command.from_offset < end:
+            raise Refused(RequestError)
+        number = max(known, default=0) + 1
+        known[number] = Backfill(
+            command.partition,
+            command.from_offset,
+            command.from_offset,
+            end,
+            command.per_s,
+            command.again,
+            command.request,
+        )
+        return {"number": number, "next_offset": command.from_offset}
+
+    def step_backfill(self, entry: Entry, command: StepBackfill) -> dict[str, Any]:
+        """P13: an instance of each record that nobody has looked at, or of all."""
+        pipeline = self.by_id.get(command.pipeline_id)
+        backfill = pipeline.backfills.get(command.number) if pipeline is not None else None
+        if pipeline is None or backfill is None:
+            raise Refused(NotFoundError)
+        if backfill.status != 1 or backfill.at != command.from_offset or not pipeline.is_here:
+            raise Known({"next_offset": backfill.at, "created": 0, "stale": True})
+        cursor = pipeline.cursors[backfill.partition]
+        looked_at = pipeline.looked_at.setdefault(backfill.partition, set())
+        seen = looked_at | set(range(cursor.first, cursor.offset))
+        offsets = [each for each in command.offsets if backfill.again or each not in seen]
+        if offsets:
+            spec = self._spec(command.pipeline_id)
+            made = pipeline.make(cursor.stream_id, backfill.partition, offsets, entry.now_ms)
+            pipeline.step(spec, made, entry.now_ms)
+        looked_at |= set(range(command.from_offset, command.to_offset))
+        backfill.at = command.to_offset
+        backfill.created += len(offsets)
+        if backfill.at >= backfill.end:
+            backfill.status = 3
+        return {"next_offset": backfill.at, "created": len(offsets), "stale": False}
+
+    def control_backfill(self, _entry: Entry, command: ControlBackfill) -> int:
+        pipeline = self.by_id.get(command.pipeline_id)
+        backfill = pipeline.backfills.get(command.number) if pipeline is not None else None
+        if backfill is None:
+            raise Refused(NotFoundError)
+        if backfill.status in (3, 4, command.status):
+            raise Known(backfill.status)
+        backfill.status = command.status
+        return command.status
 
     def drop(self, _entry: Entry, command: DropInstances) -> dict[str, Any]:
         """P12: what has ended, the oldest first, and what they have; counters stay."""

@@ -15,6 +15,7 @@ from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Participant, StatementResult, TransactionId
 from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.bodies import DropBodies
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
@@ -492,6 +493,30 @@ class Commands:
             return EndDeliveries(group_id, tried, rng.choice(((), self._ranges(stream_id))))
         return AckRecords(group_id, ranges)
 
+    def _backfill(self, pipeline_id: int, cursors: list[tuple[Any, ...]]) -> Command | None:
+        """Begin one, move it, or stop it."""
+        rng = self._random
+        known = self._tables.rows(
+            "SELECT number, next_offset, to_offset FROM hadron_backfill WHERE pipeline_id = ?",
+            pipeline_id,
+        )
+        if known and rng.random() < 0.7:
+            number, begins, end = rng.choice(known)
+            if rng.random() < 0.2:
+                return ControlBackfill(pipeline_id, number, rng.choice((1, 2, 4)))
+            to = min(begins + rng.randint(1, 5), max(end, begins + 1))
+            offsets = tuple(at for at in range(begins, to) if rng.random() < 0.6)
+            begins += rng.random() < 0.1
+            return StepBackfill(pipeline_id, number, begins, to, offsets)
+        if not cursors:
+            return None
+        following, _, partition = rng.choice(cursors)
+        first = rng.randint(0, max(following, 1))
+        again, request = rng.random() < 0.3, rng.choice((b"r", rng.randbytes(4)))
+        return StartBackfill(
+            pipeline_id, partition, first, first + rng.randint(0, 9), 0, again, request
+        )
+
     def _of_pipelines(self) -> Command:
         rng = self._random
         pipeline_id = self._one("SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline'")
@@ -521,6 +546,8 @@ class Commands:
             )
             again = tuple(each for (each,) in failed) or (1,)
             return RetryInstances(pipeline_id, again, rng.random() < 0.3)
+        if rng.random() < 0.15 and (filling := self._backfill(pipeline_id, cursor)) is not None:
+            return filling
         if rng.random() < 0.05:
             return DropInstances(pipeline_id, self._tables.now_ms - rng.choice((0, 1_000_000)))
         if rng.random() < 0.15:
@@ -540,6 +567,11 @@ class Commands:
             offsets = tuple(rng.choices(range(9), k=rng.randint(1, 2)))
             request = rng.choice((b"one", b"another", rng.randbytes(4)))
             return StartInstances(pipeline_id, self._stream(), SET, offsets, request)
+        return self._end_of_attempts(pipeline_id)
+
+    def _end_of_attempts(self, pipeline_id: int) -> Command:
+        """Of some stage that is ready, well or not."""
+        rng = self._random
         stages = self._tables.rows(
             "SELECT DISTINCT stage FROM hadron_stage_run WHERE pipeline_id = ? AND status = 1"
             " ORDER BY stage",

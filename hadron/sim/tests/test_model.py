@@ -172,6 +172,14 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M pipelines",
         Edit("state.finished:apply_drop_instances", "command.before_ms, SLICE", "1 << 62, SLICE"),
     ),
+    "a backfill doubles what was looked at": (
+        "M pipelines",
+        Edit("state.backfills:apply_step_backfill", "if not backfill.again:", "if False:"),
+    ),
+    "a backfill goes on though it was stopped": (
+        "M pipelines",
+        Edit("state.backfills:apply_step_backfill", "backfill.status == RUNNING and", ""),
+    ),
     "a letter is sent again": (
         "M pipelines",
         Edit(
@@ -198,7 +206,11 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a start is done again": (
         "M pipelines",
-        Edit("state.cancellations:apply_start_instances", "if row is not None:", "if False:"),
+        Edit(
+            "state.cancellations:apply_start_instances",
+            "INSERT INTO {START_REQUEST} VALUES(?, ?, ?, ?)",
+            "SELECT ?, ?, ?, ?",
+        ),
     ),
     "an output is used before it is there": (
         "M pipelines",

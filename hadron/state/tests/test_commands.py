@@ -13,6 +13,7 @@ from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.model.transactions import DELETED, DONE, Participant, StatementResult, TransactionId
 from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.bodies import DropBodies
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
@@ -161,6 +162,9 @@ GOLDEN: list[tuple[Command, str]] = [
     (CancelInstances(5, (7, 300)), "932f059207cd012c"),
     (SendLetters(5, (7, 300), 4, 70), "9530059207cd012c0446"),
     (DropInstances(5, 300), "933105cd012c"),
+    (StartBackfill(5, "eu/p0", 7, 300, 9, True, b"rr"), "983205a565752f703007cd012c09c3c4027272"),
+    (StepBackfill(5, 1, 7, 300, (9,)), "9633050107cd012c9109"),
+    (ControlBackfill(5, 1, 2), "9434050102"),
 ]
 
 

@@ -256,6 +256,60 @@ class RetryInstancesResponse(_message.Message):
     more: bool
     def __init__(self, retried: _Optional[int] = ..., after_id: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
+class StartBackfillRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "partition", "from_offset", "to_offset", "per_s", "again", "request", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PER_S_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    partition: str
+    from_offset: int
+    to_offset: int
+    per_s: int
+    again: bool
+    request: bytes
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., partition: _Optional[str] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., per_s: _Optional[int] = ..., again: _Optional[bool] = ..., request: _Optional[bytes] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class StartBackfillResponse(_message.Message):
+    __slots__ = ("number", "to_offset")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    to_offset: int
+    def __init__(self, number: _Optional[int] = ..., to_offset: _Optional[int] = ...) -> None: ...
+
+class ControlBackfillRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "number", "status", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    number: int
+    status: str
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., number: _Optional[int] = ..., status: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class ControlBackfillResponse(_message.Message):
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    def __init__(self, status: _Optional[str] = ...) -> None: ...
+
 class PipelineStartRequest(_message.Message):
     __slots__ = ("pipeline_id", "metadata_index")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -300,7 +354,7 @@ class PipelineProgressResponse(_message.Message):
         runners: int
         def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ...) -> None: ...
     class Pipeline(_message.Message):
-        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled")
+        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled", "backfills")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         NAME_FIELD_NUMBER: _ClassVar[int]
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +369,7 @@ class PipelineProgressResponse(_message.Message):
         INPUTS_FIELD_NUMBER: _ClassVar[int]
         SKIPPED_FIELD_NUMBER: _ClassVar[int]
         CANCELLED_FIELD_NUMBER: _ClassVar[int]
+        BACKFILLS_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         name: str
         id: int
@@ -329,7 +384,29 @@ class PipelineProgressResponse(_message.Message):
         inputs: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Input]
         skipped: int
         cancelled: int
-        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[PipelineProgressResponse.Input, _Mapping]]] = ..., skipped: _Optional[int] = ..., cancelled: _Optional[int] = ...) -> None: ...
+        backfills: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Backfill]
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[PipelineProgressResponse.Input, _Mapping]]] = ..., skipped: _Optional[int] = ..., cancelled: _Optional[int] = ..., backfills: _Optional[_Iterable[_Union[PipelineProgressResponse.Backfill, _Mapping]]] = ...) -> None: ...
+    class Backfill(_message.Message):
+        __slots__ = ("number", "partition", "from_offset", "next_offset", "to_offset", "per_s", "again", "status", "created")
+        NUMBER_FIELD_NUMBER: _ClassVar[int]
+        PARTITION_FIELD_NUMBER: _ClassVar[int]
+        FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        PER_S_FIELD_NUMBER: _ClassVar[int]
+        AGAIN_FIELD_NUMBER: _ClassVar[int]
+        STATUS_FIELD_NUMBER: _ClassVar[int]
+        CREATED_FIELD_NUMBER: _ClassVar[int]
+        number: int
+        partition: str
+        from_offset: int
+        next_offset: int
+        to_offset: int
+        per_s: int
+        again: bool
+        status: str
+        created: int
+        def __init__(self, number: _Optional[int] = ..., partition: _Optional[str] = ..., from_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., per_s: _Optional[int] = ..., again: _Optional[bool] = ..., status: _Optional[str] = ..., created: _Optional[int] = ...) -> None: ...
     class Input(_message.Message):
         __slots__ = ("partition", "offset", "next_offset", "trouble", "truncations")
         PARTITION_FIELD_NUMBER: _ClassVar[int]

@@ -691,6 +691,40 @@ class SyncClient(ClientBase):
             lambda client: client.start_instances(pipeline, stream, offsets, partition=partition)
         )
 
+    def start_backfill(
+        self,
+        pipeline: str,
+        start: int,
+        end: int,
+        *,
+        partition: str = "",
+        per_s: int = 0,
+        again: bool = False,
+    ) -> int:
+        """Make instances of old records of a pipeline's input: of those from offset `start` on,
+        before `end`, as far as the pipeline has come by itself; returns the backfill's number. It
+        goes on by itself, behind new records; `pipeline_progress` shows how far it is.
+
+        Args:
+            partition: of the input; "" is the one at the pipeline's own replica set.
+            per_s: instances, at most; 0 is as many as there is room for.
+            again: also of records that were looked at before; else each makes one instance.
+
+        Raises `NotFoundError` for a partition that the pipeline does not read, `RequestError` for a
+        range that it has not come to.
+        """
+        return self._call(
+            lambda client: client.start_backfill(
+                pipeline, start, end, partition=partition, per_s=per_s, again=again
+            )
+        )
+
+    def control_backfill(self, pipeline: str, number: int, status: str) -> str:
+        """Let a backfill be "running", "paused" or "cancelled"; returns what it is then: one that
+        is done or cancelled stays so. Raises `NotFoundError` without it.
+        """
+        return self._call(lambda client: client.control_backfill(pipeline, number, status))
+
     def run_stages(
         self,
         pipeline: str,

@@ -1,0 +1,154 @@
+"""`hadron pipeline backfill`: instances of records that were there before a pipeline looked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hadron.cli.completing import names_of
+from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.session import connects, session_of
+
+if TYPE_CHECKING:
+    from hadron.client import SyncClient
+
+_COLUMNS = {
+    "number": ">NUMBER",
+    "partition": "PARTITION",
+    "from_offset": ">FROM",
+    "next_offset": ">NEXT",
+    "to_offset": ">TO",
+    "created": ">INSTANCES",
+    "status": "STATUS",
+}
+
+
+@click.command("backfill")
+@click.argument("name", shell_complete=names_of("Pipeline"))
+@click.option("--from", "start", metavar="PLACE", help="An offset, earliest, or an RFC 3339 time.")
+@click.option("--to", "end", metavar="PLACE", help="Likewise, not included; else all of them.")
+@click.option("--partition", default="", help="Only this partition of the input.")
+@click.option(
+    "--per-second",
+    "per_s",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Instances, at most; else as many as there is room for.",
+)
+@click.option("--again", is_flag=True, help="Also of records that the pipeline has looked at.")
+@click.option("--pause", type=click.IntRange(min=1), metavar="NUMBER", help="Pause this one.")
+@click.option("--resume", type=click.IntRange(min=1), metavar="NUMBER", help="Let it go on.")
+@click.option("--cancel", type=click.IntRange(min=1), metavar="NUMBER", help="End it.")
+@output_option
+@connects
+@click.pass_context
+def command(
+    ctx: click.Context,
+    name: str,
+    start: str | None,
+    end: str | None,
+    partition: str,
+    per_s: int,
+    again: bool,
+    pause: int | None,
+    resume: int | None,
+    cancel: int | None,
+    output: str,
+) -> None:
+    """Let pipeline NAME make instances of old records, or show such backfills.
+
+    A pipeline that was declared with `start: latest` has not looked at what was there before; this
+    makes up for it, behind new records, each record once. It goes on by itself, whoever leads.
+
+    \b
+    Examples:
+      hadron pipeline backfill departures --from earliest
+      hadron pipeline backfill departures --from 2013-01-01T00:00:00Z --to 5000 --per-second 100
+      hadron pipeline backfill departures
+      hadron pipeline backfill departures --pause 1
+    """
+    acts = [
+        (number, status)
+        for number, status in ((pause, "paused"), (resume, "running"), (cancel, "cancelled"))
+        if number is not None
+    ]
+    if len(acts) + (start is not None) > 1:
+        raise click.UsageError("one of --from, --pause, --resume and --cancel at a time", ctx)
+    if start is None and (end is not None or partition or per_s or again):
+        raise click.UsageError("--from says where a backfill starts", ctx)
+    with session_of(ctx).connect() as client:
+        for number, status in acts:
+            click.echo(f"{number}: {client.control_backfill(name, number, status)}", err=True)
+        if start is not None:
+            _start(client, name, start, end, partition, per_s, again=again)
+        rows = _rows(client, name)
+    if output == "json":
+        print_json(rows)
+    else:
+        print_rows(_COLUMNS, rows, output)
+
+
+def _start(
+    client: SyncClient,
+    name: str,
+    start: str,
+    end: str | None,
+    partition: str,
+    per_s: int,
+    *,
+    again: bool,
+) -> None:
+    from hadron.cli.pipelines import progress_rows
+    from hadron.model.errors import NotFoundError
+
+    (row,) = progress_rows(client, name)
+    inputs = [each for each in row["inputs"] if partition in ("", each["partition"])]
+    if not inputs:
+        known = ", ".join(each["partition"] for each in row["inputs"])
+        raise NotFoundError(f"{name} does not read {partition!r}", f"it reads: {known}")
+    (stream,) = [
+        each.spec.input  # type: ignore[attr-defined]
+        for each in client.objects("Pipeline", client.namespace, name)
+    ]
+    begun = 0
+    for each in inputs:
+        first = _offset(client, stream, each["partition"], start)
+        last = each["offset"] if end is None else _offset(client, stream, each["partition"], end)
+        if first < min(last, each["offset"]):
+            client.start_backfill(
+                name, first, last, partition=each["partition"], per_s=per_s, again=again
+            )
+            begun += 1
+    if not begun:
+        click.echo("nothing to do: the pipeline has not come by any of that", err=True)
+
+
+def _offset(client: SyncClient, stream: str, partition: str, place: str) -> int:
+    """Which a place is in a partition. Raises `RequestError`."""
+    from hadron.model.units import parse_time_ms
+
+    if place.isdigit():
+        return int(place)
+    at_ms = None if place == "earliest" else parse_time_ms(place)
+    (there,) = client.offsets(stream, partition=partition, at_ms=at_ms)
+    return there.first_offset if at_ms is None else there.at_offset
+
+
+def _rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
+    (found,) = client.pipeline_progress(name)
+    return [
+        {
+            "number": each.number,
+            "partition": each.partition,
+            "from_offset": each.from_offset,
+            "next_offset": each.next_offset,
+            "to_offset": each.to_offset,
+            "per_s": each.per_s,
+            "again": each.again,
+            "created": each.created,
+            "status": each.status,
+        }
+        for each in found.backfills
+    ]
