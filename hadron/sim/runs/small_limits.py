@@ -83,7 +83,14 @@ LIMITS: Final = {
     "instances retried at once": Limit(
         ("pipelines.driver:MAX_RETRIES", "client.pipelines.calls:_SLICE"), (2,)
     ),
-    "bytes read for a pipeline": Limit(("pipelines.sources:READ_BYTES",), (1, 300)),
+    "bytes read for a pipeline": Limit(
+        (
+            "pipelines.sources:READ_BYTES",
+            "pipelines.backfilling:READ_BYTES",
+            "node.other_leaders:READ_BYTES",
+        ),
+        (1, 300),
+    ),
     "bytes of invocations": Limit(("pipelines.dispatcher:_INVOCATIONS_BYTES",), (1, 600)),
     # The schema.
     "bytes of the schema in an entry": Limit(("metadata.push:split()",), (150, 400)),

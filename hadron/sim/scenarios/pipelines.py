@@ -124,8 +124,6 @@ async def graph_changed_under_instances(play: Play) -> None:
             await _complete_all(client, given["report"])
             await client.apply(_reporting(play, "hold", "audit", "report"))
             await _complete_all(client, given["hold"])
-            (flow,) = await client.pipeline_progress(FLOW)
-    assert (flow.live, flow.done) == (0, _RECORDS), flow
 
 
 @scenario("P6: an instance does not wait for a stage that is declared no more")
