@@ -18,6 +18,7 @@ from hadron.model.pipelines import PipelineSpec
 from hadron.partition.controller import Controller
 from hadron.pipelines.matching import matched
 from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
+from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state import backfills
 from hadron.state.backfills import RUNNING, Backfill, StepBackfill, Stepped
@@ -65,14 +66,18 @@ class Backfilling:
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            at_work: set[int] = set()
-            while True:
-                self._moved = trio.Event()
-                for each in await self._running():
-                    if each.number not in at_work:
-                        at_work.add(each.number)
-                        nursery.start_soon(self._fill, each, at_work)
-                await self._moved.wait()
+            # In here trouble would come in a group.
+            await persevere("backfills", partial(self._begin_all, nursery))
+
+    async def _begin_all(self, nursery: trio.Nursery) -> None:
+        at_work: set[int] = set()
+        while True:
+            self._moved = trio.Event()
+            for each in await self._running():
+                if each.number not in at_work:
+                    at_work.add(each.number)
+                    nursery.start_soon(self._fill, each, at_work)
+            await self._moved.wait()
 
     async def _running(self) -> list[Backfill]:
         found = await self._controller.query(partial(backfills.backfills, pipeline_id=self._id))

@@ -280,13 +280,6 @@ def test_lost_records_fail_their_instances_alone(spark: SparkSession) -> None:
     assert set(client.outputs) == {("s", 3), ("s", 4)}
 
 
-def test_a_stage_that_is_gone_is_reported(spark: SparkSession) -> None:
-    client = client_for(stage("s", "passing"))
-    client.invoke("other", range(2))
-    Play(spark, client).until(2)
-    assert "has no stage 'other'" in client.failures["other", 1]
-
-
 def test_a_stage_over_its_timeout_is_stopped(spark: SparkSession) -> None:
     client = client_for(stage("slow", "sleeping", timeout_ms=300), stage("good", "passing"))
     client.invoke("slow", range(4))
