@@ -182,9 +182,10 @@ class Dispatcher:
         if not ready:
             return False
         runner = self.dispatch.runner_for(stage.name, stage.engine)
-        if runner is None:
+        session = self._sessions.get(runner.number) if runner is not None else None
+        if runner is None or session is None:
+            # Without a session leading has ended.
             return False
-        session = self._sessions[runner.number]
         ready = ready[: runner.max_batch]
         draft = session.sink.draft(stage, found.version, ready)
         while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
