@@ -44,6 +44,10 @@ _TRIGGERS_PER_ENTRY: Final = 2_000
 """Instances made by one entry: about 10 ms of the writer's time."""
 
 
+_LASTING_S: Final = 10.0
+"""Trouble that is over by then, as when a leader begins, is nobody's business."""
+
+
 class Consumer:
     """Of one pipeline. `run` must be running.
 
@@ -68,6 +72,7 @@ class Consumer:
         self.untyped = 0
         self.sources: dict[str, Source] = {}
         self.troubles: dict[str, str] = {}
+        self._since: dict[str, float] = {}
         self._item = item
         self._spec = spec
         self._controller = controller
@@ -85,6 +90,16 @@ class Consumer:
         """Instances ended, or something was declared."""
         self._room_moved.set()
         self._declared.set()
+
+    @property
+    def lasting_troubles(self) -> list[str]:
+        """What people must know: partitions that could not be read for a while."""
+        long_ago = trio.current_time() - _LASTING_S
+        return [
+            f"{self._item.label} does not read {name}: {trouble}"
+            for name, trouble in sorted(self.troubles.items())
+            if self._since.get(name, long_ago) < long_ago
+        ]
 
     async def run(self) -> None:
         """Consume every partition that the input has, also those that it gets later."""
@@ -139,6 +154,7 @@ class Consumer:
                 cursor = await self._cursor(partition)
             self.sources[partition] = source
             self.troubles.pop(partition, None)
+            self._since.pop(partition, None)
             backoff.reset()
             await self._follow(source, cursor)
 
@@ -151,6 +167,7 @@ class Consumer:
                 raise
             except (HadronError, OSError) as error:
                 self.troubles[partition] = str(error) or type(error).__name__
+                self._since.setdefault(partition, trio.current_time())
                 _log.debug("%s cannot read %s: %s", self._item.label, partition, error)
             await trio.sleep(backoff.next_s())
 

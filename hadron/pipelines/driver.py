@@ -363,6 +363,11 @@ class Pipelines(Part):
         if driver is not None:
             driver.dispatcher.untake(transaction, lock)
 
+    @property
+    def troubles(self) -> list[str]:
+        drivers = self._drivers.values()
+        return [each for driver in drivers for each in driver.consumer.lasting_troubles]
+
     def driver(self, pipeline_id: int) -> PipelineDriver:
         """Raises `NotFoundError`."""
         driver = self._drivers.get(pipeline_id)

@@ -375,6 +375,10 @@ class TestOtherSets:
             there.news.set()
             await wait_all_tasks_blocked(0.01)
             assert "connection was lost" in driver.consumer.troubles["other/p1"]
+            assert stack.pipelines.troubles == [], "not yet"
+            driver.consumer._since["other/p1"] -= 11
+            (told,) = stack.pipelines.troubles
+            assert told.startswith("Pipeline default/p does not read other/p1: the connection")
             mock_clock.jump(60)
             truncated = (
                 "SELECT next_offset, truncations FROM hadron_pipeline_input"
@@ -387,7 +391,7 @@ class TestOtherSets:
             there.news.set()
             while await stack.rows(sql) != [*wanted, ("other/p1", 1)]:
                 await trio.lowlevel.checkpoint()
-            assert driver.consumer.troubles == {}
+            assert (driver.consumer.troubles, stack.pipelines.troubles) == ({}, [])
 
 
 class TestDispatching:
