@@ -13,6 +13,7 @@ import pytest
 from hadron.model.schema import Retention, StreamSpec, spec_to_json
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.views import Complaints, NodeView
+from hadron.state.features import MACHINE
 from hadron.state.machine import Command
 from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema
@@ -34,18 +35,14 @@ class Leader:
         store: Any = SimpleNamespace(writer=SimpleNamespace(connection=db))
         volume: Any = SimpleNamespace(is_dead=False)
         self._view = NodeView("n2", store, volume)
-        db.execute(
-            "CREATE TABLE hadron_meta(key, value);"
-            "CREATE TABLE hadron_schema_index(metadata_index);"
-            "CREATE TABLE hadron_pipeline(pipeline_id);"
-            "CREATE TABLE hadron_instance(pipeline_id, instance_id, status);"
-            "CREATE TABLE hadron_stage_run(pipeline_id, stage, instance_id, status);"
-            "CREATE TABLE hadron_schema_object(id PRIMARY KEY, kind, spec);"
-            "CREATE TABLE hadron_stream_batch(stream_id, base_offset, count, append_ms, bytes, lsn)"
-        )
+        db.execute("CREATE TABLE hadron_meta(key, value)")
+        db.execute(MACHINE.tables)
         for offset in range(3):
             db.execute(
-                "INSERT INTO hadron_stream_batch VALUES(1, ?1, 1, 0, 1000, ?1 + 1)", (offset,)
+                "INSERT INTO hadron_stream_batch"
+                "(stream_id, base_offset, count, lsn, append_ms, bytes, epoch, incarnation)"
+                " VALUES(1, ?1, 1, ?1 + 1, 0, 1000, 1, 1)",
+                (offset,),
             )
 
     def open(self, limits: Retention) -> None:
@@ -76,7 +73,9 @@ class Leader:
 
     def _declare(self, limits: Retention) -> None:
         spec = spec_to_json(StreamSpec(partitions=("local/p0",), retention=limits)).decode()
-        self._db.execute("REPLACE INTO hadron_schema_object VALUES(1, 'Stream', ?)", (spec,))
+        self._db.execute(
+            "REPLACE INTO hadron_schema_object VALUES(1, 'Stream', 'default', 's', ?, 1)", (spec,)
+        )
 
     def _apply(self, lsn: int, command: Command, change: Callable[[], None]) -> None:
         context: Any = SimpleNamespace(db=self._db, lsn=lsn, now_ms=10_000)
