@@ -117,6 +117,14 @@ class Participant(NamedTuple):
     statements: int
 
 
+class Note(NamedTuple):
+    """That a participant has finished, and what its statements came to, in their order."""
+
+    transaction: TransactionId
+    participant: str
+    results: tuple[StatementResult, ...]
+
+
 DELIVERIES: Final = "group"
 STAGES: Final = "stage"
 

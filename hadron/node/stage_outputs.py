@@ -59,7 +59,8 @@ class StageOutputs:
             Statement(home, encode(command)),
             Statement(there, statement.SerializeToString(), batch),
         )
-        self._caller.receive(Commit(transaction, 0, statements))
+        # Stages that follow wait for the note.
+        self._caller.receive(Commit(transaction, 0, statements, is_noted_at_once=True))
         if transactions.driver.machine.held(transaction) is None:
             transactions.claims.settle((transaction, HOME))
         try:

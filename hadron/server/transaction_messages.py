@@ -175,6 +175,11 @@ def message_to(message: Message) -> Iterator[tuple[Wired, Body]]:
         for each in message.transactions:
             yield Wired(transaction=id_to(each), asked=common_pb2.Empty()), b""
         return
+    if isinstance(message, Forget):
+        first, *others = message.transactions
+        forget = Wired.Forget(others=map(id_to, others))
+        yield Wired(transaction=id_to(first), forget=forget), b""
+        return
     wired = Wired(transaction=id_to(message.transaction))
     body: Body = b""
     if isinstance(message, Prepare):
@@ -198,11 +203,9 @@ def message_to(message: Message) -> Iterator[tuple[Wired, Body]]:
         wired.finished.SetInParent()
     elif isinstance(message, FinishFailed):
         wired.finish_failed.error.CopyFrom(error_to_message(message.error))
-    elif isinstance(message, Abort):
-        wired.abort.SetInParent()
     else:
-        assert isinstance(message, Forget)
-        wired.forget.SetInParent()
+        assert isinstance(message, Abort)
+        wired.abort.SetInParent()
     yield wired, body
 
 
@@ -262,7 +265,7 @@ def _prepared(transaction: TransactionId, wired: Wired) -> Prepared:
 _MESSAGES: Final[dict[str, Callable[[TransactionId, Wired], Message]]] = {
     "finish": _finish,
     "abort": lambda transaction, _: Abort(transaction),
-    "forget": lambda transaction, _: Forget(transaction),
+    "forget": lambda transaction, wired: Forget((transaction, *map(id_from, wired.forget.others))),
     "told": _told,
     "prepared": _prepared,
     "prepare_refused": lambda transaction, wired: PrepareRefused(

@@ -22,6 +22,7 @@ from hadron.model.tables import PREFIX
 from hadron.model.transactions import (
     BLOCK_BITS,
     MAX_NUMBER,
+    Note,
     Participant,
     StatementResult,
     TransactionId,
@@ -80,10 +81,14 @@ _PARTS: Final = (
 )
 _NOTE: Final = f"UPDATE {DECISION_PART} SET results = ? WHERE id = ? AND replica_set = ?"
 _PART: Final = (
-    f"SELECT count, results IS NOT NULL FROM {DECISION_PART} WHERE id = ? AND replica_set = ?"
+    f"SELECT d.id, d.lsn, d.finished_ms IS NOT NULL, p.count, p.results IS NOT NULL"
+    f" FROM {DECISION} d LEFT JOIN {DECISION_PART} p ON p.id = d.id AND p.replica_set = ?"
+    " WHERE d.epoch = ? AND d.incarnation = ? AND d.number = ?"
 )
-_MISSING: Final = f"SELECT 1 FROM {DECISION_PART} WHERE id = ? AND results IS NULL LIMIT 1"
-_FINISH: Final = f"UPDATE {DECISION} SET finished_ms = ? WHERE id = ?"
+_FINISH: Final = (
+    f"UPDATE {DECISION} SET finished_ms = ?1 WHERE id = ?2 AND NOT EXISTS"
+    f" (SELECT 1 FROM {DECISION_PART} WHERE id = ?2 AND results IS NULL)"
+)
 _OLDEST: Final = (
     "SELECT id, epoch, incarnation, number, decided_ms, finished_ms, total_bytes"
     f" FROM {DECISION} ORDER BY id"
@@ -145,14 +150,13 @@ class Decide(Command, frozen=True, array_like=True, tag=34):
 
 
 class NoteFinished(Command, frozen=True, array_like=True, tag=35):
-    """A participant has finished; what its statements came to, in their order. Returns whether all
-    have. `NoChange` when it was noted before; `NotFoundError` without the decision."""
+    """Participants have finished. Returns for each note whether all of its transaction have. Some
+    may have been noted before; `NoChange` when all were. Refused, all of it: `NotFoundError`
+    without a decision, `RequestError` when a participant has another number of statements."""
 
     uses_reserve: ClassVar[bool] = True
 
-    transaction: TransactionId
-    participant: str
-    results: tuple[StatementResult, ...]
+    notes: tuple[Note, ...]
 
 
 class ForgetDecisions(Command, frozen=True, array_like=True, tag=36):
@@ -288,26 +292,29 @@ def _do(context: Context, command: Command) -> StatementResult:
     return result
 
 
-def apply_note_finished(context: Context, command: NoteFinished) -> bool:
+def apply_note_finished(context: Context, command: NoteFinished) -> tuple[bool, ...]:
     db = context.db
-    row = db.execute(_FIND, command.transaction[1:]).fetchone()
-    if row is None:
-        raise NotFoundError(f"transaction {command.transaction} was not decided {context.place}")
-    decision_id, lsn, _, finished_ms, _ = row
-    part = db.execute(_PART, (decision_id, command.participant)).fetchone()
-    if part is None or part[0] != len(command.results):
-        raise RequestError(
-            f"transaction {command.transaction} has no {len(command.results)} statements on "
-            f"{command.participant}"
-        )
-    if part[1]:
-        raise NoChange(finished_ms is not None)
-    db.execute(_NOTE, (_encode(command.results), decision_id, command.participant))
-    context.machine.finish(context, lsn, command.participant, command.results)
-    if db.execute(_MISSING, (decision_id,)).fetchone() is not None:
-        return False
-    db.execute(_FINISH, (context.now_ms, decision_id))
-    return True
+    is_new = False
+    are_over: list[bool] = []
+    for transaction, participant, results in command.notes:
+        row = db.execute(_PART, (participant, *transaction[1:])).fetchone()
+        if row is None:
+            raise NotFoundError(f"transaction {transaction} was not decided {context.place}")
+        decision_id, lsn, is_over, count, is_known = row
+        if count != len(results):
+            raise RequestError(
+                f"transaction {transaction} has no {len(results)} statements on {participant}"
+            )
+        if not is_known:
+            is_new = True
+            db.execute(_NOTE, (_encode(results), decision_id, participant))
+            context.machine.finish(context, lsn, participant, results)
+            db.execute(_FINISH, (context.now_ms, decision_id))
+            is_over = db.changes() > 0
+        are_over.append(bool(is_over))
+    if not is_new:
+        raise NoChange(tuple(are_over))
+    return tuple(are_over)
 
 
 def apply_forget_decisions(context: Context, command: ForgetDecisions) -> Dropped:

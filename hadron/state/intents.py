@@ -5,7 +5,7 @@ A statement is an encoded command of a type that may be one (`machine.Statement`
 all that could refuse it, locks what nobody else may end meanwhile, and keeps its bytes: an intent
 is in no stream, so nobody reads it. Finishing does the statements, in order, in one entry; it is
 never refused, and gives offsets only then. Safety rule: what was prepared stays until the driver
-has said how it ended; what was finished is known until the driver says `ForgetTransaction`.
+has said how it ended; what was finished is known until the driver says `ForgetTransactions`.
 """
 
 from __future__ import annotations
@@ -108,13 +108,14 @@ class AbortTransaction(Command, frozen=True, array_like=True, tag=32):
     transaction: TransactionId
 
 
-class ForgetTransaction(Command, frozen=True, array_like=True, tag=33):
-    """The driver has noted what the finished statements came to. `NoChange` when nothing is known
-    of it, `RequestError` when it was not finished."""
+class ForgetTransactions(Command, frozen=True, array_like=True, tag=33):
+    """The driver has noted what the finished statements came to. Returns those that are not
+    finished here, which are left alone; of others nothing may be known any more. `NoChange` when
+    that is so of all that are left."""
 
     uses_reserve: ClassVar[bool] = True
 
-    transaction: TransactionId
+    transactions: tuple[TransactionId, ...]
 
 
 class Prepared(NamedTuple):
@@ -268,16 +269,19 @@ def apply_abort_transaction(context: Context, command: AbortTransaction) -> None
     context.emit(TransactionAborted(command.transaction, freed))
 
 
-def apply_forget_transaction(context: Context, command: ForgetTransaction) -> None:
-    known = participations.find(context.db, command.transaction)
-    if known is None:
-        raise NoChange(result=None)
-    if not known.is_finished:
-        raise RequestError(
-            f"transaction {command.transaction} is not finished {context.place}",
-            "it is finished, or aborted, before it is forgotten",
-        )
-    participations.forget(context, known.prepared_lsn)
+def apply_forget_transactions(
+    context: Context, command: ForgetTransactions
+) -> tuple[TransactionId, ...]:
+    unfinished: list[TransactionId] = []
+    is_new = False
+    for transaction in command.transactions:
+        if participations.forget_finished(context, transaction):
+            is_new = True
+        elif participations.find(context.db, transaction) is not None:
+            unfinished.append(transaction)
+    if not is_new:
+        raise NoChange(tuple(unfinished))
+    return tuple(unfinished)
 
 
 FEATURE: Final = Feature(
@@ -287,7 +291,7 @@ FEATURE: Final = Feature(
         WriteIntents: apply_write_intents,
         FinishTransaction: apply_finish_transaction,
         AbortTransaction: apply_abort_transaction,
-        ForgetTransaction: apply_forget_transaction,
+        ForgetTransactions: apply_forget_transactions,
     },
 )
 

@@ -38,6 +38,10 @@ _GROW: Final = (
 )
 _FINISH: Final = f"UPDATE {PARTICIPATION} SET results = ?, since_ms = ? WHERE prepared_lsn = ?"
 _DELETE: Final = f"DELETE FROM {PARTICIPATION} WHERE prepared_lsn = ?"
+_DELETE_FINISHED: Final = (
+    f"DELETE FROM {PARTICIPATION} WHERE replica_set = ? AND epoch = ? AND incarnation = ?"
+    " AND number = ? AND results IS NOT NULL"
+)
 _FIND: Final = (
     f"SELECT {_COLUMNS} FROM {PARTICIPATION}"
     " WHERE replica_set = ? AND epoch = ? AND incarnation = ? AND number = ?"
@@ -93,6 +97,12 @@ def finish(context: Context, prepared_lsn: int, results: tuple[StatementResult, 
 
 def forget(context: Context, prepared_lsn: int) -> None:
     context.db.execute(_DELETE, (prepared_lsn,))
+
+
+def forget_finished(context: Context, transaction: TransactionId) -> bool:
+    """Whether it was finished here, and known until now."""
+    context.db.execute(_DELETE_FINISHED, transaction)
+    return context.db.changes() > 0
 
 
 FEATURE: Final = Feature(name="participations", tables=_TABLES)

@@ -183,17 +183,18 @@ class Driver:
             self.step(DecisionLost(transaction, error))
 
     def _log_finished(self, effect: LogFinished) -> None:
-        command = NoteFinished(effect.transaction, effect.replica_set, effect.results)
-        self._log.submit(command, done=partial(self._on_finished, effect))
+        self._log.submit(NoteFinished(effect.notes), done=partial(self._on_finished, effect))
 
     def _on_finished(self, effect: LogFinished, _result: Any, error: HadronError | None) -> None:
         if error is None:
-            self.step(Noted(effect.transaction, effect.replica_set))
+            self.step(Noted(effect.notes))
         elif self._log.leads and self._nursery is not None:
+            first = effect.notes[0]
             _log.error(
-                "that %s has finished transaction %s is not noted: %s",
-                effect.replica_set,
-                effect.transaction,
+                "that %s has finished transaction %s is not noted, nor are %s others: %s",
+                first.participant,
+                first.transaction,
+                len(effect.notes) - 1,
                 error,
             )
             self._nursery.start_soon(self._note_again, effect)

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import msgspec
 
 from hadron.model.errors import HadronError
-from hadron.model.transactions import Participant, TransactionId
-from hadron.transactions.messages import Answer, Body, Message, Request, Results
+from hadron.model.transactions import Note, Participant, TransactionId
+from hadron.transactions.messages import Answer, Body, Message, Request, Results, ToDriver
 
 # --- events ---------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ class Received(msgspec.Struct, frozen=True):
     """A participant says something."""
 
     replica_set: str
-    message: Message
+    message: ToDriver
 
 
 class Unanswered(msgspec.Struct, frozen=True):
@@ -76,10 +76,9 @@ class DecisionLost(msgspec.Struct, frozen=True):
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """It is committed that a participant has finished."""
+    """It is committed that participants have finished."""
 
-    transaction: TransactionId
-    replica_set: str
+    notes: tuple[Note, ...]
 
 
 class Unfinished(msgspec.Struct, frozen=True):
@@ -157,11 +156,9 @@ class LogDecision(msgspec.Struct, frozen=True):
 
 
 class LogFinished(msgspec.Struct, frozen=True):
-    """Log what a participant has done."""
+    """Log what participants have done."""
 
-    transaction: TransactionId
-    replica_set: str
-    results: Results
+    notes: tuple[Note, ...]
 
 
 class LookUp(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hadron.model.transactions import Participant, TransactionId
@@ -111,6 +111,7 @@ class Transaction:
         count: of the statements that came.
         size: of all of them, in bytes.
         kept: of those that are not in any log yet.
+        is_noted_at_once: that participants have finished, without waiting for others' notes.
         unprepared: how many participants have not written all intents.
         finishing: once it is decided, and participants have to finish.
     """
@@ -125,6 +126,7 @@ class Transaction:
         "home_bytes",
         "home_command_bytes",
         "id",
+        "is_noted_at_once",
         "kept",
         "phase",
         "size",
@@ -142,6 +144,7 @@ class Transaction:
         self.count = self.size = self.kept = self.unprepared = 0
         self.begun_at = self.touched_at = now
         self.finishing: Finishing | None = None
+        self.is_noted_at_once = False
 
     def take_home(self, statement: Statement, limits: Limits) -> bool:
         """Whether the deciding entry has room for it, too."""
@@ -164,6 +167,23 @@ class Transaction:
                 for name, branch in self.branches.items()
             ]
         )
+
+    def shown(self, now: float, reason: Callable[[str], str]) -> Shown:
+        """
+        Args:
+            reason: why a replica set is not heard of; "" while it is.
+        """
+        waits_for = {
+            name: reason(name) or "it writes intents"
+            for name, branch in self.branches.items()
+            if not branch.is_prepared
+        }
+        if (finishing := self.finishing) is not None:
+            for name in finishing.unfinished:
+                said = finishing.reasons.get(name) or reason(name)
+                waits_for[name] = said or "it is finishing"
+        age_s = now - self.begun_at
+        return Shown(self.id, self.phase.value, age_s, self.count, self.size, waits_for)
 
 
 class Shown(NamedTuple):

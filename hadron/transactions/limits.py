@@ -27,6 +27,12 @@ MAX_CHUNKS_IN_FLIGHT: Final = 4
 """Entries of one transaction on their way to one participant: enough for its disk and the wire to
 work at the same time, and no more than what others' commits may wait for."""
 
+MAX_NOTES: Final = 256
+MAX_NOTED_RESULTS: Final = MAX_SET_STATEMENTS
+"""That participants have finished, and what with, in one entry: it is made as soon as there is that
+much. One participant may have as many results on top, at 24 bytes each: half of what an entry may
+have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -46,6 +52,8 @@ class Limits:
         total_s: from its first statement to the client's commit.
         prepare_s: a participant may be away for so long while it is to write intents.
         answer_s: a message is sent again when it is not answered for so long.
+        note_s: that participants have finished is logged, and they are told to forget, so much
+            later, with what others have finished by then. Nobody waits for it.
     """
 
     statements: int = MAX_TRANSACTION_STATEMENTS
@@ -64,6 +72,7 @@ class Limits:
     total_s: float = 300.0
     prepare_s: float = 10.0
     answer_s: float = 1.0
+    note_s: float = 0.05
 
 
 LIMITS: Final = Limits()

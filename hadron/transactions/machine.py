@@ -23,7 +23,7 @@ from typing import Any, Final
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
-from hadron.model.transactions import BLOCK_BITS, DELETED, TransactionId
+from hadron.model.transactions import BLOCK_BITS, DELETED, Note, TransactionId
 from hadron.transactions import refusals
 from hadron.transactions.blocks import Blocks
 from hadron.transactions.effects import (
@@ -37,7 +37,6 @@ from hadron.transactions.effects import (
     GivenUp,
     LeadershipEnded,
     LogDecision,
-    LogFinished,
     LookUp,
     Noted,
     Received,
@@ -75,6 +74,7 @@ from hadron.transactions.messages import (
     Told,
     Unfit,
 )
+from hadron.transactions.notes import Notes, by_participant
 from hadron.transactions.remotes import FINISH, Errand, Remotes
 
 _SWEEP_S: Final = 1.0
@@ -114,6 +114,7 @@ class Machine:
         self._remotes = Remotes(random, limits.answer_s)
         self._unfinished: dict[str, int] = {}
         """By replica set: how many decided transactions wait for it."""
+        self._notes = Notes(limits)
         self._sweep_at: float | None = None
         self._now = 0.0
         self._effects: list[Effect] = []
@@ -129,8 +130,9 @@ class Machine:
     def next_due(self) -> float | None:
         """When `TimePassed` is to be said."""
         due = self._remotes.next_due()
-        if self._sweep_at is not None and (due is None or self._sweep_at < due):
-            due = self._sweep_at
+        for other in (self._sweep_at, self._notes.due):
+            if other is not None and (due is None or other < due):
+                due = other
         return due
 
     def _send(self, name: str, message: Message) -> None:
@@ -301,6 +303,7 @@ class Machine:
             self._effects.append(Reply(held.caller, Committed(held.id, {})))
             return
         held.phase = Phase.PREPARING
+        held.is_noted_at_once = request.is_noted_at_once
         if not held.unprepared:
             self._decide(held)
 
@@ -389,21 +392,25 @@ class Machine:
         finishing.results[name] = results
         self._unfinished[name] -= 1
         self._remotes.settle(name, (held.id, FINISH))
-        self._effects.append(LogFinished(held.id, name, results))
+        note = Note(held.id, name, results)
+        self._notes.add(note, self._now, at_once=held.is_noted_at_once)
+        self._effects += self._notes.take(self._now)
         if held.caller and not finishing.unfinished:
             self._effects.append(Reply(held.caller, Committed(held.id, finishing.results)))
             held.caller = 0
 
     def _noted(self, event: Noted) -> None:
-        """Forget it once all is logged."""
-        held = self._held[event.transaction]
-        finishing = held.finishing
-        assert finishing is not None
-        finishing.noting.discard(event.replica_set)
-        # It may be lost: participants ask about what they keep for long.
-        self._send(event.replica_set, Forget(held.id))
-        if not finishing.unfinished and not finishing.noting:
-            del self._held[held.id]
+        """Forget each once all is logged."""
+        for note in event.notes:
+            held = self._held[note.transaction]
+            finishing = held.finishing
+            assert finishing is not None
+            finishing.noting.discard(note.participant)
+            if not finishing.unfinished and not finishing.noting:
+                del self._held[held.id]
+        for name, transactions in by_participant(event.notes).items():
+            # It may be lost: participants ask about what they keep for long.
+            self._send(name, Forget(transactions))
 
     def _given_up(self, event: GivenUp) -> None:
         held = self._held.get(event.transaction)
@@ -452,7 +459,14 @@ class Machine:
         elif held.finishing is None or name not in held.finishing.unfinished:
             pass
         elif isinstance(message, Finished):
-            self._finished(held, name, message.results)
+            expected = held.finishing.unfinished[name].statements
+            if len(message.results) == expected:
+                self._finished(held, name, message.results)
+            else:
+                # It would not be noted, nor would what is noted with it.
+                held.finishing.reasons[name] = refusals.other_results(
+                    len(message.results), expected
+                )
         elif isinstance(message, FinishFailed):
             held.finishing.reasons[name] = str(message.error)
         for errand in self._remotes.heard(name, self._now):
@@ -512,6 +526,7 @@ class Machine:
         self._remotes.failed(event.replica_set, str(event.error), self._now)
 
     def _time_passed(self, _event: TimePassed) -> None:
+        self._effects += self._notes.take(self._now)
         if self._sweep_at is not None and self._sweep_at <= self._now:
             self._sweep_at = self._now + _SWEEP_S
             for held in list(self._open.values()):
@@ -561,23 +576,7 @@ class Machine:
     def shown(self, now: float) -> Iterator[Shown]:
         """All that are held, as people look at them."""
         for held in self._held.values():
-            yield Shown(
-                held.id,
-                held.phase.value,
-                now - held.begun_at,
-                held.count,
-                held.size,
-                dict(self._waits_for(held)),
-            )
-
-    def _waits_for(self, held: Transaction) -> Iterator[tuple[str, str]]:
-        for name, branch in held.branches.items():
-            if not branch.is_prepared:
-                yield name, self._remotes.reason(name) or "it writes intents"
-        if (finishing := held.finishing) is not None:
-            for name in finishing.unfinished:
-                reason = finishing.reasons.get(name) or self._remotes.reason(name)
-                yield name, reason or "it is finishing"
+            yield held.shown(now, self._remotes.reason)
 
 
 _STEPS: Final[dict[type[Any], Callable[[Machine, Any], None]]] = {

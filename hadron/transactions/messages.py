@@ -52,11 +52,16 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Do all of its statements, or none: those before `first`, which came, and these."""
+    """Do all of its statements, or none: those before `first`, which came, and these.
+
+    Attributes:
+        is_noted_at_once: more than its client waits for the note that participants have finished.
+    """
 
     transaction: TransactionId
     first: int
     statements: Sequence[Statement] = ()
+    is_noted_at_once: bool = False
 
 
 class Rollback(msgspec.Struct, frozen=True):
@@ -154,9 +159,9 @@ class Abort(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """The driver has logged the results; nobody asks for them here again."""
+    """The driver has logged what these came to; nobody asks for that here again."""
 
-    transaction: TransactionId
+    transactions: tuple[TransactionId, ...]
 
 
 class Fate(enum.Enum):

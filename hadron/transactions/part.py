@@ -100,8 +100,9 @@ class Transactions(Part):
         if isinstance(message, Prepare):
             self._own.add(message.transaction)
         elif isinstance(message, Forget):
-            self._own.discard(message.transaction)
-            self.settle(message.transaction)
+            for each in message.transactions:
+                self._own.discard(each)
+                self.settle(each)
         self.receive(replica_set, message)
 
     # --- other leaders --------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hadron.state import participations
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
     prepared,
 )
@@ -99,6 +99,9 @@ class Participant:
 
     def receive(self, name: str, message: ToParticipant) -> None:
         """A message came from a replica set's leader. Other drivers' transactions are not its."""
+        if isinstance(message, Forget):
+            self._forget(name, message.transactions)
+            return
         transaction = message.transaction
         if transaction.replica_set != name:
             _log.warning("%s speaks of transaction %s, which is not its own", name, transaction)
@@ -108,10 +111,15 @@ class Participant:
             self._finish(transaction, message.prepared_lsn, message.count)
         elif isinstance(message, Abort):
             self._abort(transaction)
-        elif isinstance(message, Forget):
-            self._log.submit(ForgetTransaction(transaction), done=_ignored)
         else:
             self._told(message)
+
+    def _forget(self, name: str, transactions: tuple[TransactionId, ...]) -> None:
+        own = tuple([each for each in transactions if each.replica_set == name])
+        if len(own) < len(transactions):
+            _log.warning("%s speaks of transactions that are not its own", name)
+        if own:
+            self._log.submit(ForgetTransactions(own), done=_ignored)
 
     def _told(self, message: Told) -> None:
         transaction = message.transaction
@@ -120,14 +128,13 @@ class Participant:
         elif message.fate is Fate.ABORTED:
             self._abort(transaction)
         elif message.fate is Fate.OVER:
-            self._log.submit(
-                ForgetTransaction(transaction), done=partial(self._on_over, transaction)
-            )
+            self._log.submit(ForgetTransactions((transaction,)), done=self._on_over)
 
-    def _on_over(self, transaction: TransactionId, _result: Any, error: HadronError | None) -> None:
+    def _on_over(self, result: Any, error: HadronError | None) -> None:
         """What was finished is forgotten; what was not is a copy that came after that."""
-        if error is not None and self._log.leads:
-            self._abort(transaction)
+        if error is None:
+            for each in result:
+                self._abort(each)
 
     def _prepare(self, message: Prepare) -> None:
         command = WriteIntents(message.transaction, message.first, message.statements)

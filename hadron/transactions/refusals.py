@@ -24,6 +24,10 @@ def unfit(transaction: TransactionId, why: str, here: str) -> HadronError:
     )
 
 
+def other_results(came: int, expected: int) -> str:
+    return f"it has finished {came} statements and is to finish {expected}"
+
+
 def by_client() -> HadronError:
     return RequestError("its client has rolled it back")
 

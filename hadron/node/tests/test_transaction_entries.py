@@ -21,7 +21,7 @@ from hadron.state.features import MACHINE
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     Prepared,
     WriteIntents,
 )
@@ -105,7 +105,7 @@ async def test_what_was_prepared_outlives_its_leader(tmp_path: Path, clock: Mock
         await what.execute(FinishTransaction(T, *prepared))
         await what.execute(AbortTransaction(OTHER))
         assert await what.read() == ["a of 7", "b of 7"]
-        await what.execute(ForgetTransaction(T))
+        await what.execute(ForgetTransactions((T,)))
         await what.nodes.wait_for(
             "the aborted body gone",
             lambda: len(what.rows("n1", "SELECT lsn FROM hadron_counted_body")) == 1,

@@ -45,7 +45,7 @@ from hadron.node.tests.transacting import (
 )
 from hadron.server.transaction_messages import id_to
 from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteIntents
+from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.state.machine import Command
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
@@ -420,7 +420,7 @@ async def test_a_connection_that_breaks_while_a_link_is_made(
         (EU, Decide),
         (US, FinishTransaction),
         (EU, NoteFinished),
-        (US, ForgetTransaction),
+        (US, ForgetTransactions),
     ],
 )
 async def test_a_leader_fails_at_each_step(

@@ -35,7 +35,7 @@ from hadron.state.instance_letters import SendLetters
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
 )
 from hadron.state.joint_decisions import DecideAppends
@@ -70,7 +70,7 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         WriteIntents,
         FinishTransaction,
         AbortTransaction,
-        ForgetTransaction,
+        ForgetTransactions,
         Decide,
         DecideAppends,
         NoteFinished,
@@ -262,7 +262,7 @@ class Model:
             WriteIntents: self.transactions.write,
             FinishTransaction: self.transactions.finish,
             AbortTransaction: self.transactions.abort,
-            ForgetTransaction: self.transactions.forget,
+            ForgetTransactions: self.transactions.forget,
             Decide: self.transactions.decide,
             DecideAppends: self.transactions.decide_appends,
             NoteFinished: self.transactions.note,

@@ -23,7 +23,7 @@ from hadron.state.groups import AckRecords
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
 )
 from hadron.state.joint_decisions import DecideAppends
@@ -167,13 +167,17 @@ class Transactions:
                 self.streams.bodies[intent.lsn].holds -= 1
         del self.parts[command.transaction]
 
-    def forget(self, _entry: Entry, command: ForgetTransaction) -> None:
-        part = self.parts.get(command.transaction)
-        if part is None:
-            raise Known(None)
-        if part.results is None:
-            raise Refused(RequestError)
-        del self.parts[command.transaction]
+    def forget(self, _entry: Entry, command: ForgetTransactions) -> list[TransactionId]:
+        here = {each: part for each in command.transactions if (part := self.parts.get(each))}
+        over = [each for each, part in here.items() if part.results is not None]
+        left = [
+            each for each in command.transactions if each in here and here[each].results is None
+        ]
+        if not over:
+            raise Known(left)
+        for each in over:
+            del self.parts[each]
+        return left
 
     # --- the driver ------------------------------------------------------------------------------
 
@@ -249,25 +253,30 @@ class Transactions:
         )
         return decision
 
-    def note(self, entry: Entry, command: NoteFinished) -> bool:
-        decision = self.decisions.get(command.transaction)
-        if decision is None:
-            raise Refused(NotFoundError)
-        expected = {each.replica_set: each.statements for each in decision.participants}
-        if expected.get(command.participant) != len(command.results):
-            raise Refused(RequestError)
-        if command.participant in decision.finished:
-            raise Known(decision.finished_ms is not None)
-        decision.finished[command.participant] = [
-            (each.base_offset, each.count, each.append_ms, each.is_deleted)
-            for each in command.results
-        ]
-        self.pipelines.published(
-            entry, decision.lsn, command.participant, decision.finished[command.participant]
-        )
-        if len(decision.finished) == len(expected):
-            decision.finished_ms = entry.now_ms
-        return decision.finished_ms is not None
+    def note(self, entry: Entry, command: NoteFinished) -> list[bool]:
+        """Each in turn; who is refused takes the others with it."""
+        for note in command.notes:
+            if (decision := self.decisions.get(note.transaction)) is None:
+                raise Refused(NotFoundError)
+            if _expected(decision).get(note.participant) != len(note.results):
+                raise Refused(RequestError)
+        told, is_new = [], False
+        for tx, participant, results in command.notes:
+            decision = self.decisions[tx]
+            if participant not in decision.finished:
+                is_new = True
+                came = [
+                    (each.base_offset, each.count, each.append_ms, each.is_deleted)
+                    for each in results
+                ]
+                decision.finished[participant] = came
+                self.pipelines.published(entry, decision.lsn, participant, came)
+                if len(decision.finished) == len(_expected(decision)):
+                    decision.finished_ms = entry.now_ms
+            told.append(decision.finished_ms is not None)
+        if not is_new:
+            raise Known(told)
+        return told
 
     def forget_decisions(self, _entry: Entry, command: ForgetDecisions) -> dict[str, Any]:
         latest = max(self.decisions.values(), key=lambda each: each.id, default=None)
@@ -487,6 +496,10 @@ def _packed(values: Sequence[Any]) -> bytes:
 def _told(results: list[_Result]) -> list[dict[str, Any]]:
     names = "base_offset", "count", "append_ms", "is_deleted"
     return [dict(zip(names, each, strict=True)) for each in results]
+
+
+def _expected(decision: Decision) -> dict[str, int]:
+    return {each.replica_set: each.statements for each in decision.participants}
 
 
 def _decided(decision: Decision) -> dict[str, Any]:

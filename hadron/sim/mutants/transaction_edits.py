@@ -58,15 +58,15 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
             "transactions.machine:Machine._noted",
             "if not finishing.unfinished and not finishing.noting:",
             "for name in finishing.unfinished:\n"
-            "            self._remotes.settle(name, (held.id, FINISH))\n"
-            "        if not finishing.noting:",
+            "                self._remotes.settle(name, (held.id, FINISH))\n"
+            "            if not finishing.noting:",
         ),
     ),
     "participants forget before it is noted": (
         Edit(
             "transactions.machine:Machine._finished",
             "del finishing.unfinished[name]",
-            "del finishing.unfinished[name]\n        self._send(name, Forget(held.id))",
+            "del finishing.unfinished[name]\n        self._send(name, Forget((held.id,)))",
         ),
     ),
     "a participant aborts what it finds after a restart": (

@@ -33,7 +33,7 @@ from hadron.sim.scenarios.transaction_play import (
 )
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
 from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, ForgetTransaction, WriteIntents
+from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.wire.messages import transactions_pb2
 
 _STEPS: Final = (
@@ -41,7 +41,7 @@ _STEPS: Final = (
     (EUROPE, Decide),
     (AMERICA, FinishTransaction),
     (EUROPE, NoteFinished),
-    (AMERICA, ForgetTransaction),
+    (AMERICA, ForgetTransactions),
 )
 """Of a transaction that Europe drives: who logs what, in this order."""
 

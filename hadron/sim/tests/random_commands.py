@@ -4,8 +4,8 @@ would submit, which are refused."""
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
-from typing import Any, Final
+from collections.abc import Collection, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from hadron.model.batch import producer_id_of
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
-from hadron.model.transactions import DONE, Participant, StatementResult, TransactionId
+from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.bodies import DropBodies
@@ -30,7 +30,7 @@ from hadron.state.instance_letters import SendLetters
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
 )
 from hadron.state.joint_decisions import Appending, DecideAppends
@@ -48,6 +48,8 @@ from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
+
+T = TypeVar("T")
 
 _STREAMS: Final = ("a", "b", "letters")
 _PIPELINES: Final = ("p", "q")
@@ -365,6 +367,11 @@ class Commands:
         found = found or [AppendBatch(self._stream(), 1, 40, b"", 0, -1)]
         return tuple(map(encode, found))
 
+    def _some_of(self, known: Sequence[T]) -> list[T]:
+        """Often none of them."""
+        count = max(0, self._random.randint(-2, 3))
+        return self._random.sample(known, min(count, len(known)))
+
     def _of_transactions(self) -> Command:
         rng = self._random
         if rng.random() < 0.35:
@@ -381,7 +388,10 @@ class Commands:
         if count and rng.random() < 0.55:
             count += rng.random() < 0.05
             finish = FinishTransaction(tx, lsn - (rng.random() < 0.05), count)
-            return rng.choice((finish, finish, AbortTransaction(tx), ForgetTransaction(tx)))
+            forget = ForgetTransactions(
+                (tx, *self._some_of([TransactionId(*each[:4]) for each in known]))
+            )
+            return rng.choice((finish, finish, AbortTransaction(tx), forget))
         again = self._tables.rows(
             "SELECT first_number, statements FROM hadron_intent WHERE prepared_lsn = ?", lsn
         )
@@ -410,7 +420,12 @@ class Commands:
                 return ForgetDecisions(before_ms, *bounds)
             if name is not None and rng.random() < 0.8:
                 results = (StatementResult(4, 2, 9), DONE, DONE)[: count + (rng.random() < 0.1)]
-                return NoteFinished(tx, name, results)
+                notes = [
+                    Note(TransactionId(SET, *each[:3]), each[3], (DONE,) * each[4])
+                    for each in known
+                    if each[3] is not None
+                ]
+                return NoteFinished((Note(tx, name, results), *self._some_of(notes)))
         others = tuple(
             Participant(name, rng.randint(1, 99), rng.randint(1, 2))
             for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))

@@ -25,7 +25,7 @@ _PREPARED: Final = (
 )
 _DECISION: Final = "SELECT lsn FROM hadron_decision WHERE (epoch, incarnation, number) = (?, ?, ?)"
 _NOTED: Final = (
-    "SELECT p.results IS NOT NULL FROM hadron_decision d JOIN hadron_decision_part p USING (lsn)"
+    "SELECT p.results IS NOT NULL FROM hadron_decision d JOIN hadron_decision_part p USING (id)"
     " WHERE (epoch, incarnation, number) = (?, ?, ?) AND replica_set = ?"
 )
 _LOCKED: Final = (
@@ -112,10 +112,11 @@ class Transactions:
         elif isinstance(command, AbortTransaction) and lsn:
             self._abort(mark, command.transaction, prepared_lsn)
         elif isinstance(command, NoteFinished):
-            decision = self._decisions.get(command.transaction)
-            if decision is not None:
-                entry = _Entry(mark, lsn or mark.started_lsn)
-                decision.noted.setdefault(command.participant, []).append(entry)
+            entry = _Entry(mark, lsn or mark.started_lsn)
+            for note in command.notes:
+                decision = self._decisions.get(note.transaction)
+                if decision is not None:
+                    decision.noted.setdefault(note.participant, []).append(entry)
 
     def _prepared(self, mark: Mark, command: WriteIntents, lsn: int, prepared_lsn: int) -> None:
         key = command.transaction, mark.view.replica_set, prepared_lsn

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.model.schema import RegisteredSet, Tombstone
-from hadron.model.transactions import DELETED, DONE, Participant, StatementResult, TransactionId
+from hadron.model.transactions import (
+    DELETED,
+    DONE,
+    Note,
+    Participant,
+    StatementResult,
+    TransactionId,
+)
 from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
@@ -28,7 +35,7 @@ from hadron.state.instance_letters import SendLetters
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
 )
 from hadron.state.joint_decisions import Appending, DecideAppends
@@ -129,14 +136,14 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (FinishTransaction(TX, 300, 3), "941f94a565752f7030030cce00100007cd012c03"),
     (AbortTransaction(TX), "922094a565752f7030030cce00100007"),
-    (ForgetTransaction(TX), "922194a565752f7030030cce00100007"),
+    (ForgetTransactions((TX,)), "92219194a565752f7030030cce00100007"),
     (
         Decide(TX, (Participant("us/p1", 300, 3),), (encode(AckRecords(12, ((0, 9),))),)),
         "942294a565752f7030030cce001000079193a575732f7031cd012c0391c40793040c91920009",
     ),
     (
-        NoteFinished(TX, "us/p1", (StatementResult(40, 3, 1_000_000), DONE, DELETED)),
-        "942394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
+        NoteFinished((Note(TX, "us/p1", (StatementResult(40, 3, 1_000_000), DONE, DELETED)),)),
+        "9223919394a565752f7030030cce00100007a575732f703193942803ce000f4240c294ff0000c294ff0000c3",
     ),
     (ForgetDecisions(1_000_000, 300, 7), "9424ce000f4240cd012c07"),
     (AppendGuarded(3, 1, 90, b"", 0, -1, 17, None), "9b2803015ac40000ff11c0c400ff"),

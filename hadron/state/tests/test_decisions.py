@@ -12,6 +12,7 @@ from hadron.model.transactions import (
     BLOCK_BITS,
     DELETED,
     DONE,
+    Note,
     Participant,
     StatementResult,
     TransactionId,
@@ -172,26 +173,51 @@ def test_a_decision_is_over_when_all_have_finished(file: Transacting) -> None:
     assert first.unfinished == (EU, US)
     assert decisions.unfinished(file.db, SET, after_lsn=0, limit=9) == [first]
     results = (StatementResult(4, 1, 9), DELETED)
-    assert file.result(NoteFinished(T, "eu/p0", results)) is False
-    again = file.run(NoteFinished(T, "eu/p0", results))
-    assert (again.command, again.result) == (None, False)
+    assert file.result(NoteFinished((Note(T, "eu/p0", results),))) == (False,)
+    again = file.run(NoteFinished((Note(T, "eu/p0", results),)))
+    assert (again.command, again.result) == (None, (False,))
     known = decisions.find(file.db, T)
     assert known is not None
     assert (known.finished, known.unfinished) == ({"eu/p0": results}, (US,))
     assert file.problems() == []
-    assert file.result(NoteFinished(T, "us/p0", (DONE,))) is True
-    assert file.run(NoteFinished(T, "us/p0", (DONE,))).result is True
+    assert file.result(NoteFinished((Note(T, "us/p0", (DONE,)),))) == (True,)
+    assert file.run(NoteFinished((Note(T, "us/p0", (DONE,)),))).result == (True,)
     assert decisions.unfinished(file.db, SET, after_lsn=0, limit=9) == []
     assert dump(file.db) == file.replica()
 
 
+def test_what_several_have_finished_is_one_entry(file: Transacting) -> None:
+    other = T._replace(number=T.number + 1)
+    decide(file, others=(EU, US))
+    decide(file, tx=other, others=(EU,))
+    first = Note(T, "eu/p0", (DONE, DONE))
+    notes = (first, Note(other, "eu/p0", (DONE, DELETED)), Note(T, "us/p0", (DONE,)))
+    file.result(NoteFinished((first,)))
+    assert file.result(NoteFinished(notes)) == (False, True, True), "one of them was noted before"
+    assert file.run(NoteFinished(notes)).command is None
+    assert decisions.unfinished(file.db, SET, after_lsn=0, limit=9) == []
+    known = decisions.find(file.db, other)
+    assert known is not None
+    assert known.finished == {"eu/p0": (DONE, DELETED)}
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
+
+
+def test_one_note_that_does_not_fit_takes_the_others_with_it(file: Transacting) -> None:
+    decide(file, others=(EU,))
+    fits = Note(T, "eu/p0", (DONE, DONE))
+    with pytest.raises(NotFoundError, match="was not decided"):
+        file.result(NoteFinished((fits, fits._replace(transaction=T._replace(number=99)))))
+    assert len(decisions.unfinished(file.db, SET, after_lsn=0, limit=9)) == 1
+
+
 def test_who_finishes_what_is_looked_at(file: Transacting) -> None:
     with pytest.raises(NotFoundError, match="was not decided"):
-        file.result(NoteFinished(T, "eu/p0", (DONE,)))
+        file.result(NoteFinished((Note(T, "eu/p0", (DONE,)),)))
     decide(file, others=(EU,))
     for participant, results in (("us/p0", (DONE,)), ("eu/p0", (DONE,))):
         with pytest.raises(RequestError, match="has no 1 statements"):
-            file.result(NoteFinished(T, participant, results))
+            file.result(NoteFinished((Note(T, participant, results),)))
 
 
 def test_what_is_finished_is_forgotten_in_time_and_that_is_known(file: Transacting) -> None:
@@ -216,7 +242,7 @@ def test_what_is_finished_is_forgotten_in_time_and_that_is_known(file: Transacti
     ]
     assert not decisions.is_forgotten(file.db, old._replace(number=1 << BLOCK_BITS))
     assert not decisions.is_forgotten(file.db, old._replace(incarnation=BALLOT.incarnation + 1))
-    file.result(NoteFinished(waits, "eu/p0", (DONE, DONE)))
+    file.result(NoteFinished((Note(waits, "eu/p0", (DONE, DONE)),)))
     assert file.run(ForgetDecisions(before_ms)).command is None, "it counts from the finish on"
     assert file.result(ForgetDecisions(1 << 60)).rows == 2
     assert file.problems() == []

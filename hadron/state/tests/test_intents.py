@@ -29,7 +29,7 @@ from hadron.state.groups import CreateGroup
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     Prepared,
     WriteIntents,
 )
@@ -340,11 +340,25 @@ def test_a_finish_is_done_once_and_answers_as_it_did_then(file: Transacting) -> 
     with pytest.raises(RequestError, match="was committed"):
         file.result(AbortTransaction(T))
     assert participations.results(file.db, T) == results
-    file.result(ForgetTransaction(T))
+    file.result(ForgetTransactions((T,)))
     assert participations.find(file.db, T) is None
-    assert file.run(ForgetTransaction(T)).command is None
+    assert file.run(ForgetTransactions((T,))).command is None
     with pytest.raises(NotFoundError, match="nothing is known"):
         finish(file, prepared)
+
+
+def test_several_are_forgotten_at_once_but_what_is_not_finished(file: Transacting) -> None:
+    one, open_, two, unknown = (T._replace(number=each) for each in (1, 2, 3, 4))
+    for tx in (one, two):
+        finish(file, write(file, file.publish(1, "a"), tx=tx), tx=tx)
+    write(file, file.publish(1, "b"), tx=open_)
+    command = ForgetTransactions((one, unknown, open_, two))
+    assert file.result(command) == (open_,)
+    again = file.run(command)
+    assert (again.command, again.result) == (None, (open_,))
+    held = participations.held(file.db, before_ms=1 << 60, after_lsn=0, limit=9)
+    assert [each.transaction for each in held] == [open_]
+    assert dump(file.db) == file.replica()
 
 
 def test_copies_that_come_after_all_was_forgotten_are_not_done(file: Transacting) -> None:
@@ -352,7 +366,7 @@ def test_copies_that_come_after_all_was_forgotten_are_not_done(file: Transacting
     parts = [file.publish(1, "a"), file.ack(0)]
     prepared = write(file, *parts)
     finish(file, prepared)
-    file.result(ForgetTransaction(T))
+    file.result(ForgetTransactions((T,)))
     orphan = write(file, file.publish(1, "a"))
     with pytest.raises(RequestError, match="copies that came late"):
         finish(file, prepared)
@@ -372,13 +386,13 @@ def test_a_finish_that_names_another_number_of_statements_is_refused(file: Trans
         finish(file, prepared)
     with pytest.raises(RequestError, match=r"of the 2 statements .* one has number 2"):
         finish(file, prepared._replace(statements=2))
-    with pytest.raises(RequestError, match="is not finished"):
-        file.result(ForgetTransaction(T))
+    again = file.run(ForgetTransactions((T,)))
+    assert (again.command, again.result) == (None, (T,)), "it is not finished"
     assert file.read(1) == []
 
 
 def test_what_is_unknown_is_aborted_already(file: Transacting) -> None:
-    for command in (AbortTransaction(T), ForgetTransaction(T)):
+    for command in (AbortTransaction(T), ForgetTransactions((T,))):
         assert file.run(command).command is None
 
 

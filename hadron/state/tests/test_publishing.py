@@ -8,7 +8,7 @@ import pytest
 
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Retry
-from hadron.model.transactions import DELETED, Participant, StatementResult, TransactionId
+from hadron.model.transactions import DELETED, Note, Participant, StatementResult, TransactionId
 from hadron.state import cancellations, schema
 from hadron.state import pipeline_views as views
 from hadron.state.cancellations import CancelInstances, Cancelled, Started, StartInstances
@@ -35,7 +35,7 @@ class TestPublishing:
         return tx
 
     def finish(self, pipe: Pipe, tx: TransactionId, result: StatementResult) -> None:
-        pipe.submit(NoteFinished(tx, self.AWAY, (result,)))
+        pipe.submit(NoteFinished((Note(tx, self.AWAY, (result,)),)))
 
     def test_a_stage_is_done_when_its_output_is_there(self) -> None:
         pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a"))

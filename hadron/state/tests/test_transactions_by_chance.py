@@ -20,7 +20,7 @@ from hadron.state.groups import AckRecords
 from hadron.state.intents import (
     AbortTransaction,
     FinishTransaction,
-    ForgetTransaction,
+    ForgetTransactions,
     WriteIntents,
 )
 from hadron.state.key_locks import KEY_LOCK
@@ -189,7 +189,7 @@ class Play:
 
     def forget(self) -> None:
         tx = self._transaction()
-        self._both("forget", ForgetTransaction(tx), b"", lambda: self.model.forget(tx))
+        self._both("forget", ForgetTransactions((tx,)), b"", lambda: self.model.forget(tx))
 
     def decide(self) -> None:
         parts, now_ms = self._parts(), self._now_ms
@@ -309,7 +309,7 @@ class Play:
                 self.file.result(AbortTransaction(tx))
                 self.model.abort(tx)
             else:
-                self.file.result(ForgetTransaction(tx))
+                self.file.result(ForgetTransactions((tx,)))
                 self.model.forget(tx)
         self.look()
         self.file.run(DropBodies(self.file.number))
@@ -360,7 +360,6 @@ def test_chance_comes_by_all_of_it() -> None:
         "abort RequestError",
         "forget done",
         "forget known",
-        "forget RequestError",
         "decide done",
         "decide ConflictError",
         "decide RequestError",

@@ -262,10 +262,8 @@ class Model:
         del self.known[tx]
 
     def forget(self, tx: TransactionId) -> None:
-        if tx not in self.known:
-            raise Known(None)
-        if self.known[tx].results is None:
-            raise Refused(RequestError)
+        if tx not in self.known or self.known[tx].results is None:
+            raise Known((tx,) if tx in self.known else ())
         del self.known[tx]
 
     def _free(self, tx: TransactionId) -> None:

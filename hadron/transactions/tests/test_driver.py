@@ -26,6 +26,7 @@ from hadron.model.errors import (
 from hadron.model.transactions import DONE, TransactionId
 from hadron.serving.tests.stack import SET as STACK_SET
 from hadron.serving.tests.stack import leading
+from hadron.state import decisions
 from hadron.state.locks import deliveries
 from hadron.state.machine import encode
 from hadron.state.streams import AppendBatch
@@ -216,6 +217,25 @@ async def test_what_is_too_much_for_the_decision_is_prepared_at_its_own_set(
     assert not small.leader("p0").part._own
 
 
+async def test_what_was_finished_and_not_noted_the_next_leader_has_finished_again(
+    it: World, autojump_clock: MockClock
+) -> None:
+    client = Client(it.leader("p0"))
+    one = client.id()
+    client.caller.receive(Commit(one, 0, [publishing("p0", "a"), publishing("p1", "b")]))
+    committed = await client.next()
+    assert isinstance(committed, Committed)
+    assert await outcome(it, one) == Outcome(State.COMMITTED, committed.results)
+    assert decisions.unfinished(it.sets["p0"].db, "p0", after_lsn=0, limit=9)
+    it.sets["p0"].fail(it.chance, crashes=True)
+    it.sets["p0"].take_over(it.chance)
+    await until(lambda: nothing_is_left(it))
+    told = [type(each) for each in says(it, "p1")]
+    assert told == [Prepare, Finish, Finish, Forget]
+    assert await outcome(it, one) == Outcome(State.COMMITTED, committed.results)
+    assert [len(it.sets[name].values()) for name in ("p0", "p1")] == [1, 1]
+
+
 async def test_what_a_leader_has_prepared_at_its_own_set_the_next_one_ends(
     small: World, autojump_clock: MockClock
 ) -> None:
@@ -403,7 +423,7 @@ async def test_copies_after_all_is_over_are_not_done_again(
     one = client.id()
     client.caller.receive(Commit(one, 0, [publishing("p1", "x")]))
     await client.next()
-    await until(lambda: Forget(one) in says(it, "p1") and nothing_is_left(it))
+    await until(lambda: Forget((one,)) in says(it, "p1") and nothing_is_left(it))
     for message in says(it, "p1"):
         if not isinstance(message, Forget):
             it.leader("p1").part.receive("p0", message)

@@ -19,7 +19,7 @@ from hadron.model.errors import (
     UnreachableError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.transactions import DELETED, DONE, Participant, TransactionId
+from hadron.model.transactions import DELETED, DONE, Note, Participant, TransactionId
 from hadron.transactions.effects import (
     CallerJoined,
     CallerLeft,
@@ -43,7 +43,7 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.limits import CHUNK_STATEMENTS, Limits
+from hadron.transactions.limits import CHUNK_STATEMENTS, MAX_NOTED_RESULTS, MAX_NOTES, Limits
 from hadron.transactions.machine import Machine
 from hadron.transactions.messages import (
     Abort,
@@ -67,6 +67,7 @@ from hadron.transactions.messages import (
     RolledBack,
     Statement,
     TakeBlock,
+    ToDriver,
     Told,
     Unfit,
 )
@@ -89,6 +90,8 @@ class Driving:
     """A machine, and all that it has said."""
 
     def __init__(self, **limits: Any) -> None:
+        # What is noted, and when, has tests of its own.
+        limits = {"note_s": 0.0} | limits
         known = {"home", "p1", "p2", "p3", "p4"}
         self.machine = Machine("home", BALLOT, EvenRandom(), known.__contains__, Limits(**limits))
         self.now = 0.0
@@ -118,7 +121,7 @@ class Driving:
     def say(self, request: Request, caller: int = 1) -> list[Effect]:
         return self.step(Requested(caller, request))
 
-    def hear(self, name: str, message: Message) -> list[Effect]:
+    def hear(self, name: str, message: ToDriver) -> list[Effect]:
         return self.step(Received(name, message))
 
     def answers(self) -> list[Any]:
@@ -196,17 +199,17 @@ def test_all_participants_are_told_at_the_same_time_and_told_to_forget_once_it_i
     driving.step(Decided(one, (DONE,)))
     assert driving.sent() == [("p1", Finish(one, 70, 1)), ("p2", Finish(one, 80, 1))]
     driving.hear("p2", Finished(one, (DONE,)))
-    assert driving.said == [LogFinished(one, "p2", (DONE,))]
+    assert driving.said == [LogFinished((Note(one, "p2", (DONE,)),))]
     driving.said.clear()
     driving.hear("p1", Finished(one, (DELETED,)))
     assert driving.said == [
-        LogFinished(one, "p1", (DELETED,)),
+        LogFinished((Note(one, "p1", (DELETED,)),)),
         Reply(1, Committed(one, {"home": (DONE,), "p1": (DELETED,), "p2": (DONE,)})),
     ]
     driving.said.clear()
-    driving.step(Noted(one, "p1"))
-    driving.step(Noted(one, "p2"))
-    assert driving.said == [Send("p1", Forget(one)), Send("p2", Forget(one))]
+    driving.step(Noted((Note(one, "p1", (DONE,)),)))
+    driving.step(Noted((Note(one, "p2", (DONE,)),)))
+    assert driving.said == [Send("p1", Forget((one,))), Send("p2", Forget((one,)))]
     assert driving.is_empty
     assert driving.machine.next_due() is None
 
@@ -337,7 +340,7 @@ def test_messages_of_participants_that_fit_to_nothing_are_passed_over() -> None:
     one, unknown = driving.id(), driving.id(9)
     driving.say(Add(one, 0, at("p1")))
     driving.said.clear()
-    messages: Sequence[tuple[str, Message]] = (
+    messages: Sequence[tuple[str, ToDriver]] = (
         ("p2", Prepared(one, 0, 70)),
         ("p1", Prepared(one, 1, 70)),
         ("p1", PrepareRefused(one, 1, ConflictError("no"))),
@@ -360,7 +363,70 @@ def test_results_count_once() -> None:
     driving.hear("p1", Finished(one, (DONE,)))
     driving.hear("p1", Finished(one, (DELETED,)))
     driving.hear("p3", Finished(one, (DONE,)))
-    assert driving.said == [LogFinished(one, "p1", (DONE,))]
+    assert driving.said == [LogFinished((Note(one, "p1", (DONE,)),))]
+
+
+def test_what_participants_have_finished_is_gathered_for_a_moment() -> None:
+    driving = Driving(note_s=0.05)
+    one, two = driving.decide("p1", "p2", number=0), driving.decide("p1", number=1)
+    driving.hear("p1", Finished(one, (DONE,)))
+    driving.now += 0.03
+    driving.hear("p1", Finished(two, (DELETED,)))
+    driving.hear("p2", Finished(one, (DONE,)))
+    assert [each.transaction for each in driving.answers()] == [two, one], "clients do not wait"
+    assert driving.machine.next_due() == 0.05
+    driving.take(Send)
+    assert not driving.said
+    driving.now = 0.05
+    driving.step(TimePassed())
+    notes = (Note(one, "p1", (DONE,)), Note(two, "p1", (DELETED,)), Note(one, "p2", (DONE,)))
+    assert driving.said == [LogFinished(notes)]
+    driving.said.clear()
+    driving.hear("p1", Asked((one, two)))
+    assert driving.sent() == [("p1", Told(one, Fate.WAIT)), ("p1", Told(two, Fate.WAIT))]
+    driving.step(Noted(notes))
+    assert driving.sent() == [("p1", Forget((one, two))), ("p2", Forget((one,)))]
+    assert driving.is_empty
+    assert driving.machine.next_due() is None
+
+
+def test_much_that_is_finished_is_noted_before_its_time() -> None:
+    for count, results in ((MAX_NOTES, 1), (3, MAX_NOTED_RESULTS // 3 + 1)):
+        driving = Driving(note_s=0.05)
+        for number in range(count):
+            one = driving.id(number)
+            driving.say(Commit(one, 0, at("p1") * results))
+            while prepares := [each for _, each in driving.sent() if isinstance(each, Prepare)]:
+                for each in prepares:
+                    driving.hear("p1", Prepared(one, each.first, 70))
+            driving.step(Decided(one, ()))
+            assert not driving.take(LogFinished)
+            driving.hear("p1", Finished(one, (DONE,) * results))
+        (logged,) = driving.take(LogFinished)
+        assert len(logged.notes) == count
+
+
+def test_what_others_wait_for_is_noted_at_once() -> None:
+    driving = Driving(note_s=0.05)
+    waits, urgent = driving.decide("p1"), driving.id(1)
+    driving.hear("p1", Finished(waits, (DONE,)))
+    driving.say(Commit(urgent, 0, at("p1"), is_noted_at_once=True))
+    driving.hear("p1", Prepared(urgent, 0, 70))
+    driving.step(Decided(urgent, ()))
+    assert not driving.take(LogFinished)
+    driving.hear("p1", Finished(urgent, (DONE,)))
+    (logged,) = driving.take(LogFinished)
+    assert [each.transaction for each in logged.notes] == [waits, urgent]
+
+
+def test_other_results_than_a_participant_has_statements_are_not_noted() -> None:
+    driving = Driving()
+    one = driving.decide("p1")
+    driving.said.clear()
+    driving.hear("p1", Finished(one, (DONE, DONE)))
+    assert not driving.said
+    (shown,) = driving.machine.shown(0.0)
+    assert shown.waits_for == {"p1": "it has finished 2 statements and is to finish 1"}
 
 
 def test_statements_that_did_not_come_end_it() -> None:
@@ -628,7 +694,7 @@ def test_participants_are_told_what_is_known_for_sure() -> None:
     driving.hear("p2", Asked((decided,)))
     assert driving.said == [Send("p2", Told(decided, Fate.WAIT))], "that is not noted yet"
     driving.said.clear()
-    driving.step(Noted(decided, "p2"))
+    driving.step(Noted((Note(decided, "p2", (DONE,)),)))
     driving.said.clear()
     driving.hear("p2", Asked((decided,)))
     assert driving.said == [Send("p2", Told(decided, Fate.OVER))]
@@ -641,8 +707,11 @@ def test_what_an_earlier_leadership_has_decided_is_finished() -> None:
     assert driving.said == [Send("p2", Finish(old, 40, 3))]
     driving.said.clear()
     driving.hear("p2", Finished(old, (DONE,) * 3))
-    driving.step(Noted(old, "p2"))
-    assert driving.said == [LogFinished(old, "p2", (DONE,) * 3), Send("p2", Forget(old))]
+    driving.step(Noted((Note(old, "p2", (DONE,)),)))
+    assert driving.said == [
+        LogFinished((Note(old, "p2", (DONE,) * 3),)),
+        Send("p2", Forget((old,))),
+    ]
     assert driving.is_empty
 
 
@@ -655,7 +724,7 @@ def test_an_operator_waits_no_more() -> None:
     assert not driving.said
     driving.step(GivenUp(one, "p1"))
     assert driving.said == [
-        LogFinished(one, "p1", (DELETED,)),
+        LogFinished((Note(one, "p1", (DELETED,)),)),
         Reply(1, Committed(one, {"p1": (DELETED,), "p2": (DONE,)})),
     ]
 

@@ -291,6 +291,11 @@ class TransactionMessage(_message.Message):
         prepared_lsn: int
         count: int
         def __init__(self, fate: _Optional[_Union[TransactionMessage.Told.Fate, str]] = ..., prepared_lsn: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    class Forget(_message.Message):
+        __slots__ = ("others",)
+        OTHERS_FIELD_NUMBER: _ClassVar[int]
+        others: _containers.RepeatedCompositeFieldContainer[TransactionId]
+        def __init__(self, others: _Optional[_Iterable[_Union[TransactionId, _Mapping]]] = ...) -> None: ...
     class Prepared(_message.Message):
         __slots__ = ("first", "prepared_lsn")
         FIRST_FIELD_NUMBER: _ClassVar[int]
@@ -330,14 +335,14 @@ class TransactionMessage(_message.Message):
     prepare: TransactionMessage.Prepare
     finish: TransactionMessage.Finish
     abort: _common_pb2.Empty
-    forget: _common_pb2.Empty
+    forget: TransactionMessage.Forget
     told: TransactionMessage.Told
     prepared: TransactionMessage.Prepared
     prepare_refused: TransactionMessage.PrepareRefused
     finished: TransactionMessage.Finished
     finish_failed: TransactionMessage.FinishFailed
     asked: _common_pb2.Empty
-    def __init__(self, transaction: _Optional[_Union[TransactionId, _Mapping]] = ..., prepare: _Optional[_Union[TransactionMessage.Prepare, _Mapping]] = ..., finish: _Optional[_Union[TransactionMessage.Finish, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., forget: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., told: _Optional[_Union[TransactionMessage.Told, _Mapping]] = ..., prepared: _Optional[_Union[TransactionMessage.Prepared, _Mapping]] = ..., prepare_refused: _Optional[_Union[TransactionMessage.PrepareRefused, _Mapping]] = ..., finished: _Optional[_Union[TransactionMessage.Finished, _Mapping]] = ..., finish_failed: _Optional[_Union[TransactionMessage.FinishFailed, _Mapping]] = ..., asked: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
+    def __init__(self, transaction: _Optional[_Union[TransactionId, _Mapping]] = ..., prepare: _Optional[_Union[TransactionMessage.Prepare, _Mapping]] = ..., finish: _Optional[_Union[TransactionMessage.Finish, _Mapping]] = ..., abort: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ..., forget: _Optional[_Union[TransactionMessage.Forget, _Mapping]] = ..., told: _Optional[_Union[TransactionMessage.Told, _Mapping]] = ..., prepared: _Optional[_Union[TransactionMessage.Prepared, _Mapping]] = ..., prepare_refused: _Optional[_Union[TransactionMessage.PrepareRefused, _Mapping]] = ..., finished: _Optional[_Union[TransactionMessage.Finished, _Mapping]] = ..., finish_failed: _Optional[_Union[TransactionMessage.FinishFailed, _Mapping]] = ..., asked: _Optional[_Union[_common_pb2.Empty, _Mapping]] = ...) -> None: ...
 
 class CoordinateRequest(_message.Message):
     __slots__ = ("cluster", "speaker", "replica_set", "messages")

@@ -91,7 +91,9 @@ class HearsTransactions:
                 original(writer, connection, submission, *others)
                 return
             watch = self._known.transactions
-            before = watch.prepared_here(mark, command.transaction)
+            # Of what is noted together each has its decision here, and no intent.
+            is_of_one = not isinstance(command, NoteFinished)
+            before = watch.prepared_here(mark, command.transaction) if is_of_one else 0
             original(writer, connection, submission, *others)
             if submission.error is None:
                 lsn = submission.lsn if submission.logged else 0
@@ -211,7 +213,10 @@ class HearsTransactions:
         fate = message.fate if isinstance(message, Told) else None
         if isinstance(message, Finish) or fate is Fate.COMMITTED:
             watch.told_committed(mark, message.transaction, name)  # type: ignore[union-attr]
-        elif isinstance(message, Forget) or fate is Fate.OVER:
+        elif isinstance(message, Forget):
+            for each in message.transactions:
+                watch.told_over(mark, each, name)
+        elif fate is Fate.OVER:
             watch.told_over(mark, message.transaction, name)  # type: ignore[union-attr]
         elif fate is Fate.ABORTED:
             watch.told_aborted(name, message.transaction)  # type: ignore[union-attr]
