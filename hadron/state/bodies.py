@@ -39,7 +39,10 @@ CREATE INDEX IF NOT EXISTS {_IDLE} ON {COUNTED_BODY}(lsn) WHERE batches = 0 AND 
 """
 
 _COUNT: Final = f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, ?, 0, ?, ?, ?) ON CONFLICT DO NOTHING"
-_HOLD: Final = f"UPDATE {COUNTED_BODY} SET holds = holds + 1 WHERE lsn = ?"
+_HOLD: Final = (
+    f"INSERT INTO {COUNTED_BODY} VALUES(?, ?, 0, 1, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET holds = holds + 1"
+)
 _RELEASE: Final = (
     f"UPDATE {COUNTED_BODY} SET holds = holds - 1 WHERE lsn = ? AND holds > 0"
     " RETURNING batches + holds"
@@ -99,8 +102,7 @@ def count_batch(context: Context, batch: KnownBody, lsn: int) -> None:
 
 def hold(context: Context, size: int) -> int:
     """Keep this entry's body for later; returns its lsn, to append it by, and to `release`."""
-    count(context, size)
-    context.db.execute(_HOLD, (context.lsn,))
+    context.db.execute(_HOLD, (context.lsn, size, context.now_ms, *context.ballot))
     return context.lsn
 
 

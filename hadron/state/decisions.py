@@ -101,8 +101,10 @@ _DELETE: Final = f"DELETE FROM {DECISION} WHERE id = ?"
 _DELETE_PARTS: Final = f"DELETE FROM {DECISION_PART} WHERE id = ?"
 _WAITING: Final = (
     "SELECT id, lsn, epoch, incarnation, number, decided_ms, results"
-    f" FROM {DECISION} INDEXED BY {_UNFINISHED} WHERE finished_ms IS NULL AND lsn > ?"
-    " ORDER BY lsn LIMIT ?"
+    f" FROM {DECISION} INDEXED BY {_UNFINISHED} WHERE finished_ms IS NULL AND lsn > ?1"
+    f" AND lsn <= coalesce((SELECT lsn FROM {DECISION} INDEXED BY {_UNFINISHED}"
+    " WHERE finished_ms IS NULL AND lsn > ?1 ORDER BY lsn LIMIT 1 OFFSET ?2 - 1),"
+    " 9223372036854775807) ORDER BY lsn, id"
 )
 _FORGOTTEN: Final = (
     f"SELECT 1 FROM {DECISION_FORGOTTEN} WHERE epoch = ? AND incarnation = ? AND block IN (-1, ?)"
@@ -206,7 +208,7 @@ def apply_decide(context: Context, command: Decide) -> Decided:
 
 
 def keep_all(context: Context, made: Sequence[Decided]) -> None:
-    """Write down what this entry has decided: one, or several that have no participants.
+    """Write down what this entry has decided.
 
     Raises `RequestError` when some of several were decided before.
     """
@@ -214,12 +216,14 @@ def keep_all(context: Context, made: Sequence[Decided]) -> None:
     row = db.execute(_LATEST).fetchone()
     before, total = (0, 0) if row is None else (row[0], row[1])
     rows = []
+    parts = []
     for place, each in enumerate(made, before + 1):
         results = _encode(each.results)
         total += len(results) + sum(_RESULT_BYTES * part.statements for part in each.unfinished)
         finished_ms = None if each.unfinished else each.decided_ms
         _, *key = each.transaction
         rows.append((place, each.lsn, *key, each.decided_ms, finished_ms, results, total))
+        parts += [(place, position, *part) for position, part in enumerate(each.unfinished)]
     db.executemany(_INSERT, rows)
     count = sum(each for (each,) in db.execute(_COUNT_ABOVE, (before,)))
     if count != len(rows):
@@ -227,8 +231,8 @@ def keep_all(context: Context, made: Sequence[Decided]) -> None:
             f"of {len(rows)} transactions that are to be decided together {len(rows) - count} were "
             f"decided before {context.place}"
         )
-    for position, part in enumerate(made[0].unfinished):
-        db.execute(_INSERT_PART, (before + 1, position, *part))
+    if parts:
+        db.executemany(_INSERT_PART, parts)
 
 
 def check_driven_here(context: Context, transaction: TransactionId, ballot: Ballot) -> None:
@@ -244,14 +248,25 @@ def check_driven_here(context: Context, transaction: TransactionId, ballot: Ball
 
 def _check(context: Context, command: Decide) -> None:
     """Raises `RequestError` for what this leadership may not decide."""
-    transaction, participants = command.transaction, command.participants
+    transaction = command.transaction
     check_driven_here(context, transaction, transaction.ballot)
+    check_parts(context, transaction, command.participants, has_statements=bool(command.statements))
+
+
+def check_parts(
+    context: Context,
+    transaction: TransactionId,
+    participants: Sequence[Participant],
+    *,
+    has_statements: bool,
+) -> None:
+    """Raises `RequestError` for participants that do not fit the statements here."""
     if not participants:
-        if not command.statements:
+        if not has_statements:
             raise RequestError(f"transaction {transaction} has no statement")
         return
     names = {each.replica_set for each in participants}
-    if len(names) != len(participants) or (command.statements and context.replica_set in names):
+    if len(names) != len(participants) or (has_statements and context.replica_set in names):
         raise RequestError(
             f"transaction {transaction} names a participant twice, or {context.replica_set} for "
             "statements that it has prepared and for others"
@@ -380,7 +395,8 @@ def is_forgotten(db: Database, transaction: TransactionId) -> bool:
 
 
 def unfinished(db: Database, replica_set: str, *, after_lsn: int, limit: int) -> list[Decided]:
-    """Decisions with participants that have not finished, in the order in which they were made."""
+    """Decisions with participants that have not finished, in the order in which they were made: so
+    many, and what the last one's entry has decided besides."""
     rows = db.execute(_WAITING, (after_lsn, limit)).fetchall()
     return [
         _decided(db, TransactionId(replica_set, *row[2:5]), row[0], row[1], row[5], row[6])

@@ -46,10 +46,9 @@ _BELOW: Final = (
     " WHERE prepared_lsn = ? AND first_number < ? ORDER BY first_number DESC LIMIT 1"
 )
 _ALL: Final = (
-    f"SELECT first_number, lsn, bytes, statements FROM {INTENT} WHERE prepared_lsn = ?"
+    f"SELECT first_number, count, lsn, bytes, statements FROM {INTENT} WHERE prepared_lsn = ?"
     " ORDER BY first_number"
 )
-_LAST: Final = f"SELECT max(first_number + count) FROM {INTENT} WHERE prepared_lsn = ?"
 _BODIES: Final = f"SELECT lsn FROM {INTENT} WHERE prepared_lsn = ? AND bytes > 0 ORDER BY lsn"
 _DELETE: Final = f"DELETE FROM {INTENT} WHERE prepared_lsn = ?"
 
@@ -137,32 +136,36 @@ def apply_write_intents(context: Context, command: WriteIntents) -> Prepared:
     statements = [context.machine.decode(each) for each in command.statements]
     size = together.size_of(statements)
     _check_limits(command, size, known)
-    known = known or participations.begin(context, command.transaction)
+    prepared_lsn, count = context.lsn, len(statements)
+    if known is None:
+        participations.begin(context, command.transaction, count, size)
+    else:
+        prepared_lsn = known.prepared_lsn
+        count = participations.grow(context, prepared_lsn, count, size)
     taken: list[Lock] = []
     for each in statements:
         leadership.check_rules(context, each)
         statement = context.machine.statement(each)
         statement.check(context, each)
         for lock in statement.locks(each):
-            locks.take(context, known.prepared_lsn, lock)
+            locks.take(context, prepared_lsn, lock)
             taken.append(lock)
-        statement.hold(context, each, known.prepared_lsn)
+        statement.hold(context, each, prepared_lsn)
     if size:
         bodies.hold(context, size)
     context.db.execute(
         _INSERT,
         (
             context.lsn,
-            known.prepared_lsn,
+            prepared_lsn,
             command.first_number,
             len(statements),
             size,
             _encode(command.statements),
         ),
     )
-    count = participations.grow(context, known.prepared_lsn, len(statements), size)
     context.emit(IntentsWritten(command.transaction, tuple(taken)))
-    return Prepared(known.prepared_lsn, count)
+    return Prepared(prepared_lsn, count)
 
 
 def _check_numbers(context: Context, command: WriteIntents, known: Participation | None) -> None:
@@ -219,15 +222,16 @@ def apply_finish_transaction(
         )
     if known.is_finished:
         raise NoChange(participations.results(context.db, command.transaction))
-    row = context.db.execute(_LAST, (lsn,)).fetchone()
-    if row is None or row[0] != command.count:
+    intents = context.db.execute(_ALL, (lsn,)).fetchall()
+    end = intents[-1][0] + intents[-1][1] if intents else 0
+    if end != command.count:
         raise RequestError(
             f"of the {command.count} statements of transaction {command.transaction}, numbers from "
-            f"0 on, one has number {row[0] - 1 if row else None}"
+            f"0 on, one has number {end - 1}"
         )
     freed = locks.release(context, lsn)
     key_locks.release(context, lsn)
-    results = tuple(_do(context, context.db.execute(_ALL, (lsn,)).fetchall()))
+    results = tuple(_do(context, intents))
     context.db.execute(_DELETE, (lsn,))
     participations.finish(context, lsn, results)
     context.emit(TransactionFinished(command.transaction, results, freed))
@@ -237,7 +241,7 @@ def apply_finish_transaction(
 def _do(context: Context, intents: Sequence[tuple[Any, ...]]) -> Iterator[StatementResult]:
     """Do the statements of each intent, whose bytes came with an entry before this one."""
     machine = context.machine
-    for _, body_lsn, size, packed in intents:
+    for _, _, body_lsn, size, packed in intents:
         context.body_lsn, context.start = body_lsn, 0
         for _, alike in groupby(map(machine.decode, _decode(packed)), type):
             commands = list(alike)
@@ -320,7 +324,7 @@ def statements(
     """Of a transaction that is prepared here: numbers and encoded commands, from behind number
     `after` on; for people."""
     found: list[tuple[int, bytes]] = []
-    for first, _, _, packed in db.execute(_ALL, (prepared_lsn,)):
+    for first, _, _, _, packed in db.execute(_ALL, (prepared_lsn,)):
         found += [(n, data) for n, data in enumerate(_decode(packed), first) if n > after]
         if len(found) >= limit:
             break

@@ -1,5 +1,5 @@
-"""Decisions that wait at the same time, as one entry: of transactions that publish to the driver's
-own set and do nothing else.
+"""Decisions that wait at the same time, as one entry: of transactions that only publish at the
+driver's own set, whatever they do at others.
 
 Such a transaction is a few rows; an entry of its own, with its body and its hashes, would cost more
 than they do. What only appends is refused for no other's sake and sees nothing of it, so each of
@@ -14,9 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
-from hadron.model.transactions import MAX_NUMBER, StatementResult, TransactionId
+from hadron.model.transactions import (
+    MAX_NUMBER,
+    Participant,
+    StatementResult,
+    TransactionId,
+    check_id,
+)
 from hadron.state import bodies, decisions
 from hadron.state.appends import Append, append_all
 from hadron.state.bodies import Place
@@ -25,7 +30,7 @@ from hadron.state.machine import BatchShape, Command, Context, Feature, Gather, 
 from hadron.state.streams import AppendBatch
 
 MAX_STATEMENTS: Final = 8
-"""Of one that is joined by others: what does more is worth an entry."""
+"""Of one that is joined by others, and participants: what does more is worth an entry."""
 
 _APPEND: Final = AppendBatch.__struct_config__.tag
 
@@ -33,10 +38,11 @@ _decode = msgspec.msgpack.Decoder(AppendBatch).decode
 
 
 class Appending(NamedTuple):
-    """A transaction, by its number, and what it appends."""
+    """A transaction, by its number, what it appends here, and who does the rest of it."""
 
     number: int
     appends: tuple[AppendBatch, ...]
+    participants: tuple[Participant, ...] = ()
 
 
 class DecideAppends(Command, frozen=True, array_like=True, tag=42):
@@ -75,23 +81,26 @@ def apply_decide_appends(context: Context, command: DecideAppends) -> tuple[Deci
         place = Place(context.lsn, start)
         batches.append(Append(append.stream_id, append.count, append.size, place))
         start += append.size
-    bodies.count(context, start, batches=len(batches))
+    if batches:
+        bodies.count(context, start, batches=len(batches))
     bases = iter(append_all(context, batches))
     now_ms, lsn = context.now_ms, context.lsn
     decided: list[Decided] = []
-    for number, own in command.transactions:
+    for number, own, participants in command.transactions:
         results = tuple([StatementResult(next(bases), each.count, now_ms) for each in own])
         transaction = TransactionId.of(command.replica_set, command.ballot, number)
-        decided.append(Decided(transaction, lsn, now_ms, results, {}, ()))
+        decided.append(Decided(transaction, lsn, now_ms, results, {}, participants))
     decisions.keep_all(context, decided)
     return tuple(decided)
 
 
 def _check(context: Context, command: DecideAppends, appends: Sequence[AppendBatch]) -> None:
     """What is so of one batch for a stream is so of all."""
-    for number, own in command.transactions:
-        if not 0 <= number <= MAX_NUMBER or not own:
-            raise RequestError(f"transaction {number} of {command.replica_set} appends nothing")
+    for number, own, participants in command.transactions:
+        transaction = TransactionId.of(command.replica_set, command.ballot, number)
+        if not 0 <= number <= MAX_NUMBER:
+            check_id(transaction)
+        decisions.check_parts(context, transaction, participants, has_statements=bool(own))
     known: set[int] = set()
     for each in appends:
         if each.stream_id not in known or each.producer_id:
@@ -105,8 +114,8 @@ def _check(context: Context, command: DecideAppends, appends: Sequence[AppendBat
 def _key(command: Decide) -> Any:
     statements = command.statements
     if (
-        command.participants
-        or not 0 < len(statements) <= MAX_STATEMENTS
+        len(statements) > MAX_STATEMENTS
+        or len(command.participants) > MAX_STATEMENTS
         or not 0 <= command.transaction.number <= MAX_NUMBER
     ):
         return None
@@ -123,7 +132,9 @@ def _join(commands: Sequence[Decide]) -> DecideAppends:
         first.ballot,
         tuple(
             [
-                Appending(each.transaction.number, tuple(map(_decode, each.statements)))
+                Appending(
+                    each.transaction.number, tuple(map(_decode, each.statements)), each.participants
+                )
                 for each in commands
             ]
         ),

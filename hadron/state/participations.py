@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS {PARTICIPATION}(
 _COLUMNS: Final = (
     "prepared_lsn, replica_set, epoch, incarnation, number, statements, bytes, since_ms, results"
 )
-_INSERT: Final = f"INSERT INTO {PARTICIPATION} VALUES(?, ?, ?, ?, ?, 0, 0, ?, NULL)"
+_INSERT: Final = f"INSERT INTO {PARTICIPATION} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 _GROW: Final = (
     f"UPDATE {PARTICIPATION} SET statements = statements + ?, bytes = bytes + ?"
     " WHERE prepared_lsn = ? RETURNING statements"
@@ -77,10 +77,9 @@ class Participation(NamedTuple):
     is_finished: bool
 
 
-def begin(context: Context, transaction: TransactionId) -> Participation:
+def begin(context: Context, transaction: TransactionId, statements: int, size: int) -> None:
     """This entry has its first intent."""
-    context.db.execute(_INSERT, (context.lsn, *transaction, context.now_ms))
-    return Participation(transaction, context.lsn, 0, 0, context.now_ms, is_finished=False)
+    context.db.execute(_INSERT, (context.lsn, *transaction, statements, size, context.now_ms))
 
 
 def grow(context: Context, prepared_lsn: int, statements: int, size: int) -> int:

@@ -215,26 +215,31 @@ class Transactions:
         """As a `Decide` of each, whose batches are all in one body."""
         ids = [
             TransactionId.of(command.replica_set, command.ballot, number)
-            for number, _ in command.transactions
+            for number, _, _ in command.transactions
         ]
         if command.replica_set != self.replica_set or command.ballot != entry.ballot:
             raise Refused(RequestError)
-        if not all(appends for _, appends in command.transactions):
-            raise Refused(RequestError)
-        sizes = [each.size for _, appends in command.transactions for each in appends]
-        for _, appends in command.transactions:
+        for _, appends, others in command.transactions:
+            names = [each.replica_set for each in others]
+            if len(set(names)) < len(names) or not (appends or names):
+                raise Refused(RequestError)
+            if appends and self.replica_set in names:
+                raise Refused(RequestError)
+        sizes = [each.size for _, appends, _ in command.transactions for each in appends]
+        for _, appends, _ in command.transactions:
             for each in appends:
                 self._check(each)
         if len(set(ids)) < len(ids) or any(tx in self.decisions for tx in ids):
             raise Refused(RequestError)
-        self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
+        if sizes:
+            self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
         decided, at = [], 0
-        for tx, (_, appends) in zip(ids, command.transactions, strict=True):
+        for tx, (_, appends, others) in zip(ids, command.transactions, strict=True):
             results = []
             for each in appends:
                 results.append(self._do(replace(entry, command=each, start=at)))
                 at += each.size
-            decided.append(_decided(self._keep(entry, tx, results, ())))
+            decided.append(_decided(self._keep(entry, tx, results, others)))
         return decided
 
     def _keep(

@@ -426,10 +426,7 @@ class Commands:
                     if each[3] is not None
                 ]
                 return NoteFinished((Note(tx, name, results), *self._some_of(notes)))
-        others = tuple(
-            Participant(name, rng.randint(1, 99), rng.randint(1, 2))
-            for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))
-        )
+        others = self._others()
         if rng.random() < 0.3:
             return self._appending(tx)
         statements = () if others and rng.random() < 0.3 else self._statements()
@@ -438,6 +435,13 @@ class Commands:
             if isinstance(made, CompleteStages):
                 statements += (encode(self._publication(made, others[0].replica_set)),)
         return Decide(tx, others, statements)
+
+    def _others(self) -> tuple[Participant, ...]:
+        rng = self._random
+        return tuple(
+            Participant(name, rng.randint(1, 99), rng.randint(1, 2))
+            for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))
+        )
 
     def _publication(self, made: CompleteStages, partition: str) -> PublishStages:
         """The same stages, with outputs elsewhere."""
@@ -462,7 +466,7 @@ class Commands:
                 AppendBatch(self._stream(), rng.randint(1, 3), rng.randint(40, 99), b"", 0, -1)
                 for _ in range(rng.randint(0 if rng.random() < 0.05 else 1, 2))
             )
-            found.append(Appending(number, appends))
+            found.append(Appending(number, appends, self._others()))
         return DecideAppends(tx.replica_set, tx.ballot, tuple(found))
 
     # --- groups and pipelines --------------------------------------------------------------------

@@ -152,8 +152,12 @@ GOLDEN: list[tuple[Command, str]] = [
         "9b2803015ac41001010101010101010101010101010101cd012c05c0ffc40802020202020202024d",
     ),
     (
-        DecideAppends("eu/p0", Ballot(3, 9), (Appending(7, (AppendBatch(3, 1, 90, b"", 0, -1),)),)),
-        "942aa565752f703092030991920791970203015ac40000ff",
+        DecideAppends(
+            "eu/p0",
+            Ballot(3, 9),
+            (Appending(7, (AppendBatch(3, 1, 90, b"", 0, -1),), (Participant("us/p1", 300, 3),)),),
+        ),
+        "942aa565752f703092030991930791970203015ac40000ff9193a575732f7031cd012c03",
     ),
     (
         ClaimProducer(3, "billing-3", 12, b"\x05" * 16),

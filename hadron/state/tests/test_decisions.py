@@ -355,13 +355,48 @@ def test_one_that_was_decided_is_not_decided_again(file: Transacting) -> None:
         file.result(other, body)
 
 
+def test_those_that_others_take_part_in_are_decided_together_too(file: Transacting) -> None:
+    ids = [T._replace(number=n) for n in (7, 8, 9)]
+    part = file.publish(1, "a")
+    statements, body = joined([part])
+    commands = [Decide(ids[0], (EU, US), ()), Decide(ids[1], (), statements)]
+    commands.append(Decide(ids[2], (US,), statements))
+    gather = MACHINE.gather(commands[0])
+    assert gather is not None
+    assert len({gather.key(each) for each in commands}) == 1
+    decided = file.result(gather.join(commands), body + body)
+    assert [each.unfinished for each in decided] == [(EU, US), (), (US,)]
+    assert [decisions.find(file.db, each) for each in ids] == list(decided)
+    found = decisions.unfinished(file.db, SET, after_lsn=0, limit=1)
+    assert found == [decided[0], decided[2]], "an entry's are one page"
+    assert decisions.unfinished(file.db, SET, after_lsn=found[-1].lsn, limit=1) == []
+    assert file.result(NoteFinished((Note(ids[2], "us/p0", (DONE,)),))) == (True,)
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
+
+
+def test_participants_of_each_are_looked_at(file: Transacting) -> None:
+    statements, body = joined([file.publish(1, "a")])
+    here = (Participant(SET, 7, 1),)
+    for command in (Decide(T, here, statements), Decide(T, (EU, EU), statements)):
+        gather = MACHINE.gather(command)
+        assert gather is not None
+        with pytest.raises(RequestError, match="names a participant twice"):
+            file.result(gather.join([command]), body)
+    gather = MACHINE.gather(Decide(T, (), ()))
+    assert gather is not None
+    with pytest.raises(RequestError, match="has no statement"):
+        file.result(gather.join([Decide(T, (), ())]), b"")
+
+
 @pytest.mark.parametrize("what", ["participants", "ack", "many"])
 def test_what_does_more_than_append_is_an_entry_of_its_own(file: Transacting, what: str) -> None:
     publish = file.publish(1, "a")
     parts: list[tuple[Command, bytes]] = [publish] * (9 if what == "many" else 1)
     if what == "ack":
         parts.append(file.ack(1))
-    command = Decide(T, (EU,) if what == "participants" else (), joined(parts)[0])
+    others = tuple(Participant(f"eu/p{n}", 7, 1) for n in range(9))
+    command = Decide(T, others if what == "participants" else (), joined(parts)[0])
     gather = MACHINE.gather(command)
     assert gather is not None
     assert gather.key(command) is None
