@@ -84,8 +84,14 @@ def is_valid_name(name: str) -> bool:
 
 def is_valid_replica_set_name(name: str) -> bool:
     """A name, or two names joined by one slash: `aws.us-east-1/p0`."""
+    return len(name) <= MAX_NAME_LENGTH and _is_one_or_two(name)
+
+
+@lru_cache(maxsize=4_096)
+def _is_one_or_two(name: str) -> bool:
+    """Of few names that are there, and are asked for with each message of a transaction."""
     parts = name.split("/")
-    return len(name) <= MAX_NAME_LENGTH and len(parts) <= 2 and all(map(is_valid_name, parts))
+    return len(parts) <= 2 and all(map(is_valid_name, parts))
 
 
 def check_name(what: str, name: str) -> str:

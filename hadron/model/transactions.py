@@ -58,10 +58,12 @@ class TransactionId(NamedTuple):
 
 def check_id(transaction: TransactionId) -> None:
     """Raises `RequestError` for what is no transaction's id."""
-    if (
-        not is_valid_replica_set_name(transaction.replica_set)
-        or min(transaction[1:]) < 0
-        or max(transaction[1:]) > MAX_NUMBER
+    replica_set, epoch, incarnation, number = transaction
+    if not (
+        0 <= epoch <= MAX_NUMBER
+        and 0 <= incarnation <= MAX_NUMBER
+        and 0 <= number <= MAX_NUMBER
+        and is_valid_replica_set_name(replica_set)
     ):
         raise RequestError(f"{str(transaction)[:200]!r} is not a transaction's id", _FORM)
 

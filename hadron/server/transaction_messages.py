@@ -39,7 +39,6 @@ from hadron.wire.messages import (
     ballot_from,
     ballot_to,
     check_number,
-    common_pb2,
     error_from_message,
     error_to_message,
     transactions_pb2,
@@ -64,11 +63,23 @@ wait for their transaction's end would keep all that came with them."""
 
 
 def id_to(transaction: TransactionId) -> transactions_pb2.TransactionId:
-    return transactions_pb2.TransactionId(
-        replica_set=transaction.replica_set,
-        ballot=ballot_to(transaction.ballot),
-        number=transaction.number,
-    )
+    message = transactions_pb2.TransactionId()
+    _set_id(message, transaction)
+    return message
+
+
+def _set_id(message: transactions_pb2.TransactionId, transaction: TransactionId) -> None:
+    """In place, as leaders say it of each transaction many times: making a part and copying it into
+    its whole takes three times as long."""
+    message.replica_set, epoch, incarnation, message.number = transaction
+    ballot = message.ballot
+    ballot.epoch, ballot.incarnation = epoch, incarnation
+
+
+def _wired(transaction: TransactionId) -> Wired:
+    wired = Wired()
+    _set_id(wired.transaction, transaction)
+    return wired
 
 
 def id_from(message: transactions_pb2.TransactionId) -> TransactionId:
@@ -173,14 +184,19 @@ def message_to(message: Message) -> Iterator[tuple[Wired, Body]]:
     """What a leader says to another one, with the batches of it; a question about many is many."""
     if isinstance(message, Asked):
         for each in message.transactions:
-            yield Wired(transaction=id_to(each), asked=common_pb2.Empty()), b""
+            wired = _wired(each)
+            wired.asked.SetInParent()
+            yield wired, b""
         return
     if isinstance(message, Forget):
         first, *others = message.transactions
-        forget = Wired.Forget(others=map(id_to, others))
-        yield Wired(transaction=id_to(first), forget=forget), b""
+        wired = _wired(first)
+        wired.forget.SetInParent()
+        for each in others:
+            _set_id(wired.forget.others.add(), each)
+        yield wired, b""
         return
-    wired = Wired(transaction=id_to(message.transaction))
+    wired = _wired(message.transaction)
     body: Body = b""
     if isinstance(message, Prepare):
         body = message.body

@@ -81,9 +81,7 @@ _PARTS: Final = (
 )
 _NOTE: Final = f"UPDATE {DECISION_PART} SET results = ? WHERE id = ? AND replica_set = ?"
 _PART: Final = (
-    f"SELECT d.id, d.lsn, d.finished_ms IS NOT NULL, p.count, p.results IS NOT NULL"
-    f" FROM {DECISION} d LEFT JOIN {DECISION_PART} p ON p.id = d.id AND p.replica_set = ?"
-    " WHERE d.epoch = ? AND d.incarnation = ? AND d.number = ?"
+    f"SELECT count, results IS NOT NULL FROM {DECISION_PART} WHERE id = ? AND replica_set = ?"
 )
 _FINISH: Final = (
     f"UPDATE {DECISION} SET finished_ms = ?1 WHERE id = ?2 AND NOT EXISTS"
@@ -312,21 +310,23 @@ def apply_note_finished(context: Context, command: NoteFinished) -> tuple[bool, 
     is_new = False
     are_over: list[bool] = []
     for transaction, participant, results in command.notes:
-        row = db.execute(_PART, (participant, *transaction[1:])).fetchone()
+        row = db.execute(_FIND, transaction[1:]).fetchone()
         if row is None:
             raise NotFoundError(f"transaction {transaction} was not decided {context.place}")
-        decision_id, lsn, is_over, count, is_known = row
-        if count != len(results):
+        decision_id, lsn, _, finished_ms, _ = row
+        is_over = finished_ms is not None
+        part = db.execute(_PART, (decision_id, participant)).fetchone()
+        if part is None or part[0] != len(results):
             raise RequestError(
                 f"transaction {transaction} has no {len(results)} statements on {participant}"
             )
-        if not is_known:
+        if not part[1]:
             is_new = True
             db.execute(_NOTE, (_encode(results), decision_id, participant))
             context.machine.finish(context, lsn, participant, results)
             db.execute(_FINISH, (context.now_ms, decision_id))
             is_over = db.changes() > 0
-        are_over.append(bool(is_over))
+        are_over.append(is_over)
     if not is_new:
         raise NoChange(tuple(are_over))
     return tuple(are_over)

@@ -64,6 +64,7 @@ class Commands:
     def __init__(self, seed: int, tables: Replicated, *, adopts: bool) -> None:
         self._random = random.Random(seed)
         self._expecting = random.Random(f"{seed} expecting")
+        self._joining = random.Random(f"{seed} joining")
         self._tables = tables
         self._adopts = adopts
         self._index = 0
@@ -369,8 +370,8 @@ class Commands:
 
     def _some_of(self, known: Sequence[T]) -> list[T]:
         """Often none of them."""
-        count = max(0, self._random.randint(-2, 3))
-        return self._random.sample(known, min(count, len(known)))
+        count = max(0, self._joining.randint(-2, 3))
+        return self._joining.sample(known, min(count, len(known)))
 
     def _of_transactions(self) -> Command:
         rng = self._random
@@ -426,7 +427,7 @@ class Commands:
                     if each[3] is not None
                 ]
                 return NoteFinished((Note(tx, name, results), *self._some_of(notes)))
-        others = self._others()
+        others = self._others(rng)
         if rng.random() < 0.3:
             return self._appending(tx)
         statements = () if others and rng.random() < 0.3 else self._statements()
@@ -436,8 +437,7 @@ class Commands:
                 statements += (encode(self._publication(made, others[0].replica_set)),)
         return Decide(tx, others, statements)
 
-    def _others(self) -> tuple[Participant, ...]:
-        rng = self._random
+    def _others(self, rng: random.Random) -> tuple[Participant, ...]:
         return tuple(
             Participant(name, rng.randint(1, 99), rng.randint(1, 2))
             for name in rng.choice(((), (), ("eu/p0",), ("eu/p0", "us/p0")))
@@ -466,7 +466,7 @@ class Commands:
                 AppendBatch(self._stream(), rng.randint(1, 3), rng.randint(40, 99), b"", 0, -1)
                 for _ in range(rng.randint(0 if rng.random() < 0.05 else 1, 2))
             )
-            found.append(Appending(number, appends, self._others()))
+            found.append(Appending(number, appends, self._others(self._joining)))
         return DecideAppends(tx.replica_set, tx.ballot, tuple(found))
 
     # --- groups and pipelines --------------------------------------------------------------------
