@@ -314,6 +314,7 @@ class Group:
         self, member: Member, first: int, last: int, attempt: int, visible_end: int, now: float
     ) -> Assignment:
         count = last - first + 1
+        assert first >= self.floor, (first, self.floor)
         assert 0 < count <= member.credit, (count, member.credit)
         delivery = self.held.begin(member, first, last, attempt, now)
         member.credit -= count
@@ -585,5 +586,7 @@ class Group:
         return effects
 
     def raise_floor(self, floor: int) -> None:
-        """Progress was committed."""
+        """Progress was committed. It comes from several at the same time, and may be late."""
         self.floor = max(self.floor, floor)
+        again = self.waiting.lowest()
+        assert again is None or again.first >= self.floor, (again, self.floor)

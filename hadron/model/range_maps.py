@@ -33,6 +33,7 @@ class RangeMap(Generic[T]):
 
     def add(self, first: int, last: int, value: T) -> None:
         """None of first … last may be here."""
+        assert (known := self.next(first)) is None or known[0] > last, (first, last, known)
         insort(self._firsts, first)
         self._items[first] = last, value
 

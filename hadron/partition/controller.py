@@ -236,6 +236,7 @@ class Controller:
         if self._stopped is not None:
             return
         committed = self.feeding.settle()
+        assert committed <= self._persisted_lsn, (committed, self._persisted_lsn)
         has_moved = False
         visible: list[Event] = []
         while self._written and self._written[0].lsn <= committed:

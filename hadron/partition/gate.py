@@ -30,6 +30,7 @@ class ByteGate:
     def remove(self, size: int) -> None:
         was_open = self.is_open
         self._bytes -= size
+        assert self._bytes >= 0, (self._bytes, size)
         if not was_open and self.is_open:
             self._opened.set()
             self._opened = trio.Event()

@@ -35,6 +35,7 @@ class Waiters:
     def take(self, *, committed: int, persisted: int, on_all: int) -> Iterator[Submission]:
         """Those whose time has come."""
         reached = (committed, persisted, min(on_all, committed))
+        assert committed <= persisted, (committed, persisted)
         for line, lsn in zip(self._lines, reached, strict=True):
             while line and line[0].lsn <= lsn:
                 yield line.popleft()

@@ -86,6 +86,7 @@ class Feeding:
         self.node = node
         self.started_lsn = started_lsn
         assert started_lsn > store.log.head.lsn, (started_lsn, store.log.head)
+        assert ballot >= store.log.head.ballot, (ballot, store.log.head)
         self.tuning = tuning
         self.head = store.log.head
         self.ring = Ring(tuning.ring_bytes)
@@ -130,7 +131,8 @@ class Feeding:
         committed = self.committed_lsn
         assert not self._has_ended
         assert committed <= self.quorum.persisted(self.node), (committed, self.head)
-        self._watermark.rise(committed)
+        if committed:
+            self._watermark.rise(committed)
         return committed
 
     def stop(self) -> None:
@@ -141,7 +143,8 @@ class Feeding:
 
     def offer(self, previous: LogPosition, entries: Sequence[Entry]) -> None:
         """The entries exist, their fsync is under way: send them to all who are up to it."""
-        assert entries[0].lsn == self.head.lsn + 1
+        assert previous == self.head, (previous, self.head)
+        assert entries[0].lsn == self.head.lsn + 1 > self.committed_lsn, (self.head, entries[0].lsn)
         self.head = entries[-1].position
         packed = pack_entries(self.ballot, previous, entries, self.committed_lsn)
         self.ring.push(packed)

@@ -266,6 +266,7 @@ class FollowerLog:
         connection.execute("BEGIN IMMEDIATE")
         try:
             change()
+            assert committed <= self._log.head.lsn, (committed, self._log.head)
             self._apply_until(connection, committed if until is None else until)
             set_meta(connection, "committed_lsn", committed)
         except BaseException:
@@ -330,6 +331,7 @@ class FollowerLog:
                 self.applied_lsn = entry.lsn
                 if any(type(event) is SchemaChanged for event in context.events):
                     self.schema_lsn = entry.lsn
+        assert self.applied_lsn <= self._log.head.lsn, (self.applied_lsn, self._log.head)
         set_meta(connection, "applied_lsn", self.applied_lsn)
 
     def apply_all(self, connection: apsw.Connection) -> None:

@@ -29,5 +29,5 @@ class Watermark:
 
     def rise(self, lsn: int) -> None:
         """Everything up to `lsn` is committed."""
-        if lsn > self._lsn:
-            self._lsn = lsn
+        assert lsn >= self._lsn, (lsn, self._lsn)
+        self._lsn = lsn

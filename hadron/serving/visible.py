@@ -122,7 +122,7 @@ class VisibleStreams:
             if isinstance(event, BatchAppended):
                 self._advance(event)
             elif isinstance(event, PartitionTrimmed):
-                self._first[stream_id] = event.first_offset
+                self._trimmed(stream_id, event.first_offset)
             elif isinstance(event, PartitionOpened):
                 self._first[stream_id] = self._next[stream_id] = 0
             else:
@@ -130,6 +130,11 @@ class VisibleStreams:
         for stream_id in moved:
             for watcher in tuple(self._watchers.get(stream_id, ())):
                 watcher()
+
+    def _trimmed(self, stream_id: int, first_offset: int) -> None:
+        limits = self.bounds(stream_id)
+        assert limits.first_offset <= first_offset <= limits.next_offset, (first_offset, limits)
+        self._first[stream_id] = first_offset
 
     def _give_up(self, stream_id: int) -> None:
         for listener in self._on_gone:
@@ -204,16 +209,18 @@ class VisibleStreams:
             return found
         below = self.bounds(stream_id).next_offset
         try:
-            return await self._store.readers.run(
+            found = await self._store.readers.run(
                 lambda db: streams.read_batches(
                     db, stream_id, offset, below=below, max_bytes=max_bytes
                 )
             )
         except CorruptionError as error:
-            return [await self._copied(stream_id, offset, error)]
+            found = [await self._copied(stream_id, offset, error)]
         except (OffsetOutOfRangeError, NotFoundError):
             self.check(stream_id, offset)
             raise _not_committed(f"offset {offset} is just being dropped") from None
+        assert all(batch.next_offset <= below for batch in found), (stream_id, offset, below)
+        return found
 
     async def _copied(self, stream_id: int, offset: int, error: CorruptionError) -> StampedBatch:
         """A batch that this disk has lost as another member has it. Raises `error` if none has

@@ -40,11 +40,12 @@ class Trimmed(msgspec.Struct, frozen=True):
 def apply_trim_stream(context: Context, command: TrimStream) -> Trimmed:
     """Raises `NotFoundError` when the stream has no partition here."""
     db, stream_id = context.db, command.stream_id
-    before = streams.bounds(db, stream_id).first_offset
+    before, following = streams.bounds(db, stream_id)
     batches = _slice(db, stream_id, command.first_offset)
     if not batches.count:
         raise NoChange(Trimmed(before))
     first_offset = batches.end
+    assert before < first_offset <= following, (before, first_offset, following)
     db.execute(
         f"UPDATE {STREAM_PARTITION} SET first_offset = ?, bytes = bytes - ? WHERE stream_id = ?",
         (first_offset, batches.bytes, stream_id),

@@ -35,6 +35,7 @@ def ballot_ends(
         ballot = ballot_at(db, stream_id, end - 1)
         if ballot is None:  # Retention has been here meanwhile.
             break
+        assert not found or ballot < found[-1][0], (stream_id, ballot, found)
         found.append((ballot, end))
         is_of = partial(_is_of, db, stream_id, ballot)
         end = first + bisect_left(range(first, end), True, key=is_of)

@@ -225,6 +225,7 @@ def append(
     if row is None:
         raise NotFoundError(f"{label_of(context.db, stream_id)} has no partition {context.place}")
     base_offset = row[0] - count
+    assert base_offset >= 0 < count, (stream_id, base_offset, count)
     data = context.body
     batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
     if place is None and context.start is not None:

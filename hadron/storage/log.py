@@ -215,6 +215,7 @@ class Log:
         self._db.execute(f"DELETE FROM {BODY} WHERE lsn > ?", (lsn,))
         self._db.execute(f"DELETE FROM {LOG} WHERE lsn > ?", (lsn,))
         self.reload()
+        assert self.head.lsn <= lsn, (lsn, self.head)
 
     def trim(self, until_lsn: int, *, max_rows: int) -> None:
         """Drop the rows up to `until_lsn`, at most `max_rows` of the oldest, and move the anchor.

@@ -213,6 +213,8 @@ class Writer:
             self._wanted.set()
 
     def _commit(self, prepare: Prepare, done: Done) -> None:
+        assert not self._on_thread, self._on_thread
+        assert not self.connection.in_transaction
         try:
             self._refuse_after_failure()
             with translated_errors(self._path):

@@ -391,6 +391,7 @@ class Machine:
         finishing.noting.add(name)
         finishing.results[name] = results
         self._unfinished[name] -= 1
+        assert self._unfinished[name] >= 0, (held.id, name)
         self._remotes.settle(name, (held.id, FINISH))
         note = Note(held.id, name, results)
         self._notes.add(note, self._now, at_once=held.is_noted_at_once)

@@ -45,9 +45,12 @@ class Leading:
 
 def test_a_watermark_never_goes_back() -> None:
     watermark = Watermark(7)
-    for told, known in ((8, 8), (3, 8), (9, 9)):
-        watermark.rise(told)
-        assert watermark.lsn == known
+    for lsn in (7, 8, 9):
+        watermark.rise(lsn)
+        assert watermark.lsn == lsn
+    with pytest.raises(AssertionError):
+        watermark.rise(8)
+    assert watermark.lsn == 9
 
 
 def test_what_was_known_stays_known_until_the_first_entry_is_committed() -> None:
