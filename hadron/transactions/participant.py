@@ -213,14 +213,16 @@ class Participant:
             nursery.start_soon(persevere, "answering drivers of transactions", self._answer_refused)
 
     async def _ask(self) -> None:
-        began_ms, began_s = self._log.log_now_ms(), trio.current_time()
+        now_ms, looked_s = self._log.log_now_ms(), trio.current_time()
         while True:
             await self._has_some.wait()
             # What comes from here on sets it again.
             self._has_some = trio.Event()
             # The log's time stands still while a clock that was set back catches up with it.
-            passed_ms = int((trio.current_time() - began_s) * 1_000)
-            if await self._ask_once(max(self._log.log_now_ms(), began_ms + passed_ms)):
+            before_s, looked_s = looked_s, trio.current_time()
+            now_ms += round((looked_s - before_s) * 1_000)
+            now_ms = max(self._log.log_now_ms(), now_ms)
+            if await self._ask_once(now_ms):
                 self._has_some.set()
             await trio.sleep(_PERIOD_S)
 
