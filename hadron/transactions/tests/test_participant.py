@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
-from hadron.partition.submission import Done
-from hadron.state.machine import Command
 from hadron.transactions.messages import Asked, Message
 from hadron.transactions.participant import Participant
 
@@ -25,9 +21,6 @@ HOUR_MS = 3_600_000
 class Frozen:
     """A log whose time stands where it is put, its tables with one transaction, and its driver."""
 
-    ballot = Ballot(1, 1)
-    leads = True
-
     def __init__(self) -> None:
         self.now_ms = self.since_ms = BEGAN_MS
         self.asked_at: list[float] = []
@@ -39,15 +32,6 @@ class Frozen:
         await trio.lowlevel.checkpoint()
         return read(self)
 
-    def submit(self, command: Command, body: bytes | memoryview = b"", *, done: Done) -> None:
-        raise AssertionError(command)
-
-    async def confirm_leadership(self) -> None:
-        raise AssertionError
-
-    def knows(self, replica_set: str) -> bool:
-        return replica_set == DRIVER
-
     def execute(self, _sql: str, given: tuple[int, int, int]) -> list[tuple[Any, ...]]:
         after_lsn, before_ms, _ = given
         is_wanted = after_lsn < 5 and self.since_ms < before_ms
@@ -56,11 +40,6 @@ class Frozen:
     def send(self, replica_set: str, message: Message) -> None:
         assert (replica_set, message) == (DRIVER, Asked((HELD,)))
         self.asked_at.append(trio.current_time())
-
-
-@pytest.fixture
-def log(autojump_clock: MockClock) -> Frozen:  # noqa: ARG001 - time passes by it
-    return Frozen()
 
 
 async def watch(log: Any, seconds: float, then: Callable[[], None] = lambda: None) -> list[float]:
@@ -75,13 +54,19 @@ async def watch(log: Any, seconds: float, then: Callable[[], None] = lambda: Non
     return [round(at - began, 1) for at in log.asked_at]
 
 
-async def test_a_log_whose_time_stands_still_is_asked_about_on_time(log: Frozen) -> None:
-    assert await watch(log, 20) == [1, 2, 4, 8, 16]
+async def test_a_log_whose_time_stands_still_is_asked_about_on_time(
+    autojump_clock: MockClock,  # noqa: ARG001 - time passes by it
+) -> None:
+    assert await watch(Frozen(), 20) == [1, 2, 4, 8, 16]
 
 
-async def test_a_clock_that_was_ahead_for_a_moment_puts_nothing_off(log: Frozen) -> None:
+async def test_a_clock_that_was_ahead_for_a_moment_puts_nothing_off(
+    autojump_clock: MockClock,  # noqa: ARG001 - time passes by it
+) -> None:
     """Somebody sets the clock forward and back again: the log's time stands an hour ahead, and what
     is prepared then is as old as it has been there."""
+
+    log = Frozen()
 
     def ahead() -> None:
         log.now_ms = log.since_ms = BEGAN_MS + HOUR_MS
