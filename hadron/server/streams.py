@@ -292,6 +292,8 @@ async def _answer_offsets(
         size = await leading.controller.query(lambda db: kept_bytes(db, stream_id))
     before = request.before if request.HasField("before") else limits.next_offset
     ballot = await leading.visible.ballot_before(stream_id, before)
+    if request.confirmed:
+        await leading.controller.confirm_leadership()
     call.send(
         streams_pb2.OffsetsResponse(
             partitions=[

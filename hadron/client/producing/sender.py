@@ -37,14 +37,14 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.wire.calling import Caller, OpenedCall
-from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
+from hadron.wire.messages import Method, method, streams_pb2
 
 _log = logging.getLogger(__name__)
 
 _PRODUCE: Final = method("Produce")
 _PRODUCE_IF: Final = method("ProduceIf")
-_LIST_GROUPS: Final = method("ListGroups")
-"""A question that a leader answers only once a majority has confirmed it (PROTOCOL A2)."""
+_OFFSETS: Final = method("Offsets")
+"""Asked so that a leader answers only once a majority has confirmed it (PROTOCOL A2)."""
 
 _PROBE_TIMEOUT_S: Final = 6.0
 """A leader without a majority says so after 5 s."""
@@ -265,11 +265,14 @@ class PartitionSender:
 
     async def _probe(self, connection: Caller) -> None:
         """Return once the partition takes records again. Raises what is in the way."""
-        question = groups_pb2.ListGroupsRequest(
-            namespace=self.request.namespace, stream=self.request.stream, limit=1
+        question = streams_pb2.OffsetsRequest(
+            namespace=self.request.namespace,
+            stream=self.request.stream,
+            partition=self.request.partition,
+            confirmed=True,
         )
         try:
-            await connection.request(_LIST_GROUPS, question, timeout_s=_PROBE_TIMEOUT_S)
+            await connection.request(_OFFSETS, question, timeout_s=_PROBE_TIMEOUT_S)
         except HadronError as error:
             if isinstance(error, PeerError):
                 self._session.suspect(self.accumulator.partition)

@@ -9,7 +9,7 @@ import trio
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.scenarios.leadership import NARROW
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.wire.messages import groups_pb2
+from hadron.wire.messages import groups_pb2, streams_pb2
 
 _BIG: Final = 700_000
 
@@ -72,6 +72,8 @@ async def learner_who_had_promised_another(play: Play) -> None:
     await world.start("n2")
     await play.wait_holds("n2", play.last_lsn("n1"))
     await play.must_not_answer("n1", "ListGroups", groups_pb2.ListGroupsRequest(stream=STREAM))
+    ends = streams_pb2.OffsetsRequest(stream=STREAM, confirmed=True)
+    await play.must_not_answer("n1", "Offsets", ends)
     await play.produce("X", timeout_s=3.0)
     network.heal_all()
     await play.hand_out("n1", "n2")

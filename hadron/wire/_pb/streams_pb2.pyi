@@ -148,7 +148,7 @@ class FetchResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before", "with_bytes")
+    __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before", "with_bytes", "confirmed")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class OffsetsRequest(_message.Message):
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     WITH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -165,7 +166,8 @@ class OffsetsRequest(_message.Message):
     metadata_index: int
     before: int
     with_bytes: bool
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., before: _Optional[int] = ..., with_bytes: _Optional[bool] = ...) -> None: ...
+    confirmed: bool
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., at_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., before: _Optional[int] = ..., with_bytes: _Optional[bool] = ..., confirmed: _Optional[bool] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
