@@ -36,11 +36,12 @@ from hadron.transactions.messages import (
 )
 from hadron.transactions.messages import Answer as ToClient
 from hadron.wire.messages import (
-    ballot_from,
     ballot_to,
     check_number,
     error_from_message,
     error_to_message,
+    set_transaction,
+    transaction_from,
     transactions_pb2,
 )
 
@@ -62,31 +63,15 @@ wait for their transaction's end would keep all that came with them."""
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def id_to(transaction: TransactionId) -> transactions_pb2.TransactionId:
-    message = transactions_pb2.TransactionId()
-    _set_id(message, transaction)
-    return message
-
-
-def _set_id(message: transactions_pb2.TransactionId, transaction: TransactionId) -> None:
-    """In place, as leaders say it of each transaction many times: making a part and copying it into
-    its whole takes three times as long."""
-    message.replica_set, epoch, incarnation, message.number = transaction
-    ballot = message.ballot
-    ballot.epoch, ballot.incarnation = epoch, incarnation
-
-
 def _wired(transaction: TransactionId) -> Wired:
     wired = Wired()
-    _set_id(wired.transaction, transaction)
+    set_transaction(wired.transaction, transaction)
     return wired
 
 
 def id_from(message: transactions_pb2.TransactionId) -> TransactionId:
     """Raises `RequestError` for what is no transaction's id."""
-    ballot = ballot_from(message.ballot)
-    number = check_number("a transaction's number", message.number)
-    transaction = TransactionId.of(message.replica_set, ballot, number)
+    transaction = transaction_from(message)
     check_id(transaction)
     return transaction
 
@@ -193,7 +178,7 @@ def message_to(message: Message) -> Iterator[tuple[Wired, Body]]:
         wired = _wired(first)
         wired.forget.SetInParent()
         for each in others:
-            _set_id(wired.forget.others.add(), each)
+            set_transaction(wired.forget.others.add(), each)
         yield wired, b""
         return
     wired = _wired(message.transaction)

@@ -16,7 +16,7 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.transactions import MAX_NUMBER, TransactionId
 from hadron.server.statements import read
-from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from, id_to
+from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.participations import Participation
@@ -27,7 +27,7 @@ from hadron.transactions.held import Shown
 from hadron.transactions.messages import Add, Answer, Commit, Rollback, Statement, TakeBlock
 from hadron.transactions.part import Transactions
 from hadron.wire.calls import Call
-from hadron.wire.messages import check_number, common_pb2, transactions_pb2
+from hadron.wire.messages import check_number, common_pb2, transaction_to, transactions_pb2
 
 _Transact: TypeAlias = Call[transactions_pb2.TransactRequest, transactions_pb2.TransactEvent]
 _Outcome: TypeAlias = Call[transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse]
@@ -258,7 +258,7 @@ def _cursor_from(data: bytes) -> tuple[bool, tuple[int, int, int]]:
 
 def _driven(shown: Shown) -> transactions_pb2.ListTransactionsResponse.Transaction:
     return _Listed.Transaction(
-        transaction=id_to(shown.transaction),
+        transaction=transaction_to(shown.transaction),
         phase=shown.phase,
         age_ms=max(0, round(shown.age_s * 1_000)),
         statements=shown.statements,
@@ -279,7 +279,7 @@ def _participating(
     held: Participation, now_ms: int
 ) -> transactions_pb2.ListTransactionsResponse.Transaction:
     return _Listed.Transaction(
-        transaction=id_to(held.transaction),
+        transaction=transaction_to(held.transaction),
         phase="finished" if held.is_finished else "prepared",
         age_ms=max(0, now_ms - held.since_ms),
         statements=held.statements,

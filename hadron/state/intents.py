@@ -234,7 +234,7 @@ def apply_finish_transaction(
     results = tuple(_do(context, intents))
     context.db.execute(_DELETE, (lsn,))
     participations.finish(context, lsn, results)
-    context.emit(TransactionFinished(command.transaction, results, freed))
+    context.emit(TransactionFinished(command.transaction, freed))
     return results
 
 

@@ -13,7 +13,6 @@ from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.ports import Database
 from hadron.state.pipeline_tables import (
-    FAILED,
     INSTANCE,
     PIPELINE,
     PIPELINE_INPUT,
@@ -225,11 +224,6 @@ def instances(
         )
         for instance_id, version, state, stream_id, partition, offset, created_ms in rows
     ]
-
-
-def failed_ids(db: Database, pipeline_id: int, *, after_id: int, limit: int) -> list[int]:
-    """Failed instances behind `after_id`."""
-    return ids_of(db, pipeline_id, Chosen(FAILED), after_id=after_id, limit=limit)
 
 
 class Chosen(msgspec.Struct, frozen=True):

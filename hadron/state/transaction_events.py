@@ -4,7 +4,7 @@ pipelines is told by the events of those."""
 from __future__ import annotations
 
 from hadron.model.ranges import Range
-from hadron.model.transactions import Lock, StatementResult, TransactionId
+from hadron.model.transactions import Lock, TransactionId
 from hadron.state.machine import Event
 
 
@@ -19,7 +19,6 @@ class TransactionFinished(Event, frozen=True):
     """Its statements here are done, and `locks` are free."""
 
     transaction: TransactionId
-    results: tuple[StatementResult, ...]
     locks: tuple[Lock, ...]
 
 

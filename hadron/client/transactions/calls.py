@@ -28,7 +28,7 @@ from hadron.client.transactions.work import Work
 from hadron.model.backoff import Backoff
 from hadron.model.errors import DeadlineExceededError, NotFoundError, RequestError
 from hadron.model.transactions import TransactionId, parse_transaction_id
-from hadron.wire.messages import ballot_from, ballot_to, method, transactions_pb2
+from hadron.wire.messages import method, transaction_from, transaction_to, transactions_pb2
 
 _OUTCOME: Final = method("Outcome")
 _LIST: Final = method("ListTransactions")
@@ -165,7 +165,9 @@ class TransactionCalls:
     async def _ask(
         self, transaction: TransactionId, *, final: bool, until_s: float
     ) -> transactions_pb2.OutcomeResponse:
-        request = transactions_pb2.OutcomeRequest(transaction=_id_to(transaction), final=final)
+        request = transactions_pb2.OutcomeRequest(
+            transaction=transaction_to(transaction), final=final
+        )
         answer, _ = await self.session.request(
             transaction.replica_set,
             _OUTCOME,
@@ -240,7 +242,7 @@ class TransactionCalls:
             if act != "give_up":
                 where = participant
         request = transactions_pb2.ResolveTransactionRequest(
-            transaction=_id_to(wanted), act=_ACTS[act], participant=participant or ""
+            transaction=transaction_to(wanted), act=_ACTS[act], participant=participant or ""
         )
         await self.session.request(where, _RESOLVE, request)
 
@@ -249,18 +251,6 @@ def _id_of(transaction: str | TransactionId) -> TransactionId:
     if isinstance(transaction, TransactionId):
         return transaction
     return parse_transaction_id(text_of("transaction", transaction))
-
-
-def _id_to(transaction: TransactionId) -> transactions_pb2.TransactionId:
-    return transactions_pb2.TransactionId(
-        replica_set=transaction.replica_set,
-        ballot=ballot_to(transaction.ballot),
-        number=transaction.number,
-    )
-
-
-def _id_from(message: transactions_pb2.TransactionId) -> TransactionId:
-    return TransactionId.of(message.replica_set, ballot_from(message.ballot), message.number)
 
 
 def _runs(results: Sequence[transactions_pb2.ReplicaSetResults]) -> list[BatchReceipt]:
@@ -278,7 +268,7 @@ def _shown(
     replica_set: str, message: transactions_pb2.ListTransactionsResponse.Transaction
 ) -> OpenTransaction:
     return OpenTransaction(
-        str(_id_from(message.transaction)),
+        str(transaction_from(message.transaction)),
         replica_set,
         message.is_driver,
         message.phase,

@@ -43,13 +43,12 @@ from hadron.node.tests.transacting import (
     rows,
     subscribed,
 )
-from hadron.server.transaction_messages import id_to
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.state.machine import Command
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, method, transactions_pb2
+from hadron.wire.messages import Method, method, transaction_to, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -701,7 +700,7 @@ async def test_who_speaks_for_another_set_is_cut_short(tmp_path: Path, clock: Mo
             (TransactionId(META, 1, 1, 1), RequestError),
             (TransactionId("mars/p0", 1, 1, 1), NotReadyError),
         ):
-            wired = transactions_pb2.TransactionMessage(transaction=id_to(transaction))
+            wired = transactions_pb2.TransactionMessage(transaction=transaction_to(transaction))
             wired.prepare.statements.add().CopyFrom(statement)
             request = transactions_pb2.CoordinateRequest(
                 cluster="test",

@@ -18,7 +18,6 @@ from hadron.model.transactions import TransactionId
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
-from hadron.server.transaction_messages import id_to
 from hadron.state.machine import Command
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Cluster, Nodes
@@ -29,6 +28,7 @@ from hadron.wire.messages import (
     groups_pb2,
     method,
     pipelines_pb2,
+    transaction_to,
     transactions_pb2,
 )
 
@@ -185,7 +185,7 @@ async def outcome(
     if connection is None:
         async with cluster[transaction.replica_set].connection("n1") as own:
             return await outcome(cluster, transaction, final=final, connection=own)
-    request = transactions_pb2.OutcomeRequest(transaction=id_to(transaction), final=final)
+    request = transactions_pb2.OutcomeRequest(transaction=transaction_to(transaction), final=final)
     answer, _ = await connection.request(OUTCOME, request, timeout_s=30)
     assert isinstance(answer, transactions_pb2.OutcomeResponse)
     return answer
@@ -210,7 +210,7 @@ async def listed(
 async def resolve(
     cluster: Cluster, replica_set: str, transaction: TransactionId, act: Any, participant: str = ""
 ) -> None:
-    request = Act(transaction=id_to(transaction), act=act, participant=participant)
+    request = Act(transaction=transaction_to(transaction), act=act, participant=participant)
     async with cluster[replica_set].connection("n1") as connection:
         await connection.request(RESOLVE, request, timeout_s=60)
 

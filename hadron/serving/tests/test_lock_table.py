@@ -76,7 +76,7 @@ def test_events_are_told_in_the_order_of_the_log() -> None:
         [
             IntentsWritten(A, (of_group((0, 3)),)),
             RecordsAcknowledged(5, ((0, 3),), 4),
-            TransactionFinished(A, (), (of_group((0, 3)),)),
+            TransactionFinished(A, (of_group((0, 3)),)),
             IntentsWritten(B, (of_group((4, 5)),)),
             TransactionAborted(B, (of_group((4, 5)),)),
             IntentsWritten(A, (of_group((5, 5)),)),

@@ -10,7 +10,6 @@ from typing import Any, Final
 import trio
 
 from hadron.model.errors import HadronError
-from hadron.server.transaction_messages import id_to
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.actors.steps import MAKERS, Maker, StepActor
@@ -34,7 +33,7 @@ from hadron.sim.scenarios.transaction_play import (
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
-from hadron.wire.messages import transactions_pb2
+from hadron.wire.messages import transaction_to, transactions_pb2
 
 _STEPS: Final = (
     (AMERICA, WriteIntents),
@@ -210,7 +209,7 @@ async def commit_that_comes_late(play: RegionPlay) -> None:
         await trio.sleep(0.5)
         for number in (first, first + 1):
             request = transactions_pb2.OutcomeRequest(
-                transaction=id_to(call.id(number)), final=True
+                transaction=transaction_to(call.id(number)), final=True
             )
             answer = await ask_once(europe, "e1", "w2", OUTCOME, request, [], 10.0)
             if answer.state != Answer.ABORTED:

@@ -372,9 +372,9 @@ class TestRetry:
 
     def test_failed_instances_come_in_pages_by_an_index(self) -> None:
         pipe = self.failed(1, 3)
-        assert views.failed_ids(pipe.db, PIPELINE, after_id=0, limit=9) == [1, 3]
-        assert views.failed_ids(pipe.db, PIPELINE, after_id=1, limit=9) == [3]
-        assert views.failed_ids(pipe.db, PIPELINE, after_id=(1 << 64) - 1, limit=9) == []
+        for after_id, found in ((0, [1, 3]), (1, [3]), ((1 << 64) - 1, [])):
+            failed = views.Chosen(FAILED)
+            assert views.ids_of(pipe.db, PIPELINE, failed, after_id=after_id, limit=9) == found
         plan = pipe.rows(
             "EXPLAIN QUERY PLAN SELECT instance_id FROM hadron_instance WHERE pipeline_id = 3"
             " AND instance_id > 0 AND status = 3 ORDER BY instance_id LIMIT 1"
