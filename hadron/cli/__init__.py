@@ -1,4 +1,4 @@
-"""The `hadron` command: one module per command, each imported only when it is used.
+"""The `hadron` command: a module per command, in `commands`, each imported only when it is used.
 
 Nothing here is imported by other rooms. `main` is the console script.
 """

@@ -28,34 +28,34 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: what `hadron read … | head` would see from any other tool."""
 
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "dev": ("hadron.cli.dev", "Run one node in the foreground, with nothing to configure."),
-    "node": ("hadron.cli.node", "Run one node of a replica set."),
-    "cluster": ("hadron.cli.cluster", "Start, stop and show a local cluster of processes."),
-    "status": ("hadron.cli.status", "Show replica sets, roles, lag, ballots and trouble."),
-    "apply": ("hadron.cli.apply", "Apply schema documents; print what changes."),
-    "create": ("hadron.cli.create", "Create a stream or a namespace without a file."),
-    "get": ("hadron.cli.get", "List schema objects of a kind."),
-    "describe": ("hadron.cli.describe", "Show one schema object and how it is doing."),
-    "delete": ("hadron.cli.delete", "Delete schema objects, by name or by file."),
-    "pub": ("hadron.cli.pub", "Publish records from arguments, a file or stdin."),
-    "sub": ("hadron.cli.sub", "Follow a stream, alone or as a member of a group."),
-    "read": ("hadron.cli.read", "Read the records that a stream has, and stop at its end."),
-    "sql": ("hadron.cli.sql", "Query the records in a node's files with SQL."),
-    "group": ("hadron.cli.group", "Look at consumer groups, reset and delete them."),
-    "tx": ("hadron.cli.tx", "Look at transactions, and end by hand what a lost set left."),
-    "pipeline": ("hadron.cli.pipeline", "Run a pipeline's stages and watch its instances."),
-    "verify": ("hadron.cli.verify", "Check what nodes have on disk, and compare them."),
-    "promote": ("hadron.cli.promote", "Let another node lead: write the next configuration."),
-    "demo": ("hadron.cli.demo", "Run a replicated pipeline on real data, and verify it."),
-    "backup": ("hadron.cli.backup", "Make a consistent backup of a node, or of all sets."),
-    "restore": ("hadron.cli.restore", "Restore a node, a replica set, or all, from a backup."),
-    "recover": ("hadron.cli.recover", "Let a disk count again that may have lost records."),
-    "bench": ("hadron.cli.bench", "Measure a cluster of its own."),
-    "context": ("hadron.cli.context", "Name the clusters that you use."),
-    "completion": ("hadron.cli.completion", "Print shell completion code."),
+COMMANDS: Final = {
+    "dev": "Run one node in the foreground, with nothing to configure.",
+    "node": "Run one node of a replica set.",
+    "cluster": "Start, stop and show a local cluster of processes.",
+    "status": "Show replica sets, roles, lag, ballots and trouble.",
+    "apply": "Apply schema documents; print what changes.",
+    "create": "Create a stream or a namespace without a file.",
+    "get": "List schema objects of a kind.",
+    "describe": "Show one schema object and how it is doing.",
+    "delete": "Delete schema objects, by name or by file.",
+    "pub": "Publish records from arguments, a file or stdin.",
+    "sub": "Follow a stream, alone or as a member of a group.",
+    "read": "Read the records that a stream has, and stop at its end.",
+    "sql": "Query the records in a node's files with SQL.",
+    "group": "Look at consumer groups, reset and delete them.",
+    "tx": "Look at transactions, and end by hand what a lost set left.",
+    "pipeline": "Run a pipeline's stages and watch its instances.",
+    "verify": "Check what nodes have on disk, and compare them.",
+    "promote": "Let another node lead: write the next configuration.",
+    "demo": "Run a replicated pipeline on real data, and verify it.",
+    "backup": "Make a consistent backup of a node, or of all sets.",
+    "restore": "Restore a node, a replica set, or all, from a backup.",
+    "recover": "Let a disk count again that may have lost records.",
+    "bench": "Measure a cluster of its own.",
+    "context": "Name the clusters that you use.",
+    "completion": "Print shell completion code.",
 }
-"""Command → (module with a `command`, its short help)."""
+"""Command → its short help; it is `command` in the module of that name."""
 
 
 class LazyGroup(click.Group):
@@ -77,11 +77,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the command's module, or None when there is no such command."""
-        home = COMMANDS.get(cmd_name)
-        if home is None:
+        if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(home[0]).command
-        assert isinstance(command, click.Command), home
+        command = importlib.import_module(f"hadron.cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command), cmd_name
         return command
 
     def resolve_command(
@@ -95,7 +94,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the table without importing anything."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @contextmanager

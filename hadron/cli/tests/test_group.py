@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.cli import following, group
+from hadron.cli import following
+from hadron.cli.commands import group
 from hadron.cli.following import Request
 from hadron.cli.positions import Position
 from hadron.cli.records import RecordPrinter

@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hadron.cli import pub
+from hadron.cli.commands import pub
 from hadron.cli.inputs import Recipe, Source
 from hadron.client.terms.results import BatchReceipt
 from hadron.model.errors import HadronError, InvalidRecordError, PeerError, RecordFates

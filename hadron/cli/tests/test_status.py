@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hadron.cli import main, status
+from hadron.cli import main
+from hadron.cli.commands import status
 from hadron.cli.overview import Overview
 from hadron.wire.messages import cluster_pb2
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hadron.cli import status
-from hadron.cli.status import _troubles, collect
+from hadron.cli.commands import status
+from hadron.cli.commands.status import _troubles, collect
 from hadron.testing.nodes import Cluster, running_cluster
 
 SETS = {"meta/p0": 1, "eu/p0": 3, "us/p0": 1}

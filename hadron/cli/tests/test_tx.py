@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.cli import tx
+from hadron.cli.commands import tx
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.cli.tests.test_group import Blocking

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hadron.cli import main, verify
+from hadron.cli import main
+from hadron.cli.commands import verify
 from hadron.node.verified import Verified, VerifiedFile
 from hadron.serving.tests.stack import leading
 from hadron.storage.database import open_writer

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hadron.cli.demo import command
+from hadron.cli.commands.demo import command
 from hadron.demo.tests.node_files import NAMES, copy_nodes, forge, opened, write_node_file
 from hadron.demo.verify import verify
 from hadron.model.record import NewRecord

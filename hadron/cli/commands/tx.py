@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import click
 
+from hadron.cli.commands.group import ANSWER_WITHIN_S, duration, heard
 from hadron.cli.completing import ask_names
-from hadron.cli.group import ANSWER_WITHIN_S, duration, heard
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
 

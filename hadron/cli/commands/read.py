@@ -61,7 +61,7 @@ def command(
       hadron read flights --from -1h -f '%o %k %s\\n' | head
       hadron read orders -f cloudevents | hadron pub copies --format cloudevents
     """
-    from hadron.cli.sub import read_once
+    from hadron.cli.commands.sub import read_once
 
     if key is not None:
         if start or limit:

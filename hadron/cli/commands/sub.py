@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.commands.group import complete_groups
 from hadron.cli.completing import complete_partitions, names_of
-from hadron.cli.group import complete_groups
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.quantities import Duration, once
 from hadron.cli.records import TOKENS_HELP, records_output_option

@@ -220,7 +220,7 @@ def _with_epoch(backup: Path, config: ReplicaSetConfig) -> Promotion | None:
 
 
 def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: bool) -> None:
-    from hadron.cli.backup import describe
+    from hadron.cli.commands.backup import describe
     from hadron.node.restore import restore_node
     from hadron.node.world import SystemDisk
 
@@ -234,7 +234,7 @@ def _restore_one(backup: Path, config: ReplicaSetConfig, node: str, overwrite: b
 
 
 def _restore_all(backup: Path, config: ReplicaSetConfig, overwrite: bool) -> None:
-    from hadron.cli.backup import describe
+    from hadron.cli.commands.backup import describe
     from hadron.node.restore import restore_set
     from hadron.node.world import SystemDisk
     from hadron.wire.system import SystemClock, SystemRandom

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hadron.cli.backfill import command as backfill
+from hadron.cli.commands.backfill import command as backfill
 from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
@@ -114,7 +114,7 @@ def run(
       hadron pipeline run departures --until-idle
       hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
     """
-    from hadron.cli.stage_running import run_stages
+    from hadron.cli.commands.stage_running import run_stages
 
     return run_stages(session_of(ctx).url, name, master, stages, max_batch, until_idle=until_idle)
 
