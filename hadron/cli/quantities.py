@@ -68,3 +68,20 @@ class Written(click.ParamType[str]):
         except RequestError as error:
             self.fail(f"{error.message}, {error.hint}", param, ctx)
         return value
+
+
+def duration(milliseconds: int) -> str:
+    """The largest unit that has at least one of it, and the next: `3h 20m`."""
+    seconds = milliseconds / 1_000
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for unit, size, lesser, least in (
+        ("d", 86_400, "h", 3_600),
+        ("h", 3_600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // least
+            return f"{whole // size}{unit}" + (f" {rest}{lesser}" if rest else "")
+    return f"{whole}s"

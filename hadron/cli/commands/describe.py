@@ -88,7 +88,8 @@ def _referring(client: SyncClient, found: SchemaObject) -> list[str]:
 
 def _stream_status(client: SyncClient, name: str, spec: StreamSpec) -> dict[str, Any]:
     """Partitions that do not answer have an error in place of their offsets."""
-    from hadron.cli.commands.group import ANSWER_WITHIN_S, group_row, heard, unheard
+    from hadron.cli.answers import ANSWER_WITHIN_S, heard, unheard
+    from hadron.cli.commands.group import group_row
 
     groups, trouble = heard(lambda: client.groups(name, within_s=ANSWER_WITHIN_S))
     away = {each["partition"]: each for each in unheard(trouble)}

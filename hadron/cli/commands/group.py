@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hadron.cli.answers import ANSWER_WITHIN_S, heard, unheard
 from hadron.cli.completing import WITHIN_S, ask_names, complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.quantities import duration
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hadron.cli.telling import Key
     from hadron.client import SyncClient
@@ -47,10 +49,6 @@ _MEMBER_COLUMNS = {
     "state": "~STATE",
 }
 _ORDERS = ("none", "strict", "key")
-
-ANSWER_WITHIN_S: Final = 6.0
-"""Whoever looks while a region is away wants to see the others; but a leader that has no majority
-says so after 5 s, which is worth more than its silence."""
 
 _LETTERS_WITHIN_S: Final = 3.0
 """For the groups of each partition: a region that is away keeps nobody from deleting."""
@@ -130,16 +128,6 @@ def list_(ctx: click.Context, stream: str, output: str) -> None:
     _print(columns, rows, output, trouble)
 
 
-def heard(ask: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], IncompleteError | None]:
-    """What those leaders said that did answer, and what there is to say of the others."""
-    from hadron.model.errors import IncompleteError
-
-    try:
-        return ask(), None
-    except IncompleteError as error:
-        return error.found, error
-
-
 def _print(
     columns: dict[str, str],
     rows: list[dict[str, Any]],
@@ -153,12 +141,6 @@ def _print(
         print_rows(columns, rows, output)
     if trouble is not None:
         raise trouble
-
-
-def unheard(trouble: IncompleteError | None) -> list[dict[str, Any]]:
-    """For JSON: the partitions without an answer."""
-    failed = trouble.failed if trouble is not None else {}
-    return [{"partition": name, "error": str(error)} for name, error in failed.items()]
 
 
 def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
@@ -354,23 +336,6 @@ def _in_words(described: dict[str, Any]) -> str:
     if given_back:
         parts.append(f"given back: {', '.join(given_back)}")
     return "; ".join(parts)
-
-
-def duration(milliseconds: int) -> str:
-    """The largest unit that has at least one of it, and the next: `3h 20m`."""
-    seconds = milliseconds / 1_000
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    for unit, size, lesser, least in (
-        ("d", 86_400, "h", 3_600),
-        ("h", 3_600, "m", 60),
-        ("m", 60, "s", 1),
-    ):
-        if whole >= size:
-            rest = whole % size // least
-            return f"{whole // size}{unit}" + (f" {rest}{lesser}" if rest else "")
-    return f"{whole}s"
 
 
 @command.command("reset")

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import click
 
-from hadron.cli.commands.group import ANSWER_WITHIN_S, duration, heard
+from hadron.cli.answers import ANSWER_WITHIN_S, heard
 from hadron.cli.completing import ask_names
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.quantities import duration
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:

@@ -128,3 +128,66 @@ def test_names_say_something() -> None:
 def test_every_module_says_what_it_owns() -> None:
     product = [path for path in modules() if "tests" not in path.parts]
     assert not [name_of(path) for path in product if not ast.get_docstring(tree_of(path))]
+
+
+OWN: Final = {
+    "groups": r"(cli\.commands\.(group|sub)|cli\.following|client\.blocking\.(deliveries|intake)"
+    r"|client\.consuming|delivery|server\.group"
+    r"|state\.(groups|group_|attempts)|wire\._pb\.groups_pb2|wire\.messages\.groups_pb2)",
+    "pipelines": r"(cli\.commands\.(backfill|pipeline|stage_running)|cli\.pipelines"
+    r"|client\.blocking\.invocations|client\.pipelines|metadata\.pipeline|model\.(documents\.)?(pipelines|stages)|node\.stage_|"
+    r"pipelines|server\.(backfills|pipelines)|spark"
+    r"|state\.(backfills|cancellations|definitions|finished|instance|pipeline|publishing|retries"
+    r"|stage_)|wire\._pb\.pipelines_pb2|wire\.messages\.pipelines_pb2)",
+}
+"""Modules that are a feature's own, within `hadron`."""
+
+IN_TRANSACTIONS: Final = frozenset(
+    (
+        *("client.blocking.transacting", "client.transactions.calls"),
+        *("client.transactions.contents", "client.transactions.stages"),
+        *("client.transactions.transaction", "client.transactions.work"),
+        *("serving.lock_table", "server.statements", "state.statements"),
+    )
+)
+"""Where what features have is put together into transactions."""
+
+LISTS: Final = frozenset(
+    ("cli.telling", "client.client", "node.parts", "server.led", "state.features", "wire.messages")
+)
+"""Where a feature has a line (CONTRIBUTING.md, "Adding a feature")."""
+
+ELSEWHERE: Final = {
+    "groups": {
+        *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate")
+    },
+    "pipelines": {
+        *("cli.commands.demo", "client.blocking.generate", "metadata.validation"),
+        *("model.kinds", "node.other_leaders"),
+    },
+}
+"""Who else names a feature's modules. Fewer is better: whoever widens a feature meets them."""
+
+
+def named_modules(tree: ast.Module) -> Iterator[str]:
+    """All that are imported, and all that are named for a later import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.parametrize("feature", OWN)
+def test_features_are_named_in_few_places(feature: str) -> None:
+    """Beside their own modules, the rooms that only look (sim, testing, bench, demo) and tests."""
+    own = re.compile(rf"hadron\.{OWN[feature]}")
+    found = set[str]()
+    for path in modules():
+        if {"tests", "sim", "testing", "fakes", "bench", "demo"}.isdisjoint(path.parts):
+            name = name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            if not own.match(f"hadron.{name}"):
+                found |= {name for named in named_modules(tree_of(path)) if own.match(named)}
+    found -= IN_TRANSACTIONS
+    assert found >= LISTS
+    assert found - LISTS == ELSEWHERE[feature]
