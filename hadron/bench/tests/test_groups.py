@@ -84,7 +84,7 @@ def test_one_part_is_measured_alone(plan: Plan, capsys: pytest.CaptureFixture[st
 
 
 def test_the_command_knows_every_part() -> None:
-    from hadron.cli import bench
+    from hadron.cli.commands import bench
 
     assert tuple(PARTS) == bench._PARTS == _PARTS
 
