@@ -8,29 +8,27 @@ calls stale was dealt with by somebody else, and is dropped.
 from __future__ import annotations
 
 import logging
-import math
-import secrets
-import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+import pyarrow as pa
 import trio
 
 from hadron.model.backoff import Backoff
 from hadron.model.errors import ConfigurationError, HadronError, PeerError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
-from hadron.spark.failures import StageError, brief
+from hadron.spark.failures import brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
-from hadron.spark.stage import StageRaisedError, StageResult, is_alive, run_stage
+from hadron.spark.rounds import Part, Rounds
+from hadron.spark.stage import StageResult
 from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
@@ -41,11 +39,14 @@ _PATIENCE_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
 
-_CANCEL_AGAIN_S: Final = 0.25
+_TENTH: Final = 10
+"""Parts of one that has failed, where each costs a task."""
 
-_SPLITS: Final = 32
-"""Halvings of one micro-batch whose function raises: enough to find two bad records among 5,000;
-a function that fails for every record costs 65 short jobs instead of 10,000."""
+_HALF: Final = 2
+"""Where each costs a job, which is planned anew."""
+
+_FEW: Final = 32
+"""Instances without their row that are tried alone even where each costs a job."""
 
 _MAX_REASON: Final = 4_000
 """Characters of a failure's reason, for the report; its leader keeps half with the instance."""
@@ -68,6 +69,7 @@ class MicroBatch:
         reasons: how many different ones there were.
         failed_attempts: the attempt of every instance in `failed`, from 1 since it was retried.
         retry: what the stage declares about further attempts; None when it is not declared.
+        dropped: what is told of rows that were nobody's; "" without any.
     """
 
     stage: str
@@ -82,6 +84,7 @@ class MicroBatch:
     reasons: int = 0
     failed_attempts: tuple[int, ...] = ()
     retry: Retry | None = None
+    dropped: str = ""
 
     @property
     def given_up(self) -> int:
@@ -122,7 +125,8 @@ class _Course:
     input_s: float = 0.0
     spark_s: float = 0.0
     output_s: float = 0.0
-    splits_left: int = _SPLITS
+    dropped: str = ""
+    """What is told of rows that were nobody's."""
     open_ids: dict[int, int] = field(default_factory=dict)
     """Attempt by instance id, of the instances that nothing has been said about yet."""
     before: dict[int, int] = field(default_factory=dict)
@@ -152,6 +156,7 @@ class _Course:
             len(self.reasons),
             tuple(self.failed_attempts),
             self.retry,
+            self.dropped,
         )
 
 
@@ -210,48 +215,80 @@ class MicroBatchWorker:
         load_function(stage)
         invocations, table = await self._input(course, stage)
         course.input_s = time.perf_counter() - began
-        if invocations:
-            await self._run_part(course, stage, invocations, table)
-
-    async def _run_part(
-        self, course: _Course, stage: StageSpec, invocations: Sequence[Any], table: Any
-    ) -> None:
-        """Run some of the invocations. When the function raises, each half by itself: a record that
-        no function can digest must not fail the thousands that came with it."""
-        try:
-            result = await self._on_spark(course, stage, table)
-        except StageRaisedError as error:
-            if len(invocations) == 1 or course.splits_left == 0:
-                course.refuse(
-                    [Refusal(each.instance_id, each.attempt, str(error)) for each in invocations]
-                )
-                return
-            course.splits_left -= 1
-            self._on_search(
-                Search(stage.name, len(course.invocations), len(course.open_ids), str(error))
-            )
-            half = len(invocations) // 2
-            await self._run_part(course, stage, invocations[:half], table.slice(0, half))
-            await self._run_part(course, stage, invocations[half:], table.slice(half))
+        if not invocations:
             return
-        await self._settle(course, stage, invocations, result)
+        whole = Part(invocations, table)
+        rounds = Rounds(self._spark, self._turn, stage, course.begin)
+        # What failed before did so by itself: those that come with it must not wait for that again.
+        failed = {
+            each.instance_id for each in invocations if each.attempt > each.attempts_before + 1
+        }
+        fresh, known = whole.only(failed, among=False), whole.only(failed)
+        try:
+            odd = await self._run_parts(course, stage, rounds, [fresh] if fresh else [])
+            odd |= await self._run_parts(course, stage, rounds, known.alone())
+            await self._run_odd(course, stage, rounds, whole.only(odd))
+        finally:
+            course.spark_s = rounds.spark_s
+
+    async def _run_parts(
+        self, course: _Course, stage: StageSpec, rounds: Rounds, parts: Sequence[Part]
+    ) -> dict[int, Refusal]:
+        """Run these. Of one for which the function raises smaller ones run, down to single rows: a
+        record that no function can digest must not fail those that came with it. Returns, by id,
+        the instances that have no row, or several, in a part with others."""
+        odd: dict[int, Refusal] = {}
+        while parts:
+            smaller: list[Part] = []
+            given: list[tuple[Part, StageResult]] = []
+            reason = ""
+            for part, end in zip(parts, await rounds.run(parts), strict=True):
+                if isinstance(end, StageResult):
+                    given.append((part, end))
+                elif len(part) == 1:
+                    course.refuse(part.refusals(str(end)))
+                else:
+                    smaller += part.split(_TENTH if rounds.costs_a_task else _HALF)
+                    reason = str(end)
+            if given:
+                odd |= await self._settle(course, stage, given)
+            if smaller:
+                unknown = sum(map(len, smaller))
+                self._on_search(Search(stage.name, len(course.invocations), unknown, reason))
+            parts = smaller
+        return odd
+
+    async def _run_odd(self, course: _Course, stage: StageSpec, rounds: Rounds, odd: Part) -> None:
+        """Run again what had not its one row, without those whose rows may have been taken for
+        its own: then it is known whose fault that is."""
+        alone = odd.alone()
+        if len(alone) > _FEW and await rounds.plan(alone) is None:
+            alone = [odd]
+        course.refuse([*(await self._run_parts(course, stage, rounds, alone)).values()])
 
     async def _settle(
-        self, course: _Course, stage: StageSpec, invocations: Sequence[Any], result: StageResult
-    ) -> None:
-        """Report what a run of the stage gave for each of its invocations."""
+        self, course: _Course, stage: StageSpec, given: Sequence[tuple[Part, StageResult]]
+    ) -> dict[int, Refusal]:
+        """Report what the stage gave for each invocation of these parts; see `_run_parts`."""
         began = time.perf_counter()
-        found, refused = match_rows(
-            stage,
-            result,
-            [each.instance_id for each in invocations],
-            [each.attempt for each in invocations],
+        invocations = [each for part, _ in given for each in part.invocations]
+        result = StageResult(
+            pa.concat_tables([each.table for _, each in given]), given[0][1].values_are_json
         )
-        completions, unusable = pack(found, _now_ms())
-        course.refuse(refused + unusable)
+        ids = [each.instance_id for each in invocations]
+        matched = match_rows(stage, result, ids, [each.attempt for each in invocations])
+        if matched.dropped and not course.dropped:
+            course.dropped = matched.dropped
+            # The runner's user is told once per micro-batch, by its report.
+            _log.info("pipeline %s: %s", self._pipeline, matched.dropped)
+        completions, unusable = pack(matched.outputs, _now_ms())
+        alone = {part.invocations[0].instance_id for part, _ in given if len(part) == 1}
+        final = [each for each in matched.odd if each.instance_id in alone]
+        course.refuse(matched.failed + unusable + final)
         for completion in completions:
             await self._complete(course, completion)
         course.output_s += time.perf_counter() - began
+        return {each.instance_id: each for each in matched.odd if each.instance_id not in alone}
 
     # --- the input ------------------------------------------------------------------------------
 
@@ -287,34 +324,6 @@ class MicroBatchWorker:
 
     async def _load(self, references: Sequence[Any]) -> inputs.Rows:
         return await self._patiently(lambda: inputs.load(self._client, self._cache, references))
-
-    # --- Spark ----------------------------------------------------------------------------------
-
-    async def _on_spark(self, course: _Course, stage: StageSpec, table: Any) -> StageResult:
-        """Run the stage in a thread, for no longer than its timeout."""
-        call = _SparkCall(self._spark, stage, table)
-        limit_s = stage.timeout_ms / 1000 if stage.timeout_ms else math.inf
-        result: StageResult | None = None
-        async with self._turn:
-            began = time.perf_counter()
-            course.begin()
-            try:
-                with trio.move_on_after(limit_s):
-                    result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
-            finally:
-                course.spark_s += time.perf_counter() - began
-            if result is None:
-                call.cancel()
-            else:
-                # What it gave is handed in, or what is left runs.
-                course.begin()
-        if result is None:
-            raise StageError(
-                f"stage {stage.name!r} took longer than its timeout of {limit_s:g} s for "
-                f"{len(course.open_ids)} instances",
-                "raise the stage's timeout, or run with a smaller batch",
-            )
-        return result
 
     # --- the output -----------------------------------------------------------------------------
 
@@ -411,36 +420,6 @@ class MicroBatchWorker:
                 if not error.retryable or trio.current_time() > deadline:
                     raise
             await trio.sleep(backoff.next_s())
-
-
-class _SparkCall:
-    """One run of a stage in a thread, whose Spark jobs can be cancelled."""
-
-    def __init__(self, spark: SparkSession, stage: StageSpec, table: Any) -> None:
-        self._spark = spark
-        self._stage = stage
-        self._table = table
-        self._group = f"hadron-{secrets.token_hex(8)}"
-        self._ended = threading.Event()
-
-    def run(self) -> StageResult:
-        """Blocks while Spark works."""
-        try:
-            # A group belongs to a thread: this one's jobs, and those of threads that it starts.
-            self._spark.sparkContext.setJobGroup(self._group, f"stage {self._stage.name}")
-            return run_stage(self._spark, self._stage, self._table)
-        finally:
-            self._ended.set()
-
-    def cancel(self) -> None:
-        """Stop its jobs, until `run` ends. Does not wait for that: a function may hang itself."""
-        threading.Thread(target=self._cancel_until_ended, daemon=True).start()
-
-    def _cancel_until_ended(self) -> None:
-        # Again and again, because a job may still be planned while its time runs out. Spark can
-        # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
-        while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
-            self._spark.sparkContext.cancelJobGroup(self._group)
 
 
 def _now_ms() -> int:

@@ -21,7 +21,6 @@ from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.spark.failures import StageError
 from hadron.spark.stage import StageResult
 
 _TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
@@ -55,49 +54,77 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The rows that a stage returned, given to the instances that it was given.
+
+    Attributes:
+        outputs: of those that have just one row, in their order.
+        failed: those for which the function returned an error.
+        odd: those with no row, or with several.
+        dropped: what is told of rows that are nobody's; "" without any.
+    """
+
+    outputs: list[Output]
+    failed: list[Refusal]
+    odd: list[Refusal]
+    dropped: str = ""
+
+
 def match_rows(
     stage: StageSpec, result: StageResult, instance_ids: Sequence[int], attempts: Sequence[int]
-) -> tuple[list[Output], list[Refusal]]:
-    """Give each instance its one row, in the order of `instance_ids`.
-
-    An instance with no row or several is refused alone. Raises `StageError` when rows belong to
-    nobody: then the function made up its ids, and none can be trusted.
-    """
-    found = result.table["instance_id"]
-    if found.null_count:
-        raise StageError(f"stage {stage.name!r} returned {found.null_count} rows without an id")
-    returned, first, counts = np.unique(found.to_numpy(), return_index=True, return_counts=True)
+) -> Matched:
+    """Give each instance its one row. Rows that are nobody's are dropped: what they were made of
+    has no row then, and the others are not to blame."""
+    table = result.table
+    found = np.asarray(table["instance_id"].fill_null(-1).to_numpy())
+    null_count = table["instance_id"].null_count
     wanted = np.array(instance_ids, np.int64)
-    strangers = np.setdiff1d(returned, wanted)
-    if strangers.size:
-        raise StageError(
-            f"stage {stage.name!r} returned rows for instances that it was not given: "
-            f"{_some(strangers)}",
-            "pass instance_id through unchanged",
-        )
+    known = np.isin(found, wanted)
+    strangers = np.unique(found[~known & np.asarray(table["instance_id"].is_valid())])
+    dropped = _dropped(stage, null_count, strangers)
+    places = np.flatnonzero(known)
+    returned, first, counts = np.unique(found[places], return_index=True, return_counts=True)
     missing = np.setdiff1d(wanted, returned)
     doubled = returned[counts > 1]
-    reasons = dict.fromkeys(missing.tolist(), _row_error(stage, "no row", missing))
+    reasons = dict.fromkeys(missing.tolist(), _row_error(stage, "no row", missing, dropped))
     reasons |= dict.fromkeys(doubled.tolist(), _row_error(stage, "several rows", doubled))
-    place = dict(zip(returned.tolist(), first.tolist(), strict=True))
-    kept = [
-        (instance, attempt)
-        for instance, attempt in zip(instance_ids, attempts, strict=True)
-        if instance not in reasons
-    ]
-    rows = result.table.take(pa.array([place[instance] for instance, _ in kept], pa.int64()))
-    refused = [
-        Refusal(instance, attempt, reasons[instance])
-        for instance, attempt in zip(instance_ids, attempts, strict=True)
-        if instance in reasons
-    ]
-    return list(_outputs(stage, rows, kept, result.values_are_json)), refused
+    place = dict(zip(returned.tolist(), places[first].tolist(), strict=True))
+    both = list(zip(instance_ids, attempts, strict=True))
+    kept = [each for each in both if each[0] not in reasons]
+    rows = table.take(pa.array([place[instance] for instance, _ in kept], pa.int64()))
+    odd = [Refusal(*each, reasons[each[0]]) for each in both if each[0] in reasons]
+    failed: list[Refusal] = []
+    if "error" in rows.column_names:
+        errors = rows["error"].to_pylist()
+        failed = [
+            Refusal(*each, f"function {stage.run!r} of stage {stage.name!r} says: {error}")
+            for each, error in zip(kept, errors, strict=True)
+            if error is not None
+        ]
+        kept = [each for each, error in zip(kept, errors, strict=True) if error is None]
+        rows = rows.filter(rows["error"].is_null())
+    outputs = list(_outputs(stage, rows, kept, result.values_are_json))
+    return Matched(outputs, failed, odd, dropped)
 
 
-def _row_error(stage: StageSpec, what: str, instance_ids: Any) -> str:
+def _dropped(stage: StageSpec, null_count: int, strangers: Any) -> str:
+    what = [f"{null_count} without an id"] if null_count else []
+    if strangers.size:
+        what.append(f"some of instances that it was not given: {_some(strangers)}")
+    if not what:
+        return ""
+    return (
+        f"function {stage.run!r} of stage {stage.name!r} returned rows that are nobody's, "
+        f"{' and '.join(what)} (pass instance_id through unchanged)"
+    )
+
+
+def _row_error(stage: StageSpec, what: str, instance_ids: Any, dropped: str = "") -> str:
     return (
         f"function {stage.run!r} of stage {stage.name!r} returned {what} for "
         f"{len(instance_ids)} instances: {_some(instance_ids)} (return exactly one row each)"
+        + (f"; {dropped}" if dropped else "")
     )
 
 
@@ -115,13 +142,16 @@ def _outputs(
         yield from (Output(instance, attempt, "", None) for instance, attempt in kept)
         return
     values = rows["value"].to_pylist()
-    keys, types, partitions = (
+    keys, types, partitions, headers = (
         rows[name].to_pylist() if name in rows.column_names else [None] * count
-        for name in ("key", "type", "partition")
+        for name in ("key", "type", "partition", "headers")
     )
     for row, (instance, attempt) in enumerate(kept):
         record = NewRecord(
-            value=_stored(values[row], values_are_json), key=keys[row], type=types[row] or ""
+            value=_stored(values[row], values_are_json),
+            key=keys[row],
+            type=types[row] or "",
+            headers=dict(headers[row] or ()) or None,
         )
         yield Output(instance, attempt, fixed or partitions[row] or "", record)
 
@@ -161,10 +191,7 @@ def pack(outputs: Iterable[Output], now_ms: int) -> tuple[list[Completion], list
         for output in group:
             if output.record is not None:
                 try:
-                    if output.record.type and not is_event_type(output.record.type):
-                        raise InvalidRecordError(
-                            f"{output.record.type!r} is not a type", EVENT_TYPE_FORM
-                        )
+                    _check_record(output.record)
                     builder.add(output.record, now_ms)
                 except (RecordTooLargeError, InvalidRecordError) as error:
                     refused.append(Refusal(output.instance_id, output.attempt, str(error)))
@@ -176,6 +203,17 @@ def pack(outputs: Iterable[Output], now_ms: int) -> tuple[list[Completion], list
         if current:
             _close(builder, current, now_ms, packed, refused)
     return packed, refused
+
+
+def _check_record(record: NewRecord) -> None:
+    """Raises `InvalidRecordError` for what a column may hold, and no record."""
+    if record.type and not is_event_type(record.type):
+        raise InvalidRecordError(f"{record.type!r} is not a type", EVENT_TYPE_FORM)
+    for name, content in (record.headers or {}).items():
+        if content is None:
+            raise InvalidRecordError(
+                f"header {name!r} is null", "leave it out of the map, or give it a text"
+            )
 
 
 def _close(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hadron.model.errors import ConfigurationError
+from hadron.spark import daemon
 from hadron.spark.extra import check_extra
 from hadron.spark.java import java_home
 
@@ -188,6 +189,7 @@ def _settings(master: str) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
             "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
             "spark.local.dir": str(scratch),
+            "spark.python.daemon.module": daemon.NAME,
         }
     elif os.environ.get("PYTHONPATH"):
         # A local master's workers inherit it. Elsewhere it helps where file systems are shared.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.pipelines import StageSpec
 from hadron.spark.failures import StageError, brief, summary
-from hadron.spark.functions import StageCodeError, StageFunction, label, load_function
+from hadron.spark.functions import StageCodeError, label, load_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _REQUIRED: Final = ("instance_id", "value")
-_OPTIONAL: Final = ("key", "type", "partition")
+_OPTIONAL: Final = ("key", "type", "partition", "headers", "error")
 
 _MAX_LINE: Final = 1_000
 """Characters of the line that tells a mistake in the code: Spark's messages list columns."""
@@ -32,7 +32,7 @@ class StageResult:
     """What a stage function returned, collected.
 
     Attributes:
-        table: `instance_id` (int64), `value`, and `key`, `type`, `partition` where returned.
+        table: `instance_id` (int64), `value`, and what it may return besides, where it did.
         values_are_json: whether `value` holds JSON that Spark encoded; then no text is guessed at.
     """
 
@@ -51,43 +51,44 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
     whatever its input, `StageRaisedError` when it raised for these rows, and `ConfigurationError`
     when Spark itself is gone, after which nothing more can run.
     """
-    function = load_function(stage)
     try:
-        selected, values_are_json = _plan(spark, stage, function, table)
+        selected, values_are_json = plan(spark, stage, table)
     except HadronError:
         raise
     except (Exception, SystemExit) as error:
         _check_alive(spark, stage, error)
-        if _raises_without_rows(spark, stage, function, table, error):
+        if _raises_without_rows(spark, stage, table, error):
             raise _code_error(stage, error) from error
         raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
     try:
         return StageResult(selected.toArrow(), values_are_json)
     except Exception as error:
-        _check_alive(spark, stage, error)
-        if _is_about_the_plan(error):
-            raise _code_error(stage, error) from error
-        raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
+        raise raised(spark, stage, error) from error
 
 
-def _plan(
-    spark: SparkSession, stage: StageSpec, function: StageFunction, table: pa.Table
-) -> tuple[DataFrame, bool]:
-    """What the function makes of the table, before any job of ours has run."""
+def plan(spark: SparkSession, stage: StageSpec, table: pa.Table) -> tuple[DataFrame, bool]:
+    """What the stage's function makes of the table, before any job of ours has run, and whether its
+    values are JSON that Spark encodes."""
+    function = load_function(stage)
     return _check(stage, function(_apply_schema(stage, spark.createDataFrame(table))))
 
 
+def raised(spark: SparkSession, stage: StageSpec, error: Exception) -> HadronError:
+    """What is told when a job of the stage has raised; see `run_stage`. Raises
+    `ConfigurationError`."""
+    _check_alive(spark, stage, error)
+    if _is_about_the_plan(error):
+        return _code_error(stage, error)
+    return StageRaisedError(f"{label(stage)} failed: {summary(error)}")
+
+
 def _raises_without_rows(
-    spark: SparkSession,
-    stage: StageSpec,
-    function: StageFunction,
-    table: pa.Table,
-    error: BaseException,
+    spark: SparkSession, stage: StageSpec, table: pa.Table, error: BaseException
 ) -> bool:
     """Whether the function raises the same, at the same place, for no rows at all. One that looks
     at its rows while it plans may raise for what it finds there, or because it finds none."""
     try:
-        _plan(spark, stage, function, table.slice(0, 0))
+        plan(spark, stage, table.slice(0, 0))
     except (Exception, SystemExit) as other:
         return type(other) is type(error) and brief(summary(other)) == brief(summary(error))
     return False
@@ -228,6 +229,8 @@ def _check_types(stage: StageSpec, schema: StructType) -> None:
         "key": ("string", "binary"),
         "type": ("string",),
         "partition": ("string",),
+        "headers": ("map<string,string>",),
+        "error": ("string",),
     }
     for column in schema.fields:
         kinds = allowed.get(column.name)

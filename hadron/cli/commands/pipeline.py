@@ -98,14 +98,17 @@ def run(
     Columns it returns, exactly one row per instance:
       instance_id, value          without an output, a value is computed and let go
       key, type, partition        if wanted
+      headers                     if wanted, MAP<STRING, STRING>
+      error                       text where an instance fails; its value is let go
 
     An instance whose function raises for it, or returns no row, fails and is tried again as
     `retry: {max_attempts, backoff}` says: 5 attempts by default, the first pause 1 s, then twice as
     long each time. `hadron pipeline instances NAME --status failed` shows what was given up, and
     why; `hadron pipeline retry NAME --failed` lets it run again.
 
-    Which instances share a DataFrame is chance, and where one raises, its halves run by themselves:
-    a row must not depend on the others. A DataFrame may take as long as the stage's `timeout` says,
+    Which instances share a DataFrame is chance, and where one raises, its parts run by themselves,
+    down to single rows: a row must not depend on the others. Rows for instances that were not given
+    are dropped, and told. A DataFrame may take as long as the stage's `timeout` says,
     5 minutes by default. SPARK_DRIVER_MEMORY=4g gives Spark more than its 1 GiB of memory.
 
     \b

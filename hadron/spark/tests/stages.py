@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -146,6 +148,76 @@ def doubling(frame: DataFrame) -> DataFrame:
 
 def inventing(frame: DataFrame) -> DataFrame:
     return passing(frame.withColumn("instance_id", F.col("instance_id") + 1))
+
+
+def choking_on_many(frame: DataFrame) -> DataFrame:
+    """A function of Python that raises for each record whose number ends in 7."""
+
+    def check(root):  # type: ignore[no-untyped-def]
+        if root.endswith("7"):
+            raise ValueError(f"{root} is indigestible")
+        return root
+
+    return frame.select("instance_id", F.udf(check)("root").alias("value"))
+
+
+def choking_sql(frame: DataFrame) -> DataFrame:
+    """The same without Python."""
+    bad = F.col("root").endswith("7")
+    said = F.raise_error(F.concat("root", F.lit(" is indigestible"))).cast("string")
+    return frame.select("instance_id", F.when(bad, said).otherwise(F.col("root")).alias("value"))
+
+
+def sorting(frame: DataFrame) -> DataFrame:
+    """Rows of all partitions come together, and the second record does no good."""
+    return choking(frame.orderBy("root"))
+
+
+def exiting_workers(frame: DataFrame) -> DataFrame:
+    """Ends Spark's Python worker at the second record."""
+
+    def check(offset):  # type: ignore[no-untyped-def]
+        if offset == 1:
+            os._exit(3)
+        return "fine"
+
+    return frame.select("instance_id", F.udf(check)("offset").alias("value"))
+
+
+def hanging_at_the_second(frame: DataFrame) -> DataFrame:
+    def check(offset):  # type: ignore[no-untyped-def]
+        if offset == 1:
+            time.sleep(100)
+        return "fine"
+
+    return frame.select("instance_id", F.udf(check)("offset").alias("value"))
+
+
+def hanging(frame: DataFrame) -> DataFrame:
+    time.sleep(100)
+    return passing(frame)
+
+
+def losing_ids(frame: DataFrame) -> DataFrame:
+    """The second record's row has no id, the third one's a stranger's."""
+    wrong = F.when(F.col("offset") == 2, 999).when(F.col("offset") != 1, F.col("instance_id"))
+    return passing(frame.withColumn("instance_id", wrong.cast("long")))
+
+
+def erring(frame: DataFrame) -> DataFrame:
+    """Says what is wrong with the second record, and gives the others headers."""
+    return frame.select(
+        "instance_id",
+        F.col("root").alias("value"),
+        F.create_map(F.lit("n"), F.col("offset").cast("string")).alias("headers"),
+        F.when(F.col("offset") == 1, "no such carrier").alias("error"),
+    )
+
+
+def growing(frame: DataFrame) -> DataFrame:
+    """A hundred megabytes of the second record."""
+    much = F.when(F.col("offset") == 1, F.repeat(F.lit("0123456789"), 10_000_000))
+    return frame.select("instance_id", F.coalesce(much, F.col("root")).alias("value"))
 
 
 def sleeping(frame: DataFrame) -> DataFrame:

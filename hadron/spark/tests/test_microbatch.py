@@ -14,9 +14,10 @@ import trio.testing
 from hadron.model.errors import DiskFullError, HadronError, RequestError
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
-from hadron.spark import microbatch
+from hadron.spark import rounds as rounds_room
 from hadron.spark.microbatch import MicroBatchWorker, _Course
 from hadron.spark.outputs import Completion, Output
+from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
 from hadron.wire.messages import pipelines_pb2
 
@@ -106,7 +107,7 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
         values = pa.array(["x"] * len(ids))
         return StageResult(pa.table({"instance_id": ids, "value": values}), False)
 
-    monkeypatch.setattr(microbatch, "run_stage", run_stage)
+    monkeypatch.setattr(rounds_room, "run_stage", run_stage)
     client = HeldClient()
     client.go.set()
     worker = MicroBatchWorker(client, "flow", cast(Any, SimpleNamespace(sparkContext=Context())))
@@ -115,9 +116,12 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
     course = _Course(
         1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1), created_ms=dict.fromkeys(_IDS, 5)
     )
-    await worker._run_part(course, stage, invocations, pa.table({"instance_id": list(_IDS)}))
-    assert runs == [3, 1, 2]
-    assert course.spark_s >= 0.003
+    rounds = Rounds(worker._spark, worker._turn, stage, lambda: None)
+    rounds.costs_a_task = False
+    whole = Part(invocations, pa.table({"instance_id": list(_IDS)}))
+    assert await worker._run_parts(course, stage, rounds, [whole]) == {}
+    assert runs == [3, 2, 1, 1, 1]
+    assert rounds.spark_s >= 0.005
     assert (course.completed, course.open_ids) == (2, {})
     await worker._fail(course)
     assert client.failed == [_IDS[0]]

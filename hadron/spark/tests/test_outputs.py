@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.pipelines import Output as OutputSpec
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
-from hadron.spark.failures import StageError
 from hadron.spark.outputs import Output, encode, match_rows, pack
 from hadron.spark.stage import StageResult
 
 STAGE = StageSpec(name="s", run="a:b", output=OutputSpec(stream="out"))
 
 
-def result(ids: list[int], values: list[Any], *, is_json: bool = False, **more: Any) -> StageResult:
+def result(
+    ids: list[int] | list[int | None], values: list[Any], *, is_json: bool = False, **more: Any
+) -> StageResult:
     table = pa.table({"instance_id": pa.array(ids, pa.int64()), "value": values, **more})
     return StageResult(table, is_json)
 
@@ -35,61 +35,94 @@ def read_back(outputs: list[Output]) -> list[Any]:
 
 
 def test_rows_are_brought_into_the_order_of_the_instances() -> None:
-    outputs, refused = matched(result([3, 1, 2], ["c", "a", "b"]), [1, 2, 3])
-    assert [each.instance_id for each in outputs] == [1, 2, 3]
-    assert read_back(outputs) == ["a", "b", "c"]
-    assert refused == []
+    found = matched(result([3, 1, 2], ["c", "a", "b"]), [1, 2, 3])
+    assert [each.instance_id for each in found.outputs] == [1, 2, 3]
+    assert read_back(found.outputs) == ["a", "b", "c"]
+    assert (found.odd, found.failed, found.dropped) == ([], [], "")
 
 
 def test_how_values_are_stored() -> None:
     values = ["plain", '{"a": [1]}', " [1, 2]", "{broken", "12", "", None]
-    outputs, _ = matched(result(list(range(7)), values), list(range(7)))
+    outputs = matched(result(list(range(7)), values), list(range(7))).outputs
     assert read_back(outputs) == ["plain", {"a": [1]}, [1, 2], "{broken", "12", "", None]
-    outputs, _ = matched(result([1, 2], [b"{}", b"\xff"]), [1, 2])
+    outputs = matched(result([1, 2], [b"{}", b"\xff"]), [1, 2]).outputs
     assert read_back(outputs) == [b"{}", b"\xff"]
-    outputs, _ = matched(result([1, 2, 3], ['{"a":1}', "12", None], is_json=True), [1, 2, 3])
+    given = result([1, 2, 3], ['{"a":1}', "12", None], is_json=True)
+    outputs = matched(given, [1, 2, 3]).outputs
     assert read_back(outputs) == [{"a": 1}, 12, None]
 
 
 def test_keys_types_and_partitions() -> None:
-    outputs, _ = matched(
-        result([1, 2], ["a", "b"], key=["k", None], type=[None, "t"], partition=["x", None]), [1, 2]
-    )
-    assert outputs == [
+    given = result([1, 2], ["a", "b"], key=["k", None], type=[None, "t"], partition=["x", None])
+    assert matched(given, [1, 2]).outputs == [
         Output(1, 1, "x", NewRecord(value="a", key="k")),
         Output(2, 1, "", NewRecord(value="b", type="t")),
     ]
     fixed = StageSpec(name="s", run="a:b", output=OutputSpec(stream="out", partition="y"))
-    outputs, _ = matched(result([1], ["a"], partition=["x"]), [1], fixed)
-    assert outputs[0].partition == "y"
+    assert matched(result([1], ["a"], partition=["x"]), [1], fixed).outputs[0].partition == "y"
 
 
-def test_missing_and_doubled_rows_are_refused_alone() -> None:
-    outputs, refused = matched(result([1, 3, 3, 4], ["a", "b", "c", "d"]), [1, 2, 3, 4])
-    assert [each.instance_id for each in outputs] == [1, 4]
-    assert [each.instance_id for each in refused] == [2, 3]
-    assert "no row for 1 instances: 2 " in refused[0].reason
-    assert "several rows for 1 instances: 3 " in refused[1].reason
+def test_headers() -> None:
+    headers = pa.array([[("a", "1")], None, []], pa.map_(pa.string(), pa.string()))
+    outputs = matched(result([1, 2, 3], ["x", "y", "z"], headers=headers), [1, 2, 3]).outputs
+    assert [each.record.headers for each in outputs] == [{"a": "1"}, None, None]
 
 
-def test_rows_of_strangers_refuse_everything() -> None:
-    with pytest.raises(StageError, match=r"not given: 8, 9 \(pass instance_id"):
-        matched(result([1, 9, 8], ["a", "b", "c"]), [1, 2])
-    table = pa.table({"instance_id": pa.array([1, None], pa.int64()), "value": ["a", "b"]})
-    with pytest.raises(StageError, match="1 rows without an id"):
-        matched(StageResult(table, False), [1])
+def test_what_a_column_may_hold_and_no_record_is_refused_alone() -> None:
+    kind = pa.map_(pa.string(), pa.string())
+    headers = pa.array([None, [("a", None)], None, None], kind)
+    given = result(
+        [1, 2, 3, 4],
+        ["x", "y", "z", "w"],
+        headers=headers,
+        type=["a.b", "a.b", "not a type", ""],
+        key=[None, None, None, "k" * MAX_RECORD_BYTES],
+    )
+    completions, refused = pack(matched(given, [1, 2, 3, 4]).outputs, 5)
+    assert [each.instance_id for one in completions for each in one.outputs] == [1]
+    assert [each.instance_id for each in refused] == [2, 3, 4]
+    assert "header 'a' is null" in refused[0].reason
+    assert "'not a type' is not a type" in refused[1].reason
+    assert "over the limit" in refused[2].reason
+
+
+def test_an_error_fails_its_instance_alone() -> None:
+    found = matched(result([1, 2, 3], ["a", None, "c"], error=[None, "no fuel", None]), [1, 2, 3])
+    assert [each.instance_id for each in found.outputs] == [1, 3]
+    assert [(each.instance_id, each.reason) for each in found.failed] == [
+        (2, "function 'a:b' of stage 's' says: no fuel")
+    ]
+
+
+def test_missing_and_doubled_rows_are_odd() -> None:
+    found = matched(result([1, 3, 3, 4], ["a", "b", "c", "d"]), [1, 2, 3, 4])
+    assert [each.instance_id for each in found.outputs] == [1, 4]
+    assert [each.instance_id for each in found.odd] == [2, 3]
+    assert "no row for 1 instances: 2 " in found.odd[0].reason
+    assert "several rows for 1 instances: 3 " in found.odd[1].reason
+
+
+def test_rows_of_strangers_are_dropped_and_told() -> None:
+    found = matched(result([1, 9, None, 8], ["a", "b", "n", "c"]), [1, 2])
+    assert [each.instance_id for each in found.outputs] == [1]
+    assert [each.instance_id for each in found.odd] == [2]
+    assert read_back(found.outputs) == ["a"]
+    assert "nobody's, 1 without an id and some of instances that it was not given: 8, 9 (pass" in (
+        found.dropped
+    )
+    assert found.odd[0].reason.endswith(found.dropped)
 
 
 def test_nothing_returned_at_all() -> None:
-    outputs, refused = matched(result([], pa.array([], pa.string())), [1, 2])
-    assert outputs == []
-    assert len(refused) == 2
+    found = matched(result([], pa.array([], pa.string())), [1, 2])
+    assert found.outputs == []
+    assert len(found.odd) == 2
 
 
 def test_a_stage_without_an_output() -> None:
     stage = StageSpec(name="s", run="a:b")
     table = pa.table({"instance_id": pa.array([2, 1], pa.int64())})
-    outputs, _ = matched(StageResult(table, False), [1, 2], stage)
+    outputs = matched(StageResult(table, False), [1, 2], stage).outputs
     completions, refused = pack(outputs, 5)
     assert [(each.instance_id, each.record) for each in outputs] == [(1, None), (2, None)]
     assert [each.data for each in completions] == [None]

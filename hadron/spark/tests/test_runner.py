@@ -13,7 +13,7 @@ from hadron.cli.commands.stage_running import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord
-from hadron.spark import microbatch
+from hadron.spark import microbatch, rounds
 from hadron.spark.functions import StageCodeError, StageLoadError
 from hadron.spark.runner import MicroBatch, Search, StageRunner
 from hadron.spark.tests.fakes import PARTITION, FakeClient
@@ -121,16 +121,82 @@ def test_a_stage_without_output_is_completed(spark: SparkSession) -> None:
     assert client.completed_without_output == {("quiet", each) for each in range(1, 5)}
 
 
-def test_a_stage_that_returns_strange_rows_fails_and_the_others_are_served(
-    spark: SparkSession,
+def test_rows_of_nobody_are_dropped_and_those_without_one_fail_alone(spark: SparkSession) -> None:
+    client = client_for(stage("bad", "losing_ids"), stage("good", "passing"), count=6)
+    client.invoke("bad", range(6))
+    client.invoke("good", range(6))
+    play = Play(spark, client)
+    play.until(12)
+    assert set(client.failures) == {("bad", 2), ("bad", 3)}
+    assert {each for name, each in client.outputs if name == "bad"} == {1, 4, 5, 6}
+    assert {each for name, each in client.outputs if name == "good"} == set(range(1, 7))
+    assert "returned no row for 2 instances: 2, 3 " in client.failures["bad", 2]
+    assert "not given: 999" in client.failures["bad", 3]
+    told = next(each.dropped for each in play.seen if each.stage == "bad")
+    assert "1 without an id and some of instances that it was not given: 999" in told
+
+
+def test_an_instance_may_have_an_error_and_others_headers(spark: SparkSession) -> None:
+    client = client_for(stage("odd", "erring"))
+    client.invoke("odd", range(4))
+    Play(spark, client).until(4)
+    assert list(client.failures) == [("odd", 2)]
+    assert client.failures["odd", 2].endswith("says: no such carrier")
+    assert dict(client.output("odd", 3).headers) == {"n": "2"}
+
+
+@pytest.mark.parametrize(
+    ("function", "told", "timeout_ms"),
+    [
+        ("sorting", "indigestible", 60_000),
+        ("exiting_workers", "worker", 60_000),
+        ("growing", "over the limit", 60_000),
+        ("hanging_at_the_second", "took longer than its timeout of 8 s for 1 instance", 8_000),
+    ],
+)
+def test_what_one_record_does_is_its_own_fault(
+    spark: SparkSession, function: str, told: str, timeout_ms: int
 ) -> None:
-    client = client_for(stage("bad", "inventing"), stage("good", "passing"))
-    client.invoke("bad", range(4))
-    client.invoke("good", range(4))
-    Play(spark, client).until(8)
-    assert set(client.failures) == {("bad", each) for each in range(1, 5)}
-    assert set(client.outputs) == {("good", each) for each in range(1, 5)}
-    assert all("'bad'" in reason for reason in client.failures.values())
+    client = client_for(stage("picky", function, timeout_ms=timeout_ms), count=6)
+    client.invoke("picky", range(6))
+    Play(spark, client).until(6)
+    assert list(client.failures) == [("picky", 2)]
+    assert told in client.failures["picky", 2]
+    assert {each for _, each in client.outputs} == {1, 3, 4, 5, 6}
+
+
+def test_a_function_that_hangs_whatever_its_input_is_a_mistake(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_PLAN_S", 1.0)
+    client = client_for(stage("stuck", "hanging", timeout_ms=500))
+    client.invoke("stuck", range(4))
+    with pytest.raises(StageCodeError, match="does not return within 1 s, not even"):
+        Play(spark, client).until(4)
+    assert client.failures == {}
+
+
+@pytest.mark.parametrize("function", ["choking_on_many", "choking_sql"])
+def test_bad_rows_fail_and_no_innocent(spark: SparkSession, function: str) -> None:
+    """Those that failed before run apart from the beginning."""
+    client = client_for(stage("picky", function), count=200)
+    client.publish([NewRecord(value=f"row {i}") for i in range(100)])
+    client.invoke("picky", range(200, 300))
+    play = Play(spark, client)
+    done = play.until(100)
+    bad = {("picky", each) for each in range(8, 101, 10)}
+    assert set(client.failures) == bad
+    assert set(client.outputs) == {("picky", each) for each in range(1, 101)} - bad
+    assert (done.completed, done.failed, done.given_up) == (90, 10, 0)
+    assert all("is indigestible (" in reason for reason in client.failures.values())
+    assert [each.unknown for each in play.searched] == [100, 100]
+    client.failures.clear()
+    client.invoke("picky", [207, 217, 220], 200, attempt=2)
+    play = Play(spark, client)
+    play.until(3)
+    assert set(client.failures) == {("picky", 200), ("picky", 201)}
+    assert ("picky", 202) in client.outputs
+    assert play.searched == []
 
 
 @pytest.mark.parametrize(
@@ -170,7 +236,7 @@ def test_a_function_that_raises_for_what_it_finds_is_halved(
     play.until(8)
     assert list(client.failures) == [("picky", 2)]
     assert len(client.outputs) == 7
-    assert [(each.invocations, each.unknown) for each in play.searched] == [(8, 8), (8, 8), (8, 8)]
+    assert [(each.invocations, each.unknown) for each in play.searched] == [(8, 8)]
 
 
 def test_failed_attempts_are_counted_from_the_retry_on(spark: SparkSession) -> None:

@@ -1,0 +1,107 @@
+"""A stage that is planned once over several parts of its rows, each of which runs by itself.
+
+A function that raises fails its whole job, and says nothing of the row: it is found by running
+fewer rows at a time. A job for each part would be planned for each; where no row goes from one
+part to another, all parts are partitions of one plan, and running one of them costs a task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from hadron.model.pipelines import StageSpec
+from hadron.spark.stage import StageResult, plan, raised
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_AS_GIVEN: Final = "spark.sql.execution.arrow.localRelationThreshold"
+"""Below so many bytes Spark takes a table as constants, in partitions of its own choice; above it
+each chunk of the table is a partition."""
+
+_MOVES_ROWS: Final = re.compile(r"\bExchange\b")
+"""In a plan: rows go to other partitions. A broadcast is another word there, and moves none."""
+
+
+class Parts:
+    """A stage over the rows of `tables`: part i gets those of table i."""
+
+    def __init__(self, spark: SparkSession, stage: StageSpec, tables: Sequence[pa.Table]) -> None:
+        self._spark = spark
+        self._stage = stage
+        self._tables = tables
+        self._planned: Any = None
+        self._partitions: Any = None
+        self._int: Any = None
+        self._values_are_json = False
+
+    def plan(self) -> bool:
+        """Whether a part may run by itself: not, when rows of several parts come together, or when
+        the function raises before any job has run. Blocks while Spark plans."""
+        table = pa.concat_tables(self._tables)
+        try:
+            with _each_chunk_a_partition(self._spark):
+                planned, self._values_are_json = plan(self._spark, self._stage, table)
+                internal: Any = planned
+                text = internal._jdf.queryExecution().executedPlan().toString()
+                if _MOVES_ROWS.search(text):
+                    return False
+                partitions = planned.rdd._jrdd
+                if partitions.getNumPartitions() != len(self._tables):
+                    return False
+        except (Exception, SystemExit):
+            # Whoever runs it in the usual way finds out what it is, and tells it.
+            return False
+        self._planned, self._partitions = planned, partitions
+        context: Any = self._spark.sparkContext
+        # Java is asked for it, and looks through all that it has: not once for every part.
+        self._int = context._gateway.jvm.int
+        return True
+
+    def run(self, index: int) -> StageResult:
+        """One part. Blocks while Spark works. Raises as `run_stage` does for rows."""
+        from pyspark.serializers import CPickleSerializer
+
+        context: Any = self._spark.sparkContext
+        chosen = context._gateway.new_array(self._int, 1)
+        chosen[0] = index
+        try:
+            # Spark ends all jobs of the RDD that one fails for: each has one of its own, on top.
+            ((pickled,),) = self._partitions.glom().collectPartitions(chosen)
+            serializer: Any = CPickleSerializer
+            loads = serializer().loads
+            rows = [row for some in pickled for row in loads(bytes(some))]
+        except Exception as error:
+            raise raised(self._spark, self._stage, error) from error
+        return StageResult(self._table(rows), self._values_are_json)
+
+    def _table(self, rows: Sequence[Any]) -> pa.Table:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self._planned.schema, timezone="UTC")
+        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+        arrays = [
+            pa.array([_of_arrow(each) for each in column], field.type)
+            for column, field in zip(columns, schema, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _of_arrow(value: Any) -> Any:
+    """A map, as Arrow wants it."""
+    return list(value.items()) if isinstance(value, dict) else value
+
+
+@contextlib.contextmanager
+def _each_chunk_a_partition(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(_AS_GIVEN)
+    spark.conf.set(_AS_GIVEN, "0")
+    try:
+        yield
+    finally:
+        spark.conf.set(_AS_GIVEN, str(before))

@@ -1,0 +1,239 @@
+"""Parts of a micro-batch on Spark: each runs by itself, no longer than its stage may take.
+
+Safety rule: what a part ends with is known of all its rows and of nobody else's, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import trio
+
+from hadron.model.errors import HadronError
+from hadron.model.pipelines import StageSpec
+from hadron.spark.functions import StageCodeError, label
+from hadron.spark.outputs import Refusal
+from hadron.spark.parting import Parts
+from hadron.spark.stage import StageRaisedError, StageResult, is_alive, plan, run_stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CANCEL_AGAIN_S: Final = 0.25
+
+_MOST_TASKS: Final = 8
+"""Parts that run at a time: twice as many as Spark has cores hide what starting one takes."""
+
+_BEGIN_EVERY_S: Final = 0.5
+"""How often is told that parts are worked on; below the time that a leader adds to a timeout."""
+
+_PLAN_S: Final = 10.0
+"""A function returns by then, on a busy machine too, when it only says what is to be computed."""
+
+Ended = StageResult | StageRaisedError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some invocations of a micro-batch, and the table of their input."""
+
+    invocations: Sequence[Any]
+    table: Any
+
+    def __len__(self) -> int:
+        return len(self.invocations)
+
+    def only(self, instance_ids: Collection[int], *, among: bool = True) -> Part:
+        """Those that are in `instance_ids`, or else those that are not."""
+        kept = [(each.instance_id in instance_ids) is among for each in self.invocations]
+        if all(kept):
+            return self
+        return Part(
+            [each for each, keep in zip(self.invocations, kept, strict=True) if keep],
+            self.table.filter(pa.array(kept, pa.bool_())),
+        )
+
+    def split(self, count: int) -> list[Part]:
+        """In so many parts, or as many as there are invocations."""
+        step = -(-len(self) // count) or 1
+        whole = self.table.combine_chunks()
+        return [
+            Part(self.invocations[at : at + step], whole.slice(at, step))
+            for at in range(0, len(self), step)
+        ]
+
+    def alone(self) -> list[Part]:
+        """Each invocation by itself."""
+        return self.split(len(self) or 1)
+
+    def refusals(self, reason: str) -> list[Refusal]:
+        return [Refusal(each.instance_id, each.attempt, reason) for each in self.invocations]
+
+
+class Rounds:
+    """Of one micro-batch. `begin` is called when parts begin, and again while they run.
+
+    Attributes:
+        costs_a_task: whether a part may cost a task; it is found out that each costs a job.
+        spark_s: how long Spark worked, in seconds, without waiting for a turn.
+    """
+
+    def __init__(
+        self, spark: SparkSession, turn: trio.Lock, stage: StageSpec, begin: Callable[[], None]
+    ) -> None:
+        self.costs_a_task = True
+        self.spark_s = 0.0
+        self._spark = spark
+        self._turn = turn
+        self._stage = stage
+        self._begin = begin
+        self._begun_at = -math.inf
+        self._limit_s = stage.timeout_ms / 1000 if stage.timeout_ms else math.inf
+        self._hangs_with_rows_only = False
+
+    async def run(self, parts: Sequence[Part]) -> list[Ended]:
+        """Run each of these: all are tasks of one plan, or each is a job. Raises as `run_stage`
+        does, but for what it raises for rows."""
+        planned = await self.plan(parts) if len(parts) > 1 else None
+        if planned is not None:
+            return await self._tasks(planned, parts)
+        ended: list[Ended] = []
+        for part in parts:
+            call = partial(run_stage, self._spark, self._stage, part.table)
+            async with self._turn:
+                began = time.perf_counter()
+                try:
+                    end = await self._call(part, call)
+                    if end is None:
+                        await self._check_hanging(part)
+                finally:
+                    self.spark_s += time.perf_counter() - began
+                ended.append(self._late(part) if end is None else end)
+        return ended
+
+    async def plan(self, parts: Sequence[Part]) -> Parts | None:
+        """One plan for all of them; None where each needs its own."""
+        if not self.costs_a_task:
+            return None
+        planned = Parts(self._spark, self._stage, [part.table for part in parts])
+        async with self._turn:
+            self._tell()
+            self.costs_a_task = False
+            with trio.move_on_after(self._limit_s):
+                self.costs_a_task = await trio.to_thread.run_sync(
+                    planned.plan, abandon_on_cancel=True
+                )
+        return planned if self.costs_a_task else None
+
+    async def _tasks(self, planned: Parts, parts: Sequence[Part]) -> list[Ended]:
+        cores = int(self._spark.sparkContext.defaultParallelism)
+        room = trio.CapacityLimiter(max(2, min(2 * cores, _MOST_TASKS)))
+        found: dict[int, Ended] = {}
+        trouble: list[HadronError] = []
+
+        async def run_one(index: int) -> None:
+            async with room:
+                try:
+                    end = await self._call(parts[index], partial(planned.run, index))
+                    found[index] = self._late(parts[index]) if end is None else end
+                except HadronError as error:
+                    trouble.append(error)
+                    nursery.cancel_scope.cancel()
+
+        async with self._turn:
+            began = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for index in range(len(parts)):
+                    nursery.start_soon(run_one, index)
+            self.spark_s += time.perf_counter() - began
+        if trouble:
+            raise trouble[0]
+        return [found[index] for index in range(len(parts))]
+
+    async def _call(self, part: Part, function: Callable[[], StageResult]) -> Ended | None:
+        """Run a part in a thread; None when it took too long."""
+        call = _SparkCall(self._spark, f"stage {self._stage.name}: {len(part)}", function)
+        self._tell()
+        with trio.move_on_after(self._limit_s):
+            result: Ended
+            try:
+                result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
+            except StageRaisedError as error:
+                result = error
+            # What it gave is handed in, or what is left runs.
+            self._tell()
+            return result
+        call.cancel()
+        return None
+
+    async def _check_hanging(self, part: Part) -> None:
+        """Raises `StageCodeError` when the function does not return without any rows either: then
+        no smaller part would do better, and each would leave a thread behind."""
+        if self._hangs_with_rows_only:
+            return
+        empty = partial(plan, self._spark, self._stage, part.table.slice(0, 0))
+        self._tell()
+        limit_s = max(self._limit_s, _PLAN_S)
+        with trio.move_on_after(limit_s):
+            # One that does not like that there are none has come back, too.
+            with contextlib.suppress(Exception, SystemExit):
+                await trio.to_thread.run_sync(empty, abandon_on_cancel=True)
+            self._hangs_with_rows_only = True
+            return
+        raise StageCodeError(
+            f"{label(self._stage)} does not return within {limit_s:g} s, not even without any rows",
+            "let it build a DataFrame and return it: Spark runs that afterwards",
+        )
+
+    def _late(self, part: Part) -> StageRaisedError:
+        count = len(part)
+        return StageRaisedError(
+            f"stage {self._stage.name!r} took longer than its timeout of {self._limit_s:g} s for "
+            f"{count} instance{'s' * (count > 1)}",
+            "raise the stage's timeout, if it needs as long as that",
+        )
+
+    def _tell(self) -> None:
+        now = trio.current_time()
+        if now >= self._begun_at + _BEGIN_EVERY_S:
+            self._begun_at = now
+            self._begin()
+
+
+class _SparkCall:
+    """One run of something in a thread, whose Spark jobs can be cancelled."""
+
+    def __init__(self, spark: SparkSession, name: str, function: Callable[[], StageResult]) -> None:
+        self._spark = spark
+        self._name = name
+        self._function = function
+        self._group = f"hadron-{secrets.token_hex(8)}"
+        self._ended = threading.Event()
+
+    def run(self) -> StageResult:
+        """Blocks while Spark works."""
+        try:
+            # A group belongs to a thread: this one's jobs, and those of threads that it starts.
+            self._spark.sparkContext.setJobGroup(self._group, self._name)
+            return self._function()
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """Stop its jobs, until `run` ends. Does not wait for that: a function may hang itself."""
+        threading.Thread(target=self._cancel_until_ended, daemon=True).start()
+
+    def _cancel_until_ended(self) -> None:
+        # Again and again, because a job may still be planned while its time runs out. Spark can
+        # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
+        while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
+            self._spark.sparkContext.cancelJobGroup(self._group)
