@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from hadron.cli.root import INTERRUPTED
+from hadron.cli.stage_progress import Shown, count_of, pace_shown
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from hadron.spark.runner import MicroBatch, Search
+_CONFIG: Final = {"spark.ui.enabled": "true"}
+"""Of Spark, for who looks on; where its port is taken it uses the next one."""
 
 _POLL_S: Final = 0.1
 """How often signals are looked at while Spark starts: a wait without end would hold them up."""
@@ -65,7 +67,7 @@ def run_stages(
             threading.Event().wait(_POLL_S)
         spark = starting.result()
         try:
-            shown = _Shown()
+            shown = Shown()
             runner = StageRunner(
                 url,
                 pipeline,
@@ -76,18 +78,21 @@ def run_stages(
                 on_search=shown.search,
             )
             signals.stop_with(runner.stop)
-            totals = runner.run(until)
+            if spark.sparkContext.uiWebUrl:
+                click.echo(f"Spark shows its jobs at {spark.sparkContext.uiWebUrl}", err=True)
+            with pace_shown(url, pipeline, names):
+                totals = runner.run(until)
         finally:
             end(spark)
     click.echo(
-        f"completed {_count(totals.completed, 'stage')} "
-        f"in {_count(totals.micro_batches, 'micro-batch', 'micro-batches')}"
+        f"completed {count_of(totals.completed, 'stage')} "
+        f"in {count_of(totals.micro_batches, 'micro-batch', 'micro-batches')}"
     )
     if signal.SIGINT in signals.received:
         return INTERRUPTED
     if until_idle and totals.given_up:
         click.echo(
-            f"{_count(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
+            f"{count_of(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
             f"{pipeline} --status failed` says why, `hadron pipeline retry {pipeline} --failed` "
             "lets them run again",
             err=True,
@@ -155,7 +160,7 @@ def _start_spark_aside(master: str, app_name: str) -> Future[SparkSession]:
 
     def start() -> None:
         try:
-            future.set_result(session(master, app_name))
+            future.set_result(session(master, app_name, _CONFIG))
         except BaseException as error:
             future.set_exception(error)
 
@@ -198,75 +203,3 @@ class _Signals:
         else:
             click.echo("finishing what is under way; once more to stop at once", err=True)
             self._stop()
-
-
-# --- what is shown ------------------------------------------------------------------------------
-
-
-class _Shown:
-    """One line per micro-batch, one more when instances failed, and one, on a terminal kept up to
-    date, while those are looked for that a function raises for."""
-
-    def __init__(self) -> None:
-        self._searched = ""
-        self._is_terminal = sys.stderr.isatty()
-
-    def batch(self, batch: MicroBatch) -> None:
-        if self._searched and self._is_terminal:
-            click.echo(err=True)
-        self._searched = ""
-        seconds = batch.input_s + batch.spark_s + batch.output_s
-        parts = [f"{batch.stage}: {batch.completed:,} of {batch.invocations:,} in {seconds:.2f} s"]
-        if batch.stale:
-            parts.append(f"{batch.stale:,} done by others")
-        click.echo("; ".join(parts))
-        if batch.failed:
-            click.echo(failure_line(batch), err=True)
-
-    def search(self, search: Search) -> None:
-        from hadron.spark.failures import brief
-
-        if self._searched != search.stage:
-            self._searched = search.stage
-            click.echo(
-                f"{search.stage}: {brief(search.reason)}; halving {search.invocations:,} instances "
-                "to find those that it raises for",
-                err=True,
-            )
-        elif self._is_terminal:
-            known = search.invocations - search.unknown
-            click.echo(
-                f"\r{search.stage}: {known:,} of {search.invocations:,} known", nl=False, err=True
-            )
-
-
-def failure_line(batch: MicroBatch) -> str:
-    """How many instances of a micro-batch failed, what becomes of them, and why, in one line."""
-    from hadron.spark.failures import brief
-
-    line = f"{batch.stage}: {_count(batch.failed, 'instance')} failed{_outlook(batch)}: "
-    others = batch.reasons - 1
-    more = f" (and {_count(others, 'other reason')})" if others > 0 else ""
-    return line + brief(batch.reason) + more
-
-
-def _outlook(batch: MicroBatch) -> str:
-    """` (attempt 3 of 5, again in 4 s)`: attempts of the instances that failed."""
-    if batch.retry is None or not batch.failed_attempts:
-        return ""
-    last = batch.retry.max_attempts
-    low, high = min(batch.failed_attempts), max(batch.failed_attempts)
-    attempts = f"attempt {low}" if low == high else f"attempts {low} to {high}"
-    given_up = batch.given_up
-    again = f"again in {batch.retry.pause_ms(low) / 1000:g} s"
-    if given_up == batch.failed:
-        outlook = "given up"
-    elif given_up:
-        outlook = f"{given_up:,} given up, {batch.failed - given_up:,} {again}"
-    else:
-        outlook = again
-    return f" ({attempts} of {last}, {outlook})"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
