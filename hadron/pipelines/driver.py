@@ -138,6 +138,8 @@ class PipelineDriver:
         while True:
             self._check_free(command)
             if stale := await self._controller.query(partial(stale_of, command=command)):
+                # Nothing is logged: an attempt that a successor waits for is stale to who led.
+                await self._controller.confirm_leadership()
                 return Completed(None, stale)
             try:
                 base = await self._outputs.publish(command, metadata_index, outputs)

@@ -521,6 +521,7 @@ async def _answer_start(
     leading: Leading, call: _Start, request: pipelines_pb2.PipelineStartRequest
 ) -> None:
     item = leading.catalog.by_id(request.pipeline_id, request.metadata_index)
+    await leading.controller.confirm_leadership()
     # Noted once, in the entry in which this set has heard of it.
     offset = await leading.controller.query(
         partial(pipeline_inputs.start_of, pipeline_id=request.pipeline_id)

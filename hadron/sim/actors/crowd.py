@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hadron.sim.actors.clients import Actor, ProducerActor, ReaderActor
 from hadron.sim.actors.curious import CuriousActor, SchemaActor
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.members import MemberActor
-from hadron.sim.actors.operators import (
-    BackupOperator,
-    GroupOperator,
-    PipelineOperator,
-    RetentionOperator,
-)
-from hadron.sim.actors.pipelines import OrderActor, RunnerActor
+from hadron.sim.actors.operators import BackupOperator, GroupOperator, RetentionOperator
+from hadron.sim.actors.pipeline_operator import PipelineOperator
+from hadron.sim.actors.pipelines import OrderActor, Places, RunnerActor, alone
 from hadron.sim.actors.raw_producer import RawProducerActor
 from hadron.sim.actors.together import TogetherActor
 from hadron.sim.evidence.history import History
@@ -57,10 +54,17 @@ def has_pipeline(seed: int | str) -> bool:
     return random.Random(f"pipeline/{seed}").random() < 0.35
 
 
+def pipeline_places(replica_set: str, seed: int | str) -> Places:
+    """Where a pipeline is in a world of one replica set."""
+    keeps_ms = random.Random(f"keeps finished/{seed}").choice((0, 0, 1_000))
+    return replace(alone(replica_set), keeps_ms=keeps_ms)
+
+
 def pipeline_actors(world: World, history: History, seed: int | str) -> Iterator[Actor]:
     """Who triggers the pipeline, who runs its stages, and often somebody who changes it."""
-    yield OrderActor(world, history, "t0", f"{seed}/t0")
+    places = pipeline_places(world.config.name, seed)
+    yield OrderActor(world, history, "t0", f"{seed}/t0").to(places)
     for number in range(2):
-        yield RunnerActor(world, history, f"w{number}", f"{seed}/w{number}")
+        yield RunnerActor(world, history, f"w{number}", f"{seed}/w{number}").at(places)
     if random.Random(f"changes pipelines/{seed}").random() < 0.6:
-        yield PipelineOperator(world, history, "f0", f"{seed}/f0")
+        yield PipelineOperator(world, history, "f0", f"{seed}/f0").at(places)

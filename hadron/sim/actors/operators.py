@@ -1,6 +1,6 @@
 """Who operates a simulated world while others are at work in it: looks at groups, resets them,
-deletes them; changes how much is kept; declares the pipeline anew and retries what failed of it;
-takes backups of nodes that run, one soon after the other, and puts some in the place of nodes.
+deletes them; changes how much is kept; takes backups of nodes that run, one soon after the other,
+and puts some in the place of nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from hadron.client import Client
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.actors.clients import STREAM, ClientActor
-from hadron.sim.actors.pipelines import FLOW, changed_flow
 from hadron.sim.evidence.history import History
 from hadron.sim.world.backups import Backups
 from hadron.sim.world.replica_set import World
@@ -29,9 +28,6 @@ _BACK: Final = 80
 
 _RESTORES: Final = 2
 """Of single nodes, in a run: each is taught what it lacks before the next one."""
-
-_DELETIONS: Final = 2
-"""Of the pipeline, in a run: all its input may trigger it again."""
 
 
 class GroupOperator(ClientActor):
@@ -119,80 +115,6 @@ class RetentionOperator(ClientActor):
                 raise
             noted.metadata_index = applied.metadata_index
             self.history.ok(noted)
-
-
-class PipelineOperator(ClientActor):
-    """Changes the pipeline while instances of it live, deletes it and declares it again, and lets
-    failed instances run once more. In the end there is one."""
-
-    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
-        super().__init__(world, history, host, seed)
-        self._deletions = 0
-        self._start = "earliest"
-        self.finished = trio.Event()
-        """From here on nobody changes it, or lets anything run again."""
-
-    async def run(self) -> None:
-        await super().run()
-        while not self.finished.is_set():
-            try:
-                async with self.world.client(self.host, connect_timeout_s=3.0) as client:
-                    await self._declare(client)
-                    self.finished.set()
-            except HadronError:
-                await trio.sleep(0.2)
-
-    async def session(self, client: Client) -> None:
-        for _ in range(self.random.randint(1, 6)):
-            await trio.sleep(self.random.uniform(0.2, 3.0))
-            if self.stopping:
-                return
-            dice = self.random.random()
-            if dice < 0.5:
-                await self._declare(client)
-                if self.random.random() < 0.4:
-                    # What failed before there was a stage that there is now.
-                    await self._retry(client)
-            elif dice < 0.75 or self._deletions >= _DELETIONS:
-                await self._retry(client)
-            else:
-                await self._delete(client)
-
-    async def _declare(self, client: Client) -> None:
-        flow = changed_flow(self.random, self.partition, self._start)
-        noted = self.history.apply(self.name, [("Pipeline", FLOW)])
-        try:
-            # A stage may be gone.
-            applied = await client.apply([flow], allow_destructive=True)
-        except HadronError as error:
-            self.ended(noted, error)
-            raise
-        noted.metadata_index = applied.metadata_index
-        self.history.ok(noted)
-
-    async def _retry(self, client: Client) -> None:
-        """All that failed, or some of them."""
-        try:
-            failed = await client.instances(FLOW, status="failed", limit=10)
-            chosen = self.random.choice((None, [each.id for each in failed[:3]] or None))
-            await client.retry_instances(FLOW, chosen)
-        except NotFoundError:
-            return
-
-    async def _delete(self, client: Client) -> None:
-        noted = self.history.apply(self.name, [("Pipeline", FLOW)], deletes=True)
-        try:
-            gone = await client.delete([("Pipeline", "default", FLOW)], allow_destructive=True)
-        except HadronError as error:
-            # It may be an earlier try that has done it.
-            self.history.unknown(noted, error)
-            raise
-        self._deletions += 1
-        noted.ids = [item.id for item in gone]
-        self.history.ok(noted)
-        self._start = self.random.choice(("earliest", "latest", "3"))
-        await self.pause(0.5)
-        await self._declare(client)
 
 
 class BackupOperator(ClientActor):

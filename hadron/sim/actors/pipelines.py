@@ -4,8 +4,10 @@ outputs, fail, ask twice, sit on what they were given, and die with calls under 
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
+import msgspec
 import trio
 
 from hadron.client import Client
@@ -16,11 +18,13 @@ from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.actors.clients import ClientActor
 from hadron.sim.evidence.history import History, Publish
+from hadron.sim.evidence.made import Made
 from hadron.sim.world.replica_set import World
 from hadron.wire.messages import pipelines_pb2
 
 ORDERS: Final = "orders"
 OUT: Final = "out"
+GIVEN_UP: Final = "given-up"
 FLOW: Final = "flow"
 
 _HOPELESS: Final = 7
@@ -33,7 +37,7 @@ _ORDERS: Final = 25
 
 
 def objects(
-    replica_set: str, source: str, *, max_attempts: int, max_parallel: int
+    replica_set: str, source: str, *, max_attempts: int, max_parallel: int, dead_letters: str = ""
 ) -> list[SchemaObject]:
     """A pipeline of two stages over `source`, the first with an output, and what it writes to."""
     retry = Retry(max_attempts=max_attempts, backoff_ms=10)
@@ -47,6 +51,7 @@ def objects(
         stages=stages,
         start="earliest",
         max_parallel=max_parallel,
+        dead_letters=dead_letters,
     )
     return [
         SchemaObject(kind="Stream", name=OUT, spec=StreamSpec(partitions=(replica_set,))),
@@ -54,21 +59,58 @@ def objects(
     ]
 
 
-def random_objects(replica_set: str) -> list[SchemaObject]:
-    """Of a random run: with an input of its own."""
-    orders = StreamSpec(partitions=(replica_set,))
+@dataclass(frozen=True)
+class Places:
+    """Where a pipeline of a random run is, and what it reads and writes.
+
+    Attributes:
+        home: its replica set.
+        inputs, outputs: partitions.
+        keeps_ms: how long it keeps what has ended; 0 for as long as a run lasts, and longer.
+    """
+
+    home: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    keeps_ms: int = 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one replica set."""
+        return {self.home} == {*self.inputs, *self.outputs}
+
+
+def alone(replica_set: str) -> Places:
+    """All of it at one replica set."""
+    return Places(replica_set, (replica_set,), (replica_set,))
+
+
+def random_objects(places: Places) -> list[SchemaObject]:
+    """Of a random run: with an input of its own, and a stream for each thing that it writes."""
+    orders = StreamSpec(partitions=places.inputs)
+    outputs = StreamSpec(partitions=tuple(dict.fromkeys((*places.outputs, places.home))))
+    letters = StreamSpec(partitions=(places.home,))
+    (_, flow) = objects(places.home, ORDERS, max_attempts=_MAX_ATTEMPTS, max_parallel=_PARALLEL)
     return [
         SchemaObject(kind="Stream", name=ORDERS, spec=orders),
-        *objects(replica_set, ORDERS, max_attempts=_MAX_ATTEMPTS, max_parallel=_PARALLEL),
+        SchemaObject(kind="Stream", name=OUT, spec=outputs),
+        SchemaObject(kind="Stream", name=GIVEN_UP, spec=letters),
+        flow,
     ]
 
 
-def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaObject:
+def changed_flow(
+    chance: random.Random, places: Places, start: str, *, is_last: bool = False
+) -> SchemaObject:
     """The pipeline of a random run as somebody may declare it anew: with other attempts, times and
-    bounds, with an audit somewhere or without one, and with the check or without it."""
+    bounds, with an audit somewhere or without one, with the check or without it; and with somebody
+    to tell of what is given up, or nobody. The last time there is room for all that is left."""
     retry = Retry(
         max_attempts=chance.randint(1, _MAX_ATTEMPTS), backoff_ms=chance.choice((10, 200))
     )
+    # What is dropped cannot be asked for: where that is, instances go on their way.
+    more: dict[str, Any] = {"keep_finished_ms": places.keeps_ms} if places.keeps_ms else {}
+    output = Output(OUT, chance.choice(("", "", *places.outputs)))
 
     def stage(
         name: str, *, after: tuple[str, ...] = (), dependencies: tuple[str, ...] = ()
@@ -76,7 +118,7 @@ def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaO
         return StageSpec(
             name=name,
             engine="handler",
-            output=Output(OUT) if name == "copy" else None,
+            output=output if name == "copy" else None,
             timeout_ms=chance.choice((300, 2_000)),
             delay_ms=chance.choice((0, 0, 50, 1_000)),
             retry=retry,
@@ -93,12 +135,17 @@ def changed_flow(chance: random.Random, replica_set: str, start: str) -> SchemaO
         del stages[-1]
     if audit:
         stages.append(stage("audit", after=("check",) if audit == "last" else ()))
+    if chance.random() < 0.4:
+        stages.append(stage("tell"))
+        more["on_failure"] = "tell"
     flow = PipelineSpec(
-        replica_set=replica_set,
+        replica_set=places.home,
         input=ORDERS,
         stages=tuple(stages),
         start=start,
-        max_parallel=chance.choice((1, _PARALLEL, 20)),
+        max_parallel=20 if is_last else chance.choice((1, _PARALLEL, 20)),
+        dead_letters=GIVEN_UP,
+        **more,
     )
     return SchemaObject(kind="Pipeline", name=FLOW, spec=flow)
 
@@ -109,13 +156,20 @@ class OrderActor(ClientActor):
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         super().__init__(world, history, host, seed)
         self._sent = 0
+        self._inputs: tuple[str, ...] = (self.partition,)
+
+    def to(self, places: Places) -> OrderActor:
+        """These are the partitions."""
+        self._inputs = places.inputs
+        return self
 
     async def session(self, client: Client) -> None:
-        async with client.producer(ORDERS, delivery_timeout_s=4.0) as producer:
+        partition = self.random.choice(self._inputs) if len(self._inputs) > 1 else self._inputs[0]
+        async with client.producer(ORDERS, partition=partition, delivery_timeout_s=4.0) as producer:
             while self._sent < _ORDERS and not self.stopping:
                 self._sent += 1
                 operation = self.history.publish(
-                    self.name, self.name, ORDERS, self.partition, [f"{self.host}/{self._sent}"]
+                    self.name, self.name, ORDERS, partition, [f"{self.host}/{self._sent}"]
                 )
                 try:
                     receipt = await producer.send(operation.values[0])
@@ -125,6 +179,9 @@ class OrderActor(ClientActor):
                 operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
                 self.history.ok(operation)
                 await self.pause(0.4)
+                if len(self._inputs) > 1 and self.random.random() < 0.2:
+                    # To another partition.
+                    return
         await trio.sleep(1.0)
 
 
@@ -151,6 +208,12 @@ class RunnerActor(ClientActor):
         self._is_hopeful = is_hopeful
         self._failing = failing
         self._turn = 0
+        self._places = alone(self.partition)
+
+    def at(self, places: Places) -> Self:
+        """The pipeline that it is for."""
+        self._places = places
+        return self
 
     async def session(self, client: Client) -> None:
         async with client.run_stages(
@@ -209,19 +272,26 @@ class RunnerActor(ClientActor):
         history = self.history
         ids = [each.instance_id for each in chosen]
         attempts = [each.attempt for each in chosen]
-        batch, made = None, None
-        if given.stage == "copy":
+        batch, made, wanted = None, None, ""
+        output = msgspec.json.decode(given.spec, type=StageSpec).output
+        if output is not None:
             # An attempt's output is its own: what a stale attempt made must not appear.
             self._turn += 1
-            values = [f"{self.host}/{self._turn}/{each.instance_id}" for each in chosen]
-            made = history.publish(self.name, "", OUT, self.partition, values)
+            values = [
+                f"{Made(given.pipeline_id, given.stage, each.instance_id, each.created_ms, at)}"
+                f"{self.host}/{self._turn}"
+                for each, at in zip(chosen, attempts, strict=True)
+            ]
+            wanted = self.random.choice(("", *self._places.outputs))
+            place = wanted or output.partition or self._places.home
+            made = history.publish(self.name, "", OUT, place, values)
             batch = encode_values([value.encode() for value in values], 1)
         noted = history.settle(
             self.name,
             f"{FLOW}#{given.pipeline_id}",
             given.stage,
             ORDERS,
-            self.partition,
+            self._places.home,
             [(x, x) for x in ids],
             how="complete",
         )
@@ -233,6 +303,8 @@ class RunnerActor(ClientActor):
                 attempts,
                 [each.created_ms for each in chosen],
                 batch,
+                wanted,
+                version=given.version,
             )
         except HadronError as error:
             history.unknown(noted, error)
@@ -279,9 +351,17 @@ class DrainingRunner(RunnerActor):
                             for each in self.history.of(Publish)
                         )
                         (flow,) = await client.pipeline_progress(FLOW)
-                        is_read = flow.input_offset >= flow.input_next_offset
-                        if is_all and is_read and flow.live == 0:
+                        if is_all and self._is_done(flow):
                             return
+                        for each in flow.backfills:
+                            if each.status == "paused":
+                                await client.control_backfill(FLOW, each.number, "running")
                         await trio.sleep(0.2)
             except HadronError:
                 await trio.sleep(0.2)
+
+    def _is_done(self, flow: Any) -> bool:
+        is_filled = all(each.status in ("done", "cancelled") for each in flow.backfills)
+        is_read = all(each.offset >= each.next_offset for each in flow.inputs)
+        known = {each.partition for each in flow.inputs}
+        return known == {*self._places.inputs} and is_read and is_filled and flow.live == 0

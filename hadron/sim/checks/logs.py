@@ -214,11 +214,13 @@ def nothing_from_nowhere(evidence: Evidence) -> Iterable[Violation]:
     for stream, contents in evidence.streams.items():
         for offset, value in contents.values.items():
             evidence.judged["nothing_from_nowhere"] += 1
-            if value not in known:
+            if value not in known and not evidence.tells_of_instance(stream, offset):
                 yield Violation(
                     "nothing_from_nowhere", f"nobody sent {value!r} at {stream}@{offset}"
                 )
-            elif known[value].stream != stream and stream not in evidence.letter_streams:
+            elif value in known and not (
+                known[value].stream == stream or stream in evidence.letter_streams
+            ):
                 yield Violation(
                     "nothing_from_nowhere",
                     f"{value!r} at {stream}@{offset} was sent to {known[value].stream}",

@@ -1,136 +1,522 @@
-"""Checks of pipelines: one instance per trigger, one output per stage, and every instance ends."""
+"""Checks of pipelines: one instance per trigger, one output per stage, and every instance ends
+(PROTOCOL E3, docs/PIPELINES.md P1 to P13).
+
+Over all replica sets at once: inputs and outputs may be at others than the pipeline's home, whose
+tables say what became of them. What an output is of, its value says (`made.output_of`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from typing import Final, NamedTuple
 
-from hadron.model.pipelines import Retry
+from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec
 from hadron.sim.evidence.evidence import Contents, Evidence, Violation
-from hadron.sim.evidence.history import Apply, Settle
-from hadron.sim.evidence.node_files import PipelineRows
+from hadron.sim.evidence.history import CLUSTER, Apply, History, Settle, Steer
+from hadron.sim.evidence.made import Made, output_of
+from hadron.sim.evidence.node_files import InputRow, PipelineRows
+from hadron.sim.evidence.regions import Cluster
 
-_DONE: Final = 2
-_FAILED: Final = 3
-_ENDED: Final = (2, 3, 4)
-
-
-def _pipelines(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any], PipelineRows]]:
-    """(name, specification, rows) of each that is declared."""
-    reference = evidence.reference
-    for object_id, rows in sorted(reference.pipelines.items()):
-        kind, _, name = reference.objects.get(object_id, ("", "", ""))
-        if kind == "Pipeline":
-            yield name, json.loads(reference.specs[object_id][0]), rows
+LIVE: Final = 1
+READY: Final = 1
+DONE: Final = 2
+FAILED: Final = 3
+CANCELLED: Final = 4
+PUBLISHING: Final = 4
 
 
-def _labelled(evidence: Evidence) -> dict[str, PipelineRows]:
-    """Those that are declared, as `name#id`."""
-    return {
-        f"{name}#{object_id}": evidence.reference.pipelines[object_id]
-        for object_id, (kind, _, name) in evidence.reference.objects.items()
-        if kind == "Pipeline" and object_id in evidence.reference.pipelines
-    }
+class Flow(NamedTuple):
+    """A pipeline that is declared, as its home has it."""
+
+    id: int
+    name: str
+    spec: PipelineSpec
+    input_id: int
+    rows: PipelineRows
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether instances are gone that had ended."""
+        return len(self.rows.instances) < self.rows.counts[4] - 1
+
+    @property
+    def definitions(self) -> dict[int, PipelineSpec]:
+        """By version."""
+        return {version: _spec(text) for version, text in self.rows.definitions.items()}
+
+    def __str__(self) -> str:
+        return f"pipeline {self.name}"
 
 
-def _declared(evidence: Evidence, name: str, *, deletes: bool) -> int:
-    """How often a pipeline may have been declared, or deleted."""
-    return sum(
-        each.deletes == deletes
-        and each.outcome != "refused"
-        and ("Pipeline", name) in map(tuple, each.objects)
-        for each in evidence.history.of(Apply)
-    )
+def _spec(text: str) -> PipelineSpec:
+    found = spec_from_json("Pipeline", text)
+    assert isinstance(found, PipelineSpec)
+    return found
 
 
-def _contents(evidence: Evidence, stream_id: int) -> Contents | None:
-    known = evidence.streams.values()
-    return next((each for each in known if each.stream_id == stream_id), None)
+@dataclass
+class Flows:
+    """What became of all pipelines, by the files of all sets.
+
+    Attributes:
+        sets: each replica set, by its name.
+    """
+
+    history: History
+    sets: Mapping[str, Evidence]
+    judged: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def declared(self) -> list[Flow]:
+        """Each where it lives."""
+        found = []
+        for name, evidence in self.sets.items():
+            known = evidence.reference
+            for object_id, rows in sorted(known.pipelines.items()):
+                kind, space, called = known.objects.get(object_id, ("", "", ""))
+                if kind == "Pipeline" and rows.counts:
+                    spec = _spec(known.specs[object_id][0])
+                    if spec.replica_set == name:
+                        streams = known.objects.items()
+                        wanted = "Stream", space, spec.input
+                        input_id = next((each for each, name in streams if name == wanted), 0)
+                        found.append(Flow(object_id, called, spec, input_id, rows))
+        return found
+
+    def contents(self, partition: str, stream_id: int) -> Contents | None:
+        evidence = self.sets.get(partition)
+        if evidence is None:
+            return None
+        known = evidence.streams.values()
+        return next((each for each in known if each.stream_id == stream_id), None)
+
+    def stream(self, name: str) -> Iterator[tuple[str, Contents]]:
+        """Its partitions."""
+        for partition, evidence in self.sets.items():
+            if name in evidence.streams:
+                yield partition, evidence.streams[name]
+
+    def applied(self, name: str, *, deletes: bool) -> int:
+        """How often a pipeline may have been declared, or deleted."""
+        return sum(
+            each.deletes == deletes
+            and each.outcome != "refused"
+            and ("Pipeline", name) in map(tuple, each.objects)
+            for each in self.history.of(Apply)
+        )
+
+    def steered(self, name: str, what: str) -> list[Steer]:
+        """What people may have done with it."""
+        return [
+            each
+            for each in self.history.of(Steer)
+            if (each.pipeline, each.what) == (name, what) and each.outcome != "refused"
+        ]
+
+    def has_lost(self, partition: str) -> bool:
+        """Whether a set has gone on without the end of its log, or from a backup."""
+        nodes = {file.name for file in self.sets[partition].files}
+        return any(
+            (event.kind == "reconfigure" and event.detail == "loss" and event.subject in nodes)
+            or (event.kind == "restore" and event.detail == CLUSTER)
+            for event in self.history.events("reconfigure", "restore")
+        )
 
 
-def one_instance_per_trigger(evidence: Evidence) -> Iterator[Violation]:
-    """Every record that a pipeline has looked at, without triggers by type, made one instance."""
-    for name, spec, rows in _pipelines(evidence):
-        made = Counter((stream_id, offset) for _, stream_id, offset in rows.instances.values())
-        for (stream_id, offset), count in sorted(made.items()):
-            evidence.judged["one_instance_per_trigger"] += 1
+# --- instances ------------------------------------------------------------------------------------
+
+
+def one_instance_per_trigger(flows: Flows) -> Iterator[Violation]:
+    """P5, P13: every record that a pipeline, or a backfill of it, has come by makes one instance;
+    P10: each start by hand one more, and each backfill that is to make them again."""
+    for flow in flows.declared:
+        made = Counter(
+            (each.partition, each.offset)
+            for each in flow.rows.instances.values()
+            if each.stream_id == flow.input_id
+        )
+        more = _by_hand(flows, flow)
+        for at in flow.rows.inputs:
+            if at.truncations:
+                # Its offsets were those of other records before.
+                continue
+            flows.judged["one_instance_per_trigger"] += 1
+            for (partition, offset), count in sorted(made.items()):
+                if partition == at.partition and count > 1 + more[partition, offset]:
+                    yield Violation(
+                        "one_instance_per_trigger",
+                        f"{flow} has {count} instances of offset {offset} of {partition}, of which "
+                        f"people have started {more[partition, offset]} at most",
+                    )
+            offsets = _looked_at(flows, flow, at)
+            if missing := [each for each in offsets if (at.partition, each) not in made]:
+                yield Violation(
+                    "one_instance_per_trigger",
+                    f"{flow} has looked at offsets of {at.partition} below {at.next_offset}, and "
+                    f"made no instance of {missing[:5]}",
+                )
+
+
+def _by_hand(flows: Flows, flow: Flow) -> Counter[tuple[str, int]]:
+    """How many instances of each record people may have asked for."""
+    more: Counter[tuple[str, int]] = Counter()
+    for each in flows.steered(flow.name, "start"):
+        more.update((each.partition, offset) for offset in each.offsets)
+    for each in flows.steered(flow.name, "backfill"):
+        if each.is_whole:
+            more.update((each.partition, offset) for offset in range(*each.offsets))
+    return more
+
+
+def _looked_at(flows: Flows, flow: Flow, at: InputRow) -> list[int]:
+    """Offsets of which there must be an instance."""
+    contents = flows.contents(at.partition, at.stream_id)
+    if contents is None or flow.has_dropped or flow.spec.triggers:
+        return []
+    found = set(range(at.first_offset, at.next_offset))
+    for each in flow.rows.backfills:
+        if each.partition == at.partition:
+            found.update(range(each.from_offset, each.next_offset))
+    # What was dropped before it was looked at is skipped.
+    return sorted(each for each in found if each >= contents.first_offset)
+
+
+def nothing_is_passed_over(flows: Flows) -> Iterator[Violation]:
+    """P5, D4: a cursor goes on elsewhere where a partition has lost what was looked at, and nowhere
+    else; and no further than there are records."""
+    for flow in flows.declared:
+        for at in flow.rows.inputs:
+            flows.judged["nothing_is_passed_over"] += 1
+            contents = flows.contents(at.partition, at.stream_id)
+            end = contents.next_offset if contents is not None else at.next_offset
+            if at.truncations and not flows.has_lost(at.partition):
+                yield Violation(
+                    "nothing_is_passed_over",
+                    f"{flow} takes {at.partition} for truncated, which has lost nothing",
+                )
+            if at.next_offset > end and not flows.has_lost(at.partition):
+                yield Violation(
+                    "nothing_is_passed_over",
+                    f"{flow} has looked at {at.partition} up to {at.next_offset}, which ends at "
+                    f"{end}",
+                )
+
+
+def instances_are_what_their_stages_are(flows: Flows) -> Iterator[Violation]:
+    """P6, P10, P11: an instance is done when all its stages are, failed when one was given up,
+    nothing of a cancelled one is to run; and each that may go on has its definition."""
+    for flow in flows.declared:
+        definitions = flow.definitions
+        for instance_id, made in sorted(flow.rows.instances.items()):
+            flows.judged["instances_are_what_their_stages_are"] += 1
+            runs = {stage: run for (stage, of), run in flow.rows.runs.items() if of == instance_id}
+            definition = definitions.get(made.version)
+            wrong = ""
+            if definition is None:
+                if made.status in (LIVE, FAILED):
+                    wrong = f"has no definition {made.version}"
+            else:
+                usual = {each.name for each in definition.stages} - {definition.on_failure}
+                done = {stage for stage, run in runs.items() if run.status == DONE}
+                if (made.status == DONE) != (usual <= done) and made.status in (LIVE, DONE):
+                    wrong = f"has status {made.status}, and {sorted(done)} done of {sorted(usual)}"
+            statuses = {run.status for run in runs.values()}
+            if made.status == FAILED and FAILED not in statuses:
+                wrong = "is given up, and none of its stages is"
+            if made.status == CANCELLED and READY in statuses:
+                wrong = "is cancelled, and a stage of it may run"
+            if made.status == DONE and statuses & {READY, PUBLISHING}:
+                wrong = "is done, and a stage of it is not"
+            if wrong:
+                yield Violation(
+                    "instances_are_what_their_stages_are",
+                    f"instance {instance_id} of {flow} {wrong}",
+                )
+
+
+def counters_agree(flows: Flows) -> Iterator[Violation]:
+    """P12: what is counted is what there is, and what there was: nothing is uncounted by being
+    dropped."""
+    for flow in flows.declared:
+        flows.judged["counters_agree"] += 1
+        rows = flow.rows
+        live, *ended, following = rows.counts
+        now = Counter(each.status for each in rows.instances.values())
+        known = [now[status] for status in (DONE, FAILED, CANCELLED)]
+        gone = following - 1 - len(rows.instances)
+        are_fewer = any(count < least for count, least in zip(ended, known, strict=True))
+        if live != now[LIVE] or are_fewer or sum(ended) - sum(known) != gone:
+            yield Violation(
+                "counters_agree",
+                f"{flow} counts {rows.counts[:4]} instances that are live, done, failed and "
+                f"cancelled; there are {[now[LIVE], *known]}, and {gone} were dropped",
+            )
+        for stage, (ready, done, failed) in sorted(rows.stage_counts.items()):
+            found = Counter(run.status for (of, _), run in rows.runs.items() if of == stage)
+            is_ready = ready == found[READY] + found[PUBLISHING]
+            if not is_ready or done < found[DONE] or failed < found[FAILED]:
+                yield Violation(
+                    "counters_agree",
+                    f"{flow} counts {(ready, done, failed)} of stage {stage}, there are {found}",
+                )
+
+
+def every_instance_ends(flows: Flows) -> Iterator[Violation]:
+    """A pipeline that was to finish has looked at all its input, and no instance is left; P9: no
+    output is on its way."""
+    for event in flows.history.events("finishing"):
+        for flow in flows.declared:
+            if event.subject != flow.name:
+                continue
+            flows.judged["every_instance_ends"] += 1
+            instances = flow.rows.instances
+            left = sorted(each for each, made in instances.items() if made.status == LIVE)
+            way = sorted(key for key, run in flow.rows.runs.items() if run.status == PUBLISHING)
+            ends = {
+                at.partition: contents.next_offset
+                for at in flow.rows.inputs
+                if (contents := flows.contents(at.partition, at.stream_id)) is not None
+            }
+            behind = [
+                (at.partition, at.next_offset)
+                for at in flow.rows.inputs
+                if at.next_offset < ends.get(at.partition, 0)
+            ]
+            unread = [
+                partition
+                for partition, _ in flows.stream(flow.spec.input)
+                if partition not in {at.partition for at in flow.rows.inputs}
+                and flows.sets[partition].reference.bounds.get(flow.input_id)
+            ]
+            if left or behind or way or unread:
+                yield Violation(
+                    "every_instance_ends",
+                    f"{flow} is not done: instances {left[:5]} are left, outputs of {way[:5]} are "
+                    f"on their way, its input is at {behind} of {ends}, {unread} are not read",
+                )
+
+
+def stages_fail_after_all_attempts(flows: Flows) -> Iterator[Violation]:
+    """A stage is given up when its attempts are used up, and not before. How many it had when is
+    not known of a pipeline that somebody has changed; an output that is lost uses all of them."""
+    for flow in flows.declared:
+        if flows.applied(flow.name, deletes=False) > 1:
+            continue
+        most = {stage.name: stage.retry.max_attempts for stage in flow.spec.stages}
+        for (stage, instance_id), run in sorted(flow.rows.runs.items()):
+            if run.status != FAILED:
+                continue
+            flows.judged["stages_fail_after_all_attempts"] += 1
+            if run.attempts < most.get(stage, 0):
+                yield Violation(
+                    "stages_fail_after_all_attempts",
+                    f"stage {stage} of instance {instance_id} of {flow} was given up after "
+                    f"{run.attempts} of {most[stage]} attempts",
+                )
+
+
+def given_up_is_told_once(flows: Flows) -> Iterator[Violation]:
+    """P11: each instance that is given up has a letter, and each time one. Attempts are counted on,
+    so no two letters are the same."""
+    for flow in flows.declared:
+        if not flow.spec.dead_letters:
+            continue
+        told: Counter[tuple[int, int]] = Counter()
+        letters: Counter[tuple[object, ...]] = Counter()
+        for partition, contents in flows.stream(flow.spec.dead_letters):
+            for offset, value in contents.values.items():
+                if flows.sets[partition].tells_of_instance(flow.spec.dead_letters, offset):
+                    said = json.loads(value)
+                    instance = said["instance"], said["created_ms"]
+                    letters[(*instance, said["stage"], said["attempts"])] += 1
+                    told[instance] += 1
+        flows.judged["given_up_is_told_once"] += bool(letters)
+        for letter, count in letters.items():
             if count > 1:
+                yield Violation("given_up_is_told_once", f"{flow} has {count} letters of {letter}")
+        for instance_id, made in sorted(flow.rows.instances.items()):
+            key = instance_id, made.created_ms
+            if made.status == FAILED and not told[key] and instance_id not in flow.rows.letters:
                 yield Violation(
-                    "one_instance_per_trigger",
-                    f"pipeline {name} has {count} instances of offset {offset} of {stream_id}",
-                )
-        for stream_id, following in rows.inputs:
-            contents = _contents(evidence, stream_id)
-            if contents is None or spec.get("triggers") or spec.get("start") != "earliest":
-                continue
-            offsets = range(contents.first_offset, following)
-            if missing := [each for each in offsets if (stream_id, each) not in made]:
-                yield Violation(
-                    "one_instance_per_trigger",
-                    f"pipeline {name} has looked at offsets below {following}, and made no "
-                    f"instance of {missing[:5]}",
+                    "given_up_is_told_once",
+                    f"instance {instance_id} of {flow} was given up, and has no letter",
                 )
 
 
-def one_output_per_stage(evidence: Evidence) -> Iterator[Violation]:
-    """Each stage that is done has an output of its own, where it declares one, and what pipelines
-    write to holds nothing else, but what pipelines wrote that somebody has deleted."""
-    outputs: dict[int, Counter[int]] = {}
-    inherited: set[int] = set()
-    for name, spec, rows in _pipelines(evidence):
-        written = {
-            stage["name"]: stage["output"]["stream"]
-            for stage in spec["stages"]
-            if stage.get("output")
+# --- outputs --------------------------------------------------------------------------------------
+
+
+def one_output_per_stage(flows: Flows) -> Iterator[Violation]:
+    """E3, P9: each stage that is done has an output of its own, where it declares one, at the place
+    that it tells; and what pipelines write to holds nothing else, but what pipelines wrote that
+    somebody has deleted, or of instances that ended long ago."""
+    written: set[str] = set()
+    told: dict[tuple[str, int], list[tuple[Flow, str, int]]] = {}
+    inherited: set[str] = set()
+    for flow in flows.declared:
+        streams = {
+            stage.output.stream
+            for spec in (flow.spec, *flow.definitions.values())
+            for stage in spec.stages
+            if stage.output is not None
         }
-        for stream in written.values():
-            # What nothing is done of yet has no output either.
-            if stream in evidence.streams:
-                out_id = evidence.streams[stream].stream_id
-                outputs.setdefault(out_id, Counter())
-                if _declared(evidence, name, deletes=True):
-                    inherited.add(out_id)
-        for (stage, instance_id), (status, _, stream_id, offset) in sorted(rows.runs.items()):
-            if status != _DONE or stage not in written:
-                continue
-            if stream_id is None or offset is None:
+        written |= streams
+        if flows.applied(flow.name, deletes=True):
+            inherited |= streams
+        for (stage, instance_id), run in sorted(flow.rows.runs.items()):
+            is_told = run.partition is not None and run.offset is not None
+            if run.status == DONE and is_told != _has_output(flow, stage, instance_id):
                 yield Violation(
                     "one_output_per_stage",
-                    f"stage {stage} of instance {instance_id} of {name} is done without an output",
+                    f"stage {stage} of instance {instance_id} of {flow} is done with"
+                    f"{'' if is_told else 'out'} an output, and declares "
+                    f"{'none' if is_told else 'one'}",
                 )
-                continue
-            outputs.setdefault(stream_id, Counter())[offset] += 1
-    for stream_id, offsets in sorted(outputs.items()):
-        contents = _contents(evidence, stream_id)
-        if contents is None:
-            continue
-        evidence.judged["one_output_per_stage"] += 1
-        twice = [offset for offset, count in sorted(offsets.items()) if count > 1]
-        there = set(range(contents.first_offset, contents.next_offset))
-        kept = {offset for offset in offsets if offset >= contents.first_offset}
-        if stream_id in inherited:
-            there &= kept
-        if twice or kept != there:
+            if run.status == DONE and is_told:
+                place = f"{run.stream_id}@{run.partition}", run.offset or 0
+                told.setdefault(place, []).append((flow, stage, instance_id))
+    for stream in sorted(written):
+        for partition, contents in flows.stream(stream):
+            flows.judged["one_output_per_stage"] += 1
+            where = f"{contents.stream_id}@{partition}"
+            here = {at: each for (place, at), each in told.items() if place == where}
+            yield from _at_one_place(flows, where, here, contents)
+            if stream not in inherited:
+                yield from _of_nobody(flows, where, here, contents)
+
+
+def _has_output(flow: Flow, stage: str, instance_id: int) -> bool:
+    """Whether an instance's stage declares one, as its definition has it. One that was done before
+    a retry is as it was."""
+    definition = flow.definitions.get(flow.rows.instances[instance_id].version)
+    run = flow.rows.runs[stage, instance_id]
+    for each in definition.stages if definition is not None else ():
+        if each.name == stage:
+            return each.output is not None or run.offset is not None
+    return run.offset is not None
+
+
+def _at_one_place(
+    flows: Flows, where: str, here: Mapping[int, list[tuple[Flow, str, int]]], contents: Contents
+) -> Iterator[Violation]:
+    """What is told to be in a partition is there, and is that."""
+    lost = flows.has_lost(where.partition("@")[2])
+    for offset, owners in sorted(here.items()):
+        flow, stage, instance_id = owners[0]
+        who = f"stage {stage} of instance {instance_id} of {flow}"
+        if len(owners) > 1:
             yield Violation(
                 "one_output_per_stage",
-                f"of stream {stream_id}, offsets {twice[:5]} are outputs of several, "
-                f"{sorted(there - kept)[:5]} of nobody, {sorted(kept - there)[:5]} are not there",
+                f"offset {offset} of {where} is the output of {who} and of {owners[1][1:]}",
+            )
+        if offset < contents.first_offset or lost:
+            continue
+        if offset >= contents.next_offset:
+            yield Violation(
+                "one_output_per_stage", f"the output of {who}, offset {offset} of {where}, is lost"
+            )
+        made = output_of(contents.values.get(offset, ""))
+        created_ms = flow.rows.instances[instance_id].created_ms
+        wanted = flow.id, stage, instance_id, created_ms
+        if made is not None and made[:4] != wanted:
+            yield Violation(
+                "one_output_per_stage",
+                f"the output of {who} is told to be at offset {offset} of {where}; that is of "
+                f"{made}",
             )
 
 
-def completions_stay(evidence: Evidence) -> Iterator[Violation]:
-    """A stage whose completion was confirmed is done."""
-    known = _labelled(evidence)
-    for settle in evidence.history.of(Settle):
-        if settle.how != "complete" or settle.outcome != "ok" or settle.group not in known:
+def _of_nobody(
+    flows: Flows, where: str, here: Mapping[int, list[tuple[Flow, str, int]]], contents: Contents
+) -> Iterator[Violation]:
+    """What is in a partition is of a stage that is done, or was before a retry from the start."""
+    nobodys = []
+    for offset in range(contents.first_offset, contents.next_offset):
+        if offset not in here:
+            made = output_of(contents.values.get(offset, ""))
+            if made is None or not _was_made(flows, made):
+                nobodys.append(offset)
+    if nobodys:
+        yield Violation(
+            "one_output_per_stage",
+            f"offsets {nobodys[:5]} of {where} are outputs of nobody; the first one is "
+            f"{contents.values.get(nobodys[0], '')!r}",
+        )
+
+
+def _was_made(flows: Flows, made: Made) -> bool:
+    """Whether it may be of a stage that was done, and is no more: its instance has ended long ago,
+    or was retried from the start."""
+    for flow in flows.declared:
+        if flow.id != made.pipeline_id:
+            continue
+        if flows.has_lost(flow.spec.replica_set):
+            return True
+        instance = flow.rows.instances.get(made.instance_id)
+        if instance is None or instance.created_ms != made.created_ms:
+            return flow.has_dropped and made.instance_id < flow.rows.counts[4]
+        run = flow.rows.runs.get((made.stage, made.instance_id))
+        is_before = run is not None and made.attempt <= run.attempts_before
+        whole = any(each.is_whole for each in flows.steered(flow.name, "retry"))
+        return is_before and (whole or made.stage in _on_failure(flow))
+    return False
+
+
+def _on_failure(flow: Flow) -> set[str]:
+    return {each.on_failure for each in (flow.spec, *flow.definitions.values())}
+
+
+def one_output_per_attempt(flows: Flows) -> Iterator[Violation]:
+    """E3: an attempt has one output, and not two attempts of a stage have one unless it was done
+    again, from the start: in all partitions together."""
+    for flow in flows.declared:
+        found: dict[Made, list[str]] = {}
+        of_stages: dict[tuple[str, int, int], set[int]] = {}
+        streams = {stage.output.stream for stage in flow.spec.stages if stage.output is not None}
+        for stream in sorted(streams):
+            for partition, contents in flows.stream(stream):
+                for offset, value in contents.values.items():
+                    made = output_of(value)
+                    if made is not None and made.pipeline_id == flow.id:
+                        found.setdefault(made, []).append(f"{partition}@{offset}")
+                        of_stages.setdefault(made[1:4], set()).add(made.attempt)
+        again = any(each.is_whole for each in flows.steered(flow.name, "retry"))
+        flows.judged["one_output_per_attempt"] += bool(found)
+        for made, places in found.items():
+            if len(places) > 1:
+                yield Violation(
+                    "one_output_per_attempt", f"the {str(made)!r} of {flow} is at {places}"
+                )
+        for (stage, instance_id, _), attempts in of_stages.items():
+            if len(attempts) > 1 and not again and stage not in _on_failure(flow):
+                yield Violation(
+                    "one_output_per_attempt",
+                    f"stage {stage} of instance {instance_id} of {flow} has outputs of attempts "
+                    f"{sorted(attempts)}",
+                )
+
+
+def completions_stay(flows: Flows) -> Iterator[Violation]:
+    """A stage whose completion was confirmed is done, unless it was to be done again."""
+    known = {f"{flow.name}#{flow.id}": flow for flow in flows.declared}
+    for settle in flows.history.of(Settle):
+        flow = known.get(settle.group)
+        if settle.how != "complete" or settle.outcome != "ok" or flow is None:
+            continue
+        again = any(each.is_whole for each in flows.steered(flow.name, "retry"))
+        failing = settle.member in _on_failure(flow)
+        if flow.has_dropped or flows.has_lost(flow.spec.replica_set):
             continue
         for first, last in settle.ranges:
             for instance_id in range(first, last + 1):
-                run = known[settle.group].runs.get((settle.member, instance_id))
-                evidence.judged["completions_stay"] += 1
-                if run is None or run[0] != _DONE:
+                run = flow.rows.runs.get((settle.member, instance_id))
+                flows.judged["completions_stay"] += 1
+                if run is None or (run.status != DONE and not again and not failing):
                     yield Violation(
                         "completions_stay",
                         f"stage {settle.member} of instance {instance_id} of {settle.group} was "
@@ -139,58 +525,46 @@ def completions_stay(evidence: Evidence) -> Iterator[Violation]:
                     return
 
 
-def every_instance_ends(evidence: Evidence) -> Iterator[Violation]:
-    """A pipeline that was to finish has looked at all its input, and no instance is left."""
-    for event in evidence.history.events("finishing"):
-        for name, _, rows in _pipelines(evidence):
-            if event.subject != name:
-                continue
-            evidence.judged["every_instance_ends"] += 1
-            left = sorted(
-                instance_id
-                for instance_id, (status, _, _) in rows.instances.items()
-                if status not in _ENDED
-            )
-            ends = {
-                stream_id: contents.next_offset
-                for stream_id, _ in rows.inputs
-                if (contents := _contents(evidence, stream_id)) is not None
-            }
-            behind = [each for each in rows.inputs if each[1] < ends.get(each[0], 0)]
-            if left or behind:
-                yield Violation(
-                    "every_instance_ends",
-                    f"pipeline {name} is not done: instances {left[:5]} are left, its input is at "
-                    f"{behind} of {ends}",
-                )
+FlowCheck = Callable[[Flows], Iterator[Violation]]
 
-
-def stages_fail_after_all_attempts(evidence: Evidence) -> Iterator[Violation]:
-    """A stage is given up when its attempts are used up, and not before. How many it had when is
-    not known of a pipeline that somebody has changed."""
-    for name, spec, rows in _pipelines(evidence):
-        if _declared(evidence, name, deletes=False) > 1:
-            continue
-        most = {
-            stage["name"]: stage.get("retry", {}).get("max_attempts", Retry().max_attempts)
-            for stage in spec["stages"]
-        }
-        for (stage, instance_id), (status, attempts, _, _) in sorted(rows.runs.items()):
-            if status != _FAILED:
-                continue
-            evidence.judged["stages_fail_after_all_attempts"] += 1
-            if attempts < most.get(stage, 0):
-                yield Violation(
-                    "stages_fail_after_all_attempts",
-                    f"stage {stage} of instance {instance_id} of {name} was given up after "
-                    f"{attempts} of {most[stage]} attempts",
-                )
-
-
-CHECKS: Final = (
+_ALL: Final[tuple[FlowCheck, ...]] = (
     one_instance_per_trigger,
-    one_output_per_stage,
-    completions_stay,
+    nothing_is_passed_over,
+    instances_are_what_their_stages_are,
+    counters_agree,
     every_instance_ends,
+    given_up_is_told_once,
     stages_fail_after_all_attempts,
+    one_output_per_stage,
+    one_output_per_attempt,
+    completions_stay,
 )
+
+
+def _of_one(check: FlowCheck) -> Callable[[Evidence], Iterator[Violation]]:
+    @wraps(check)
+    def judge(evidence: Evidence) -> Iterator[Violation]:
+        known = evidence.reference
+        homes = {
+            _spec(known.specs[each][0]).replica_set
+            for each in known.pipelines
+            if known.objects.get(each, ("",))[0] == "Pipeline"
+        }
+        if len(homes) != 1 or len(known.replica_sets) > 1:
+            # Of several sets all are judged together.
+            return iter(())
+        return check(Flows(evidence.history, {homes.pop(): evidence}, evidence.judged))
+
+    return judge
+
+
+def _of_several(check: FlowCheck) -> Callable[[Cluster], Iterator[Violation]]:
+    @wraps(check)
+    def judge(cluster: Cluster) -> Iterator[Violation]:
+        return check(Flows(cluster.history, cluster.sets))
+
+    return judge
+
+
+CHECKS: Final = tuple(map(_of_one, _ALL))
+REGION_CHECKS: Final = tuple(map(_of_several, _ALL))

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+from hadron.sim.checks import pipelines, transactions
 from hadron.sim.checks.checker import SHOWN, Verdict, check_evidence
-from hadron.sim.checks.transactions import REGION_CHECKS
 from hadron.sim.evidence.evidence import Violation
 from hadron.sim.evidence.history import CLUSTER, Apply, Event, Publish
 from hadron.sim.evidence.regions import Cluster
@@ -163,7 +163,8 @@ CHECKS: Final[tuple[RegionCheck, ...]] = (
     schema_arrives_everywhere,
     schema_changes_stay,
     published_once,
-    *REGION_CHECKS,
+    *transactions.REGION_CHECKS,
+    *pipelines.REGION_CHECKS,
 )
 
 

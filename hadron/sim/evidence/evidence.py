@@ -16,6 +16,7 @@ from hadron.delivery import letters
 from hadron.model.errors import CorruptionError
 from hadron.model.record import Record
 from hadron.model.record_batch import decode_batch
+from hadron.pipelines.letters import LETTER_TYPE
 from hadron.sim.evidence.group_replay import Replay
 from hadron.sim.evidence.history import Event, History, Publish, Serve
 from hadron.sim.evidence.node_files import BatchRow, NodeFile
@@ -234,6 +235,11 @@ class Evidence:
                     for index, record in enumerate(found):
                         known[batch.base_offset + index] = record
         return known
+
+    def tells_of_instance(self, stream: str, offset: int) -> bool:
+        """Whether a record is the dead letter of a pipeline's instance."""
+        record = self.records(stream).get(offset)
+        return record is not None and record.type == LETTER_TYPE
 
     @cached_property
     def letter_streams(self) -> frozenset[str]:

@@ -151,6 +151,23 @@ class Regroup(Operation, tag="regroup", kw_only=True):
     to: str = ""
 
 
+class Steer(Operation, tag="steer", kw_only=True):
+    """People had a hand in a pipeline: they started instances of the records `offsets`, or a
+    backfill of those from the first on, before the last; or cancelled instances, or let failed ones
+    run again.
+
+    Attributes:
+        is_whole: with a backfill, also of records that were looked at; with a retry, from the
+            start.
+    """
+
+    pipeline: str
+    what: Literal["start", "backfill", "cancel", "retry"]
+    partition: str = ""
+    offsets: list[int] = []
+    is_whole: bool = False
+
+
 class Note(msgspec.Struct, kw_only=True):
     """What a leader did with a group, heard where it left the leader.
 
@@ -278,7 +295,7 @@ another's, above the watermark. retention: the stream `subject` may have other l
 `detail` milliseconds and bytes."""
 
 Notes = Serve | Join | Assign | Leave | GaveBack | Stuck
-Entry = Publish | Read | Deliver | Settle | Transact | Apply | Regroup | Event | Notes
+Entry = Publish | Read | Deliver | Settle | Transact | Apply | Regroup | Steer | Event | Notes
 O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation
 
 _encode = msgspec.json.Encoder().encode
@@ -421,6 +438,28 @@ class History:
             )
         )
 
+    def steer(
+        self,
+        client: str,
+        pipeline: str,
+        what: Literal["start", "backfill", "cancel", "retry"],
+        partition: str = "",
+        offsets: Iterable[int] = (),
+        *,
+        is_whole: bool = False,
+    ) -> Steer:
+        return self._begin(
+            Steer(
+                client=client,
+                began=self.tick(),
+                pipeline=pipeline,
+                what=what,
+                partition=partition,
+                offsets=list(offsets),
+                is_whole=is_whole,
+            )
+        )
+
     def note(self, note: Notes) -> None:
         self.entries.append(note)
 
@@ -433,7 +472,8 @@ class History:
         self.entries.append(Event(at=at or now, kind=kind, subject=subject, detail=detail))
 
     def _begin(self, operation: O) -> O:
-        assert isinstance(operation, Publish | Read | Deliver | Settle | Transact | Apply | Regroup)
+        kinds = Publish | Read | Deliver | Settle | Transact | Apply | Regroup | Steer
+        assert isinstance(operation, kinds)
         self.entries.append(operation)
         return operation
 

@@ -7,6 +7,7 @@ import re
 from typing import Final, NamedTuple
 
 _MADE: Final = re.compile(r"of (\S+)@(\d+) by ")
+_OUTPUT: Final = re.compile(r"output of (\d+) (\S+) (\d+) (\d+) (\d+) by ")
 _NUMBERED: Final = re.compile(r"([^|]+)\|(\d+)\|([^|:]+):")
 
 
@@ -19,6 +20,32 @@ def source_of(value: str) -> tuple[str, int] | None:
     """(partition, offset) of the record that an output was made of."""
     found = _MADE.match(value)
     return None if found is None else (found[1], int(found[2]))
+
+
+class Made(NamedTuple):
+    """What an output of a pipeline's stage was made for."""
+
+    pipeline_id: int
+    stage: str
+    instance_id: int
+    created_ms: int
+    attempt: int
+
+    def __str__(self) -> str:
+        """How it begins."""
+        return (
+            f"output of {self.pipeline_id} {self.stage} {self.instance_id} {self.created_ms}"
+            f" {self.attempt} by "
+        )
+
+
+def output_of(value: str) -> Made | None:
+    """What an output was made for; None for other records."""
+    found = _OUTPUT.match(value)
+    if found is None:
+        return None
+    pipeline_id, stage, *numbers = found.groups()
+    return Made(int(pipeline_id), stage, *map(int, numbers))
 
 
 class Numbered(NamedTuple):

@@ -9,10 +9,11 @@ of other processes' nodes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -71,22 +72,68 @@ class GroupRow:
     ranges: tuple[tuple[int, int], ...]
 
 
+class InputRow(NamedTuple):
+    """What a pipeline has looked at of a partition, from `first_offset` on."""
+
+    stream_id: int
+    next_offset: int
+    partition: str = ""
+    first_offset: int = 0
+    truncations: int = 0
+
+
+class InstanceRow(NamedTuple):
+    """An instance, and its trigger."""
+
+    status: int
+    stream_id: int
+    offset: int
+    partition: str = ""
+    created_ms: int = 0
+    version: int = 1
+
+
+class RunRow(NamedTuple):
+    """What an instance has of a stage; attempts are those since the last retry."""
+
+    status: int
+    attempts: int
+    stream_id: int | None = None
+    offset: int | None = None
+    partition: str | None = None
+    attempts_before: int = 0
+
+
+class BackfillRow(NamedTuple):
+    partition: str
+    from_offset: int
+    next_offset: int
+    again: int
+    status: int
+
+
 @dataclass(slots=True)
 class PipelineRows:
     """What the tables have of a pipeline.
 
     Attributes:
-        inputs: (stream id, next offset) of each.
-        instances: (status, stream id, offset) by instance id.
-        runs: (status, attempts since the last retry, output's stream id, its offset) by (stage,
-            instance id).
+        instances: by instance id.
+        runs: by (stage, instance id).
+        definitions: as JSON, by version.
+        counts: live, done, failed and cancelled instances, and the next one's id; none where it
+            does not live.
+        stage_counts: ready, done and failed, by stage.
+        letters: instances whose dead letters are due.
     """
 
-    inputs: list[tuple[int, int]] = field(default_factory=list)
-    instances: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    runs: dict[tuple[str, int], tuple[int, int, int | None, int | None]] = field(
-        default_factory=dict
-    )
+    inputs: list[InputRow] = field(default_factory=list)
+    instances: dict[int, InstanceRow] = field(default_factory=dict)
+    runs: dict[tuple[str, int], RunRow] = field(default_factory=dict)
+    definitions: dict[int, str] = field(default_factory=dict)
+    counts: tuple[int, ...] = ()
+    stage_counts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    backfills: list[BackfillRow] = field(default_factory=list)
+    letters: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -233,24 +280,36 @@ def _read_tables(node: NodeFile, db: apsw.Connection) -> None:
 
 
 def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
-    rows = node.pipelines
-    for pipeline_id, stream_id, following in db.execute(
-        "SELECT pipeline_id, stream_id, next_offset FROM hadron_pipeline_input"
+    found = node.pipelines
+
+    def rows(columns: str, table: str) -> Iterator[tuple[PipelineRows, Any]]:
+        for pipeline_id, *row in db.execute(f"SELECT pipeline_id, {columns} FROM hadron_{table}"):
+            yield found.setdefault(pipeline_id, PipelineRows()), row
+
+    for known, row in rows(
+        "stream_id, next_offset, partition, first_offset, truncations", "pipeline_input"
     ):
-        rows.setdefault(pipeline_id, PipelineRows()).inputs.append((stream_id, following))
-    for pipeline_id, instance_id, status, stream_id, offset in db.execute(
-        "SELECT pipeline_id, instance_id, status, stream_id, offset FROM hadron_instance"
+        known.inputs.append(InputRow(*row))
+    for known, (instance_id, *row) in rows(
+        "instance_id, status, stream_id, offset, partition, created_ms, version", "instance"
     ):
-        known = rows.setdefault(pipeline_id, PipelineRows())
-        known.instances[instance_id] = status, stream_id, offset
-    for pipeline_id, stage, instance_id, *run in db.execute(
-        "SELECT r.pipeline_id, r.stage, r.instance_id, r.status,"
-        " r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id, r.out_offset"
-        " FROM hadron_stage_run r LEFT JOIN hadron_stage_retry t"
-        " USING (pipeline_id, stage, instance_id)"
+        known.instances[instance_id] = InstanceRow(*row)
+    for known, (stage, instance_id, *row) in rows(
+        "stage, instance_id, status, attempts - ifnull(attempts_before, 0), out_stream_id,"
+        " out_offset, out_partition, ifnull(attempts_before, 0)",
+        "stage_run LEFT JOIN hadron_stage_retry USING (pipeline_id, stage, instance_id)",
     ):
-        known = rows.setdefault(pipeline_id, PipelineRows())
-        known.runs[stage, instance_id] = (run[0], run[1], run[2], run[3])
+        known.runs[stage, instance_id] = RunRow(*row)
+    for known, (version, spec) in rows("version, spec", "definition"):
+        known.definitions[version] = spec
+    for known, row in rows("live, done, failed, cancelled, next_instance", "pipeline"):
+        known.counts = tuple(row)
+    for known, (stage, *row) in rows("stage, ready, done, failed", "stage_count"):
+        known.stage_counts[stage] = (row[0], row[1], row[2])
+    for known, row in rows("partition, from_offset, next_offset, again, status", "backfill"):
+        known.backfills.append(BackfillRow(*row))
+    for known, (instance_id,) in rows("instance_id", "instance_letter"):
+        known.letters.add(instance_id)
 
 
 def _read_schema(node: NodeFile, db: apsw.Connection) -> None:

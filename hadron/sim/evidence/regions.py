@@ -14,7 +14,7 @@ from functools import cached_property
 import msgspec
 
 from hadron.sim.evidence.evidence import Evidence, Rules
-from hadron.sim.evidence.history import Apply, Entry, Event, History, Publish, Transact
+from hadron.sim.evidence.history import Apply, Entry, Event, History, Publish, Steer, Transact
 from hadron.sim.evidence.labels import labelled, labelled_in, of_those_that_exist, streams_of
 from hadron.sim.evidence.node_files import NodeFile
 
@@ -71,7 +71,7 @@ def drained(group: str, partition: str) -> str:
 
 
 def _of_set(entry: Entry, name: str, nodes: Collection[str]) -> Entry | None:
-    if isinstance(entry, Apply | Transact):
+    if isinstance(entry, Apply | Transact | Steer):
         return None
     if isinstance(entry, Event):
         if entry.kind == "leaving":

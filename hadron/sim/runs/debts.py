@@ -39,12 +39,20 @@ _UNDONE: Final = {
     "locks, by their transactions' entries": "SELECT group_concat(prepared_lsn) FROM hadron_lock",
     "decisions that not all have finished, by their entries": "SELECT group_concat(lsn)"
     " FROM hadron_decision WHERE finished_ms IS NULL",
+    "outputs that are on their way, by the entries that decided them": "SELECT group_concat(lsn)"
+    " FROM hadron_stage_publishing",
+    "stages whose outputs are on their way": "SELECT group_concat(stage || '/' || instance_id)"
+    " FROM hadron_stage_run WHERE status = 4",
+    "backfills that nobody has paused": "SELECT group_concat(pipeline_id || '/' || number)"
+    " FROM hadron_backfill JOIN hadron_pipeline USING (pipeline_id) WHERE status = 1",
+    "letters of what was given up": "SELECT group_concat(pipeline_id || '/' || instance_id)"
+    " FROM hadron_instance_letter JOIN hadron_pipeline USING (pipeline_id)",
 }
-"""E4: nobody is left who would end these."""
+"""E4, P9, P11, P13: nobody is left who would end these."""
 
 
 def _undone(leading: Leading, select: Callable[[str], Any]) -> Iterator[str]:
-    """What transactions have left at a leader."""
+    """What transactions and pipelines have left at a leader."""
     for what, query in _UNDONE.items():
         if left := select(query):
             yield f"an end to {what}: {left}"

@@ -12,6 +12,7 @@ import trio
 
 from hadron.model.schema import Retention
 from hadron.sim.actors.clients import Actor
+from hadron.sim.actors.flowing import Flowing, has_flow
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.passing import GROUP, PassingActor, PassingMember
 from hadron.sim.actors.transacting import Transacting, has_transactions
@@ -66,6 +67,9 @@ class RegionsRun:
         transacting = await _transacting(run)
         if transacting is not None:
             crowd += transacting.actors()
+        flowing = await _flowing(run)
+        if flowing is not None:
+            crowd += flowing.actors()
         working = {actor.host: actor for actor in crowd}
         chance = random.Random(f"repeating/{run.regions.seed}")
         repeated = chance.choice(_REPEATED) if transacting is not None else 0.0
@@ -94,6 +98,8 @@ class RegionsRun:
                 nursery.start_soon(_drain, run)
                 if transacting is not None:
                     nursery.start_soon(transacting.drain)
+                if flowing is not None:
+                    nursery.start_soon(flowing.drain)
             await _until_ended(working)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
@@ -141,6 +147,17 @@ async def _transacting(run: RegionRun) -> Transacting | None:
     found = Transacting(
         regions.metadata, run.history, regions.seed, PARTITIONS, tuple(regions.sets)
     )
+    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
+        await trio.sleep(0.1)
+    return found
+
+
+async def _flowing(run: RegionRun) -> Flowing | None:
+    """A pipeline over all sets, if there is one."""
+    regions = run.regions
+    if not has_flow(regions.seed):
+        return None
+    found = Flowing(regions.metadata, run.history, regions.seed, tuple(regions.sets))
     while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
         await trio.sleep(0.1)
     return found

@@ -12,12 +12,13 @@ from hadron.fakes.clocks import wall_ms
 from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.actors.clients import STREAM, ProducerActor
-from hadron.sim.actors.crowd import actors, has_pipeline, pipeline_actors
+from hadron.sim.actors.crowd import actors, has_pipeline, pipeline_actors, pipeline_places
 from hadron.sim.actors.group_plans import LETTERS, GroupPlan, plans
 from hadron.sim.actors.members import DrainingMember
-from hadron.sim.actors.operators import PipelineOperator, note_retention
+from hadron.sim.actors.operators import note_retention
 from hadron.sim.actors.passing import Passing
-from hadron.sim.actors.pipelines import DrainingRunner, random_objects
+from hadron.sim.actors.pipeline_operator import PipelineOperator
+from hadron.sim.actors.pipelines import DrainingRunner, alone, random_objects
 from hadron.sim.actors.transacting import Transacting, has_transactions
 from hadron.sim.checks.checker import Verdict, check
 from hadron.sim.evidence.evidence import Rules
@@ -69,7 +70,8 @@ class RandomRun:
         groups = plans(world.seed, _GROUPS)
         crowd = list(actors(world, run.history, world.seed, groups))
         if has_pipeline(world.seed):
-            await run.declare_objects(random_objects(world.config.name))
+            places = pipeline_places(world.config.name, world.seed)
+            await run.declare_objects(random_objects(places))
             run.has_pipeline = True
             crowd += pipeline_actors(world, run.history, world.seed)
         run.pipeline_changes = [
@@ -185,7 +187,8 @@ class Run:
     async def _finish_pipeline(self) -> None:
         for ended in self.pipeline_changes:
             await ended.wait()
-        await DrainingRunner(self.world, self.history, "dw", f"{self.world.seed}/dw").run()
+        last = DrainingRunner(self.world, self.history, "dw", f"{self.world.seed}/dw")
+        await last.at(alone(self.world.config.name)).run()
 
     async def _publish_once_more(self) -> None:
         actor = ProducerActor(self.world, self.history, "last", f"{self.world.seed}/last")

@@ -16,7 +16,7 @@ from hadron.model.schema import Retention
 from hadron.sim.checks.checker import CHECKS
 from hadron.sim.evidence.evidence import SECOND
 from hadron.sim.evidence.history import History
-from hadron.sim.evidence.node_files import NodeFile, read_node
+from hadron.sim.evidence.node_files import InstanceRow, NodeFile, RunRow, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
 from hadron.sim.tests.test_transaction_checks import CASES as TRANSACTION_CASES
@@ -410,7 +410,7 @@ def worked(scene: Scene) -> None:
 def triggered_twice(scene: Scene) -> None:
     worked(scene)
     for node in scene.files:
-        node.pipelines[scene.flow_id].instances[3] = (2, scene.stream_id, 1)
+        node.pipelines[scene.flow_id].instances[3] = InstanceRow(2, scene.stream_id, 1, PARTITION)
 
 
 def not_triggered(scene: Scene) -> None:
@@ -458,7 +458,7 @@ def never_done(scene: Scene) -> None:
 def given_up_early(scene: Scene) -> None:
     worked(scene)
     for node in scene.files:
-        node.pipelines[scene.flow_id].runs["copy", 3] = (3, 0, None, None)
+        node.pipelines[scene.flow_id].runs["copy", 3] = RunRow(3, 0)
 
 
 def failed_again(scene: Scene, attempts: int) -> None:
@@ -474,7 +474,7 @@ def failed_again(scene: Scene, attempts: int) -> None:
     scene.end()
     for node in scene.files:
         run = node.pipelines[flow].runs["copy", 1]
-        node.pipelines[flow].runs["copy", 1] = (3, *run[1:])
+        node.pipelines[flow].runs["copy", 1] = run._replace(status=3)
 
 
 def given_up_early_after_a_retry(scene: Scene) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from hadron.model.schema import Retention, StreamSpec, spec_to_json
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
+from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.features import MACHINE
 from hadron.state.machine import Command
@@ -29,7 +30,9 @@ class Leader:
         self._db = db
         self._complaints = Complaints()
         meanings: Any = SimpleNamespace(applied=lambda *_: None)
-        self._entries = Entries(self._complaints, Ends(), Acknowledged(), meanings)
+        self._entries = Entries(
+            self._complaints, Ends(), Acknowledged(), meanings, Flows(self._complaints)
+        )
         quorum = SimpleNamespace(committed=0)
         self._controller = SimpleNamespace(leads=True, committed_lsn=0, quorum=quorum)
         store: Any = SimpleNamespace(writer=SimpleNamespace(connection=db))

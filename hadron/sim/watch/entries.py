@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -17,6 +17,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupCommit
+from hadron.sim.watch.flows import COMMANDS, Flows
 from hadron.sim.watch.instances import Instances
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
@@ -141,8 +142,14 @@ class Entries:
     """Every command where it is applied."""
 
     def __init__(
-        self, complaints: Complaints, ends: Ends, acknowledged: Acknowledged, meanings: Meanings
+        self,
+        complaints: Complaints,
+        ends: Ends,
+        acknowledged: Acknowledged,
+        meanings: Meanings,
+        flows: Flows,
     ) -> None:
+        self._flows = flows
         self._complaints = complaints
         self._ends = ends
         self._acknowledged = acknowledged
@@ -178,6 +185,21 @@ class Entries:
         view = self._views.get(id(context.db))
         if view is None or not view.is_alive:
             return apply(context, command)
+        leads = view.controller is not None and view.controller.leads
+        if not leads or not isinstance(command, COMMANDS):
+            return self._applied(apply, view, context, command)
+        was = self._flows.before(context, command)
+        result = self._applied(apply, view, context, command)
+        self._judging(self._flows.applied, view, context, command, was)
+        return result
+
+    def _applied(
+        self,
+        apply: Callable[[Context, Command], Any],
+        view: NodeView,
+        context: Context,
+        command: Command,
+    ) -> Any:
         if isinstance(command, TrimStream):
             before = context.db.execute(_BATCHES, (command.stream_id,)).fetchall()
             result = apply(context, command)
@@ -384,8 +406,13 @@ class Entries:
                 key = command.stage, instance_id
                 status, attempts, retried_at = before.get(key, (0, 0, 0))
                 if status == _READY and attempt == attempts + 1:
-                    is_last = attempt - retried_at >= most[instance_id]
+                    of = most[instance_id]
+                    is_last = attempt - retried_at >= of.attempts
                     expected[key] = _FAILED if is_last else _READY, attempt, retried_at
+                    told = of.on_failure, instance_id
+                    status, *since = before.get(told, (_WAITING, 0, 0))
+                    if is_last and of.on_failure not in ("", command.stage) and not status:
+                        expected[told] = _READY, since[0], since[1]
             wrong = dict(after.items() - expected.items())
             expected = sorted(expected.items() - after.items())
         if wrong:
@@ -443,7 +470,14 @@ class Entries:
             )
 
 
-def _most_attempts(context: Context, command: FailStages) -> dict[int, int]:
+class _Most(NamedTuple):
+    """How often a stage of an instance is tried, and what runs when it is given up."""
+
+    attempts: int
+    on_failure: str
+
+
+def _most_attempts(context: Context, command: FailStages) -> dict[int, _Most]:
     """By instance id, of this stage."""
     rows: Any = context.db.execute(_DEFINITIONS, (command.pipeline_id,)).fetchall()
     found = {}
@@ -453,7 +487,7 @@ def _most_attempts(context: Context, command: FailStages) -> dict[int, int]:
         assert isinstance(now, PipelineSpec)
         for stage in as_declared(begun, now):
             if stage.name == command.stage:
-                found[instance_id] = stage.retry.max_attempts
+                found[instance_id] = _Most(stage.retry.max_attempts, begun.on_failure)
     return found
 
 

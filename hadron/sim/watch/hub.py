@@ -11,6 +11,7 @@ from hadron.sim.watch.hearing.disks import HearsDisks
 from hadron.sim.watch.hearing.groups import HearsGroups
 from hadron.sim.watch.hearing.logs import HearsLogs
 from hadron.sim.watch.hearing.nodes import HearsNodes
+from hadron.sim.watch.hearing.pipelines import HearsPipelines
 from hadron.sim.watch.hearing.producers import HearsProducers
 from hadron.sim.watch.hearing.tables import HearsTables
 from hadron.sim.watch.hearing.transactions import HearsTransactions
@@ -23,6 +24,7 @@ _HEARERS = (
     HearsCommands,
     HearsTransactions,
     HearsGroups,
+    HearsPipelines,
     HearsProducers,
     HearsLogs,
     HearsDisks,

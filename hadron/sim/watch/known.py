@@ -17,6 +17,7 @@ from hadron.sim.watch.confirming import Confirming
 from hadron.sim.watch.copies import Copies
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
+from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
@@ -50,7 +51,8 @@ class Known:
         self.ballots = Ballots(self.complaints, self.views)
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.meanings = Meanings(self.complaints, self.ballots)
-        self.entries = Entries(self.complaints, ends, acknowledged, self.meanings)
+        self.flows = Flows(self.complaints)
+        self.entries = Entries(self.complaints, ends, acknowledged, self.meanings, self.flows)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.confirming = Confirming(self.complaints, self.ballots)
         self.reads_on = ReadsOn(self.complaints)

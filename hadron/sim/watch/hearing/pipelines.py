@@ -1,0 +1,43 @@
+"""Stages of pipelines, as leaders hand them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.pipelines.dispatcher import Dispatcher
+from hadron.sim.watch.known import Known, Wrappers
+
+
+class HearsPipelines:
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._of: WeakKeyDictionary[Dispatch, Dispatcher] = WeakKeyDictionary()
+
+    def wrappers(self) -> Wrappers:
+        """By what is wrapped: what hears of each function."""
+        return [(Dispatcher, {"__init__": self.makes}), (Dispatch, {"assign": self.assigns})]
+
+    def makes(self, original: Any) -> Any:
+        def make(dispatcher: Dispatcher, *given: Any, **named: Any) -> None:
+            original(dispatcher, *given, **named)
+            self._of[dispatcher.dispatch] = dispatcher
+
+        return make
+
+    def assigns(self, original: Any) -> Any:
+        def assign(
+            dispatch: Dispatch, runner: Runner, stage: str, ids: Collection[int], timeout_s: float
+        ) -> int:
+            by = self._of.get(dispatch)
+            view = self._known.by_part.get(by._controller) if by is not None else None
+            if by is not None and view is not None and view.is_alive:
+                now_ms = by._clock.now_ms()
+                handed_out = self._known.flows.handed_out
+                self._known.judging(handed_out, view, by._item.id, stage, list(ids), now_ms)
+            number: int = original(dispatch, runner, stage, ids, timeout_s)
+            return number
+
+        return assign
