@@ -37,13 +37,32 @@ _ORDERS: Final = 25
 
 
 def objects(
-    replica_set: str, source: str, *, max_attempts: int, max_parallel: int, dead_letters: str = ""
+    replica_set: str,
+    source: str,
+    *,
+    max_attempts: int,
+    max_parallel: int,
+    dead_letters: str = "",
+    delay_ms: int = 0,
 ) -> list[SchemaObject]:
     """A pipeline of two stages over `source`, the first with an output, and what it writes to."""
     retry = Retry(max_attempts=max_attempts, backoff_ms=10)
     stages = (
-        StageSpec(name="copy", engine="handler", output=Output(OUT), timeout_ms=2_000, retry=retry),
-        StageSpec(name="check", engine="handler", dependencies=("copy",), delay_ms=50, retry=retry),
+        StageSpec(
+            name="copy",
+            engine="handler",
+            output=Output(OUT),
+            timeout_ms=2_000,
+            retry=retry,
+            delay_ms=delay_ms,
+        ),
+        StageSpec(
+            name="check",
+            engine="handler",
+            dependencies=("copy",),
+            delay_ms=delay_ms or 50,
+            retry=retry,
+        ),
     )
     flow = PipelineSpec(
         replica_set=replica_set,

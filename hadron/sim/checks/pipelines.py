@@ -335,7 +335,8 @@ def given_up_is_told_once(flows: Flows) -> Iterator[Violation]:
                     instance = said["instance"], said["created_ms"]
                     letters[(*instance, said["stage"], said["attempts"])] += 1
                     told[instance] += 1
-        flows.judged["given_up_is_told_once"] += bool(letters)
+        if letters:
+            flows.judged["given_up_is_told_once"] += 1
         for letter, count in letters.items():
             if count > 1:
                 yield Violation("given_up_is_told_once", f"{flow} has {count} letters of {letter}")
@@ -486,7 +487,8 @@ def one_output_per_attempt(flows: Flows) -> Iterator[Violation]:
                         found.setdefault(made, []).append(f"{partition}@{offset}")
                         of_stages.setdefault(made[1:4], set()).add(made.attempt)
         again = any(each.is_whole for each in flows.steered(flow.name, "retry"))
-        flows.judged["one_output_per_attempt"] += bool(found)
+        if found:
+            flows.judged["one_output_per_attempt"] += 1
         for made, places in found.items():
             if len(places) > 1:
                 yield Violation(

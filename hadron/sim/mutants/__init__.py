@@ -2,13 +2,14 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions, transactions
+replication, visibility, storage, state, groups, regions, transactions, pipelines
              the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
 
 from hadron.sim.mutants import (
     groups,
+    pipelines,
     regions,
     replication,
     state,
@@ -25,6 +26,7 @@ __all__ = [
     "SeamError",
     "groups",
     "patched",
+    "pipelines",
     "regions",
     "replication",
     "state",

@@ -14,6 +14,7 @@
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
+    flows        E: pipelines over several replica sets
     transactions E: several replica sets, all or nothing
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
@@ -24,6 +25,7 @@ from hadron.sim.scenarios import (
     copies,
     damage,
     files,
+    flows,
     groups,
     leadership,
     learners,
@@ -45,6 +47,7 @@ __all__ = [
     "copies",
     "damage",
     "files",
+    "flows",
     "groups",
     "leadership",
     "learners",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
+import msgspec
 import trio
 
 from hadron.client import Client
@@ -149,6 +150,84 @@ async def stage_that_failed_and_is_removed(play: Play) -> None:
             await _complete_all(client, given["report"])
 
 
+@scenario("P6: a stage runs when all that it waits for is done")
+async def stages_in_their_order(play: Play) -> None:
+    """Reports wait for audits, and have no use for what these make. A runner of both is given the
+    audits alone, until they are done."""
+    async with play.world.client("c0") as client:
+        await client.apply(_reporting(play, "audit", "report"))
+        await play.fill(_RECORDS)
+        with trio.fail_after(60.0):
+            given = await _taken(client, "audit")
+            await _complete_all(client, given["audit"])
+            given = await _taken(client, "report")
+            await _complete_all(client, given["report"])
+
+
+@scenario("P10: what was cancelled is over, whatever of it is at runners")
+async def cancelled_while_they_are_run(play: Play) -> None:
+    """A runner has every record's instance when people cancel a half of them, and its leader fails;
+    what it completes of these is stale, the others end."""
+    async with play.world.client("c0", connect_timeout_s=60.0) as client:
+        await client.apply(_reporting(play, "report"))
+        await play.fill(_RECORDS)
+        with trio.fail_after(60.0):
+            given = (await _taken(client, "report"))["report"]
+            ids = [each for some in given for each in _attempts(some)[0]]
+            ended = set(ids[::2])
+            assert await client.cancel_instances(FLOW, sorted(ended)) == len(ended)
+            await play.world.restart("n1")
+            await play.world.wait_serving()
+            for some in given:
+                for chosen in (ended, set(ids) - ended):
+                    kept = pipelines_pb2.Invocations()
+                    kept.CopyFrom(some)
+                    del kept.invocations[:]
+                    kept.invocations.extend(
+                        each for each in some.invocations if each.instance_id in chosen
+                    )
+                    await _complete_all(client, [kept], stale=chosen is ended)
+
+
+@scenario("P6, P8: a stage waits as long as it is to, also under another leader")
+async def delays_that_outlive_their_leader(play: Play) -> None:
+    """Every stage waits for seconds before it may run; its leader restarts, and another one takes
+    its place, while some wait, and runners are there."""
+    world = play.world
+    runners = await _declared(play, max_attempts=50, delay_ms=4_000)
+    async with trio.open_nursery() as nursery:
+        for runner in runners:
+            nursery.start_soon(runner.run)
+        await play.fill(_RECORDS)
+        for _ in range(3):
+            await trio.sleep(1.5)
+            await world.restart("n1")
+            await world.wait_serving()
+        await _wait_done(play)
+        nursery.cancel_scope.cancel()
+
+
+@scenario("P12: what has ended is kept as long as it is to be, and dropped then")
+async def finished_instances_are_kept_for_a_while(play: Play) -> None:
+    """Instances end one after the other for longer than they are kept; a while after that nothing
+    of them is left."""
+    world = play.world
+    async with world.client("c0", connect_timeout_s=60.0) as client:
+        (flow,) = _reporting(play, "report")
+        spec = msgspec.structs.replace(flow.spec, keep_finished_ms=2_000)
+        await client.apply([msgspec.structs.replace(flow, spec=spec)])
+        runner = RunnerActor(world, play.history, "w0", f"{world.seed}/w0", is_hopeful=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runner.run)
+            for _ in range(10):
+                await play.fill(2)
+                await trio.sleep(0.5)
+            with trio.fail_after(60.0):
+                while await client.instances(FLOW):  # noqa: ASYNC110 - simulated time
+                    await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+
+
 def _reporting(play: Play, *names: str) -> list[SchemaObject]:
     """A pipeline of stages that do not wait for each other, but for the audit that the report
     waits for where there is one."""
@@ -206,12 +285,20 @@ async def _complete_all(
         assert list(answer.stale_instance_ids) == (list(ids) if stale else [])
 
 
-async def _declared(play: Play, *, max_attempts: int, failing: float = 0.15) -> list[RunnerActor]:
+async def _declared(
+    play: Play, *, max_attempts: int, failing: float = 0.15, delay_ms: int = 0
+) -> list[RunnerActor]:
     """Declare the pipeline; its runners, which are not running yet."""
     world = play.world
     async with world.client("c0") as client:
         await client.apply(
-            objects(world.config.name, STREAM, max_attempts=max_attempts, max_parallel=10)
+            objects(
+                world.config.name,
+                STREAM,
+                max_attempts=max_attempts,
+                max_parallel=30 if delay_ms else 10,
+                delay_ms=delay_ms,
+            )
         )
     return [
         RunnerActor(

@@ -109,11 +109,11 @@ async def transactor(
 
 @asynccontextmanager
 async def failing(
-    world: World, what: type[Command], *, is_logged: bool
+    world: World, what: type[Command], *, is_logged: bool, away_s: float = 0.5
 ) -> AsyncIterator[trio.Event]:
     """The leader of a set fails once it is to log such a command: before that, or when it is
-    committed and nobody has heard of it. It is started again soon; the block ends once that is so.
-    Gives the event of the failure."""
+    committed and nobody has heard of it. It is started again after `away_s`; the block ends once
+    that is so. Gives the event of the failure."""
     failed = trio.Event()
     is_armed = True
 
@@ -134,7 +134,7 @@ async def failing(
         await failed.wait()
         name = world.config.leader.name
         await world.crash(name, power=True)
-        await trio.sleep(0.5)
+        await trio.sleep(away_s)
         await world.start(name)
 
     with wrapped(Controller, submit=submits):

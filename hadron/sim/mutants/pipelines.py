@@ -1,0 +1,177 @@
+"""Bugs in pipelines: what makes instances, who runs their stages when, and where outputs go.
+
+Some are in what entries do, where the model of the tables sees them; the others are in what leaders
+do, whose entries are each as they should be.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+_STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
+_AWAY: Final = "output-whose-set-is-away"
+_FILLS: Final = "backfills-whose-leader-fails"
+
+plant(
+    "instance twice after the input's leader fails",
+    "who consumes begins with the record before its cursor, and the entry does not ask where that is",
+    Edit(
+        "pipelines.consumer:Consumer._follow",
+        "offset, ballot = cursor.next_offset, cursor.ballot",
+        "offset, ballot = max(0, cursor.next_offset - 1), NO_BALLOT",
+    ),
+    Edit("state.pipeline_inputs:_move", "if row[0] != command.from_offset:", "if False:"),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "batch skipped after a recovery",
+    "a leader that begins in the midst of an input takes the first batch for what it has read",
+    Edit(
+        "pipelines.consumer:Consumer._follow",
+        "            found = await source.read(offset, ballot)\n",
+        "            found = await source.read(offset, ballot)\n"
+        "            if found and not isinstance(found, Gap) and 0 < offset == cursor.next_offset:\n"
+        "                first = found[0]\n"
+        "                ballot = Ballot(first.epoch, first.incarnation)\n"
+        "                found = Gap(first.next_offset, ballot, False)\n",
+    ),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "output without completion",
+    "what a stage makes for another set is published there, and its home hears nothing of it",
+    Edit(
+        "node.stage_outputs:StageOutputs.publish",
+        "            Statement(home, encode(command)),\n",
+        "",
+    ),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "completion without output",
+    "a stage whose output goes to another set is completed at home, without it",
+    Edit(
+        "pipelines.driver:PipelineDriver.complete",
+        "            return await self._publish(*elsewhere, outputs)\n",
+        "            given = elsewhere[0]\n"
+        "            ids, attempts = given.instance_ids, given.attempts\n"
+        "            done = CompleteStages(given.pipeline_id, given.stage, ids, attempts, 0, 0)\n"
+        "            await self._controller.execute(done)\n"
+        "            return Completed(None)\n",
+    ),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "output at the wrong place",
+    "the outputs of a micro-batch that go to another set are told in the wrong order",
+    Edit("state.publishing:_complete", "base + index", "base + len(ids) - 1 - index"),
+    scenarios=(_STEPS,),
+)
+
+plant(
+    "publishing stage handed out",
+    "a stage whose output is on its way to another set is given to the next runner",
+    Edit(
+        "state.pipeline_views:ready_stages",
+        "AND status = 1 AND ready_ms",
+        "AND status IN (1, 4) AND ready_ms",
+    ),
+    scenarios=(_AWAY,),
+)
+
+plant(
+    "stage before what it is after",
+    "a stage that waits for others without their outputs may run at once",
+    Edit(
+        "state.instances:make",
+        "if not stage.dependencies and not stage.after and",
+        "if not stage.dependencies and",
+    ),
+    scenarios=("stages-in-their-order",),
+)
+
+plant(
+    "delay lost by a restart",
+    "a leader that begins hands out what waits for its time",
+    Edit(
+        "pipelines.dispatcher:Dispatcher._hand_out",
+        "now, now_ms = trio.current_time(), self._clock.now_ms()",
+        "now, now_ms = trio.current_time(), self._clock.now_ms()\n"
+        "            now_ms += 0 if self.definitions else 3_600_000",
+    ),
+    scenarios=("delays-that-outlive-their-leader",),
+)
+
+plant(
+    "cancelled instance completes",
+    "stages of a cancelled instance that are at runners may be completed",
+    Edit(
+        "state.cancellations:apply_cancel_instances",
+        "SET status = 0, attempts = attempts + 1 WHERE",
+        "SET status = 1 WHERE",
+    ),
+    scenarios=("cancelled-while-they-are-run",),
+)
+
+plant(
+    "backfill doubles",
+    "a backfill makes an instance of each record that it comes by, whoever has made one",
+    Edit("state.backfills:_not_looked_at", "if not any(", "if 1 or not any("),
+    scenarios=(_FILLS,),
+)
+
+plant(
+    "looked at before the instances are made",
+    "a backfill notes how far it is, and makes the instances in the next entry",
+    Edit(
+        "pipelines.backfilling:Backfilling._step",
+        "        command = StepBackfill(self._id, backfill.number, offset, to_offset, tuple(offsets))\n"
+        "        result: Stepped = await self._controller.execute(command)\n",
+        "        import hadron.state.cancellations as by_hand\n"
+        "        command = StepBackfill(self._id, backfill.number, offset, to_offset, ())\n"
+        "        result: Stepped = await self._controller.execute(command)\n"
+        "        if offsets and not result.stale:\n"
+        "            stream_id, _ = self._stream()\n"
+        "            where = stream_id, backfill.partition, tuple(offsets)\n"
+        "            request = b'%d/%d' % (backfill.number, offset)\n"
+        "            made = by_hand.StartInstances(self._id, *where, request)\n"
+        "            await self._controller.execute(made)\n",
+    ),
+    scenarios=(_FILLS,),
+)
+
+plant(
+    "retry runs what is done",
+    "with a retry all stages of an instance run again, not the failed ones alone",
+    Edit(
+        "state.retries:_begin_anew",
+        "AND stage = ? AND status = 3 AND instance_id",
+        "AND stage = ? AND status IN (2, 3) AND instance_id",
+    ),
+    scenarios=("failed-instances-are-retried",),
+)
+
+plant(
+    "definition dropped while it is needed",
+    "with another graph that of before goes, whoever lives with it",
+    Edit("state.definitions:hold", "AND instances = 0 AND version <", "AND version <"),
+    scenarios=("graph-changed-under-instances",),
+)
+
+plant(
+    "what has ended goes at once",
+    "when an instance is to be dropped, all go that have ended",
+    Edit(
+        "pipelines.forgetting:Forgetting.run",
+        "DropInstances(self._id, now_ms - keep_ms)",
+        "DropInstances(self._id, now_ms + 1)",
+    ),
+    scenarios=("finished-instances-are-kept-for-a-while",),
+)

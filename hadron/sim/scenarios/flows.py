@@ -1,0 +1,163 @@
+"""PROTOCOL E3, PIPELINES P5, P9, P13: pipelines over several replica sets, whose leaders fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import trio
+
+from hadron.model.pipelines import PipelineSpec
+from hadron.model.schema import SchemaObject
+from hadron.sim.actors.pipelines import (
+    FLOW,
+    ORDERS,
+    DrainingRunner,
+    Places,
+    RunnerActor,
+    random_objects,
+)
+from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
+from hadron.sim.scenarios.transaction_play import failing
+from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
+from hadron.state.backfills import StepBackfill
+from hadron.state.decisions import Decide, NoteFinished
+from hadron.state.intents import FinishTransaction, WriteIntents
+from hadron.state.pipeline_inputs import OpenInput, TriggerInstances
+
+PLACES: Final = Places(EUROPE, (EUROPE, AMERICA), (METADATA,))
+"""Inputs on two sets, outputs to a third."""
+
+_STEPS: Final = (
+    (EUROPE, TriggerInstances),
+    (METADATA, WriteIntents),
+    (EUROPE, Decide),
+    (METADATA, FinishTransaction),
+    (EUROPE, NoteFinished),
+)
+"""From a record to an output: who logs what, in this order."""
+
+Order = Callable[[int], Awaitable[None]]
+
+
+@region_scenario("E3, P5, P9: one instance of each record, one output of each stage, whoever fails")
+async def pipeline_whose_leaders_fail_at_each_step(play: RegionPlay) -> None:
+    """The pipeline's home, or the set that its outputs go to, loses its power when it is to log
+    each step from a record to an output, or has logged it and said nothing; then the set that has
+    half of the input does. Records come to both inputs each time."""
+    async with failing(play.europe, OpenInput, is_logged=True):
+        await _declare(play)
+    async with _running(play) as order:
+        for who, what in _STEPS:
+            for is_logged in (False, True):
+                async with failing(play.regions.sets[who], what, is_logged=is_logged):
+                    await order(2)
+        await order(1)
+        await play.america.crash(power=True)
+        await trio.sleep(0.5)
+        await play.america.start()
+        await play.america.wait_serving()
+        await order(2)
+
+
+@region_scenario("P9: what is decided is nobody's until its output is there")
+async def output_whose_set_is_away(play: RegionPlay) -> None:
+    """Outputs are decided when the set that they go to loses its power, and it is away for so long
+    that every stage's timeout passes; runners have nothing to do meanwhile."""
+    await _declare(play)
+    async with _running(play) as order:
+        async with failing(play.metadata, FinishTransaction, is_logged=False, away_s=8.0):
+            await order(3)
+        await order(1)
+
+
+@region_scenario("P13: a backfill makes an instance of each record that nobody has looked at, once")
+async def backfills_whose_leader_fails(play: RegionPlay) -> None:
+    """A pipeline begins behind records that were there before, at both inputs. Two people fill in
+    what overlaps, while its leader loses its power when it is to log a step, or has logged it; then
+    one wants some of it again."""
+    await _publish(play, 5)
+    await _declare(play, start="latest")
+    async with _running(play) as order, play.regions.client("b1", connect_timeout_s=60.0) as client:
+        await order(1)
+        await play.regions.wait_for("cursors at both inputs", lambda: _cursors(play) >= 2)
+        for is_logged, (first, last) in ((False, (0, 4)), (True, (2, 5))):
+            for partition in PLACES.inputs:
+                async with failing(play.europe, StepBackfill, is_logged=is_logged):
+                    await client.start_backfill(FLOW, first, last, partition=partition)
+        noted = play.history.steer("b1", FLOW, "backfill", AMERICA, (1, 3), is_whole=True)
+        await client.start_backfill(FLOW, 1, 3, partition=AMERICA, again=True)
+        play.history.ok(noted)
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+
+async def _declare(play: RegionPlay, start: str = "earliest") -> None:
+    objects = random_objects(PLACES)
+    (flow,) = (each for each in objects if each.kind == "Pipeline")
+    assert isinstance(flow.spec, PipelineSpec)
+    spec = PipelineSpec(
+        replica_set=flow.spec.replica_set,
+        input=flow.spec.input,
+        stages=flow.spec.stages,
+        start=start,
+        max_parallel=flow.spec.max_parallel,
+        dead_letters=flow.spec.dead_letters,
+    )
+    known = [each for each in objects if each is not flow]
+    changed = [*known, SchemaObject(kind="Pipeline", name=FLOW, spec=spec)]
+    with trio.fail_after(60.0):
+        while not await play.change(changed):  # noqa: ASYNC110 - simulated time
+            await trio.sleep(0.1)
+    await play.regions.wait_same_schema()
+
+
+async def _publish(play: RegionPlay, count: int) -> None:
+    """Some orders to each of the inputs, which are declared first where they are not."""
+    async with play.regions.client("c1", connect_timeout_s=60.0) as client:
+        if not await client.objects("Stream", "default", ORDERS):
+            (orders, *_) = random_objects(PLACES)
+            assert await play.change([orders])
+            await play.regions.wait_same_schema()
+        for partition in PLACES.inputs:
+            async with client.producer(ORDERS, partition=partition) as producer:
+                for _ in range(count):
+                    value = f"order {play.history.tick()}"
+                    operation = play.history.publish("c1", "", ORDERS, partition, [value])
+                    await play.send(producer, operation)
+
+
+@asynccontextmanager
+async def _running(play: RegionPlay) -> AsyncIterator[Order]:
+    """Two runners are at work for the length of the block, which gives how to order something; in
+    the end all of it is done."""
+    world, history = play.regions.metadata, play.history
+    runners = [
+        RunnerActor(world, history, f"w{number}", f"{world.seed}/w{number}").at(PLACES)
+        for number in range(2)
+    ]
+
+    async def order(count: int) -> None:
+        await _publish(play, count)
+
+    async with trio.open_nursery() as nursery:
+        for runner in runners:
+            nursery.start_soon(runner.run)
+        yield order
+        for runner in runners:
+            runner.stop()
+        with trio.fail_after(90.0):
+            await DrainingRunner(world, history, "dw", f"{world.seed}/dw").at(PLACES).run()
+        nursery.cancel_scope.cancel()
+
+
+def _cursors(play: RegionPlay) -> int:
+    """How many partitions the pipeline has begun to read, at its home."""
+    name = play.europe.config.leader.name
+    if not play.europe.listens(name):
+        return 0
+    connection = play.europe.node(name).member._store.writer.connection
+    found = connection.execute("SELECT count(*) FROM hadron_pipeline_input").get
+    return found if isinstance(found, int) else 0
