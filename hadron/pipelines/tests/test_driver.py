@@ -41,6 +41,7 @@ from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import encode
+from hadron.state.publishing import PublishStages
 from hadron.state.retries import Retried
 from hadron.state.schema import DeleteObjects
 from hadron.state.stage_runs import Completed, CompleteStages
@@ -613,6 +614,21 @@ class TestDispatching:
             await driver.retry((2,))
         with pytest.raises(RequestError, match="1001 instances are more than 1000 at a time"):
             await driver.retry(tuple(range(1_001)))
+
+    async def test_who_led_calls_nothing_stale_that_a_successor_may_wait_for(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver = await declare(stack, ENRICH)
+        asked: list[str] = []
+
+        async def confirm() -> None:
+            asked.append("who leads")
+
+        monkeypatch.setattr(driver, "_outputs", object())
+        monkeypatch.setattr(driver._controller, "confirm_leadership", confirm)
+        command = PublishStages(PIPELINE, "enrich", (1,), (2,), (), 0, OUT, "elsewhere")
+        assert (await driver._publish(command, 0, memoryview(b""))).stale == (1,)
+        assert asked == ["who leads"]
 
     async def test_a_stale_failure_takes_nothing_from_who_is_at_work(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)

@@ -17,7 +17,7 @@ _FILLS: Final = "backfills-whose-leader-fails"
 
 plant(
     "instance twice after the input's leader fails",
-    "who consumes begins with the record before its cursor, and the entry does not ask where that is",
+    "who consumes begins before its cursor, and the entry does not ask where that is",
     Edit(
         "pipelines.consumer:Consumer._follow",
         "offset, ballot = cursor.next_offset, cursor.ballot",
@@ -34,7 +34,8 @@ plant(
         "pipelines.consumer:Consumer._follow",
         "            found = await source.read(offset, ballot)\n",
         "            found = await source.read(offset, ballot)\n"
-        "            if found and not isinstance(found, Gap) and 0 < offset == cursor.next_offset:\n"
+        "            begins = 0 < offset == cursor.next_offset\n"
+        "            if found and not isinstance(found, Gap) and begins:\n"
         "                first = found[0]\n"
         "                ballot = Ballot(first.epoch, first.incarnation)\n"
         "                found = Gap(first.next_offset, ballot, False)\n",
@@ -99,12 +100,12 @@ plant(
 
 plant(
     "delay lost by a restart",
-    "a leader that begins hands out what waits for its time",
+    "what a leader hands out first need not wait for its time",
     Edit(
         "pipelines.dispatcher:Dispatcher._hand_out",
         "now, now_ms = trio.current_time(), self._clock.now_ms()",
         "now, now_ms = trio.current_time(), self._clock.now_ms()\n"
-        "            now_ms += 0 if self.definitions else 3_600_000",
+        "            now_ms += 0 if self.dispatch._turn else 3_600_000",
     ),
     scenarios=("delays-that-outlive-their-leader",),
 )
@@ -132,7 +133,8 @@ plant(
     "a backfill notes how far it is, and makes the instances in the next entry",
     Edit(
         "pipelines.backfilling:Backfilling._step",
-        "        command = StepBackfill(self._id, backfill.number, offset, to_offset, tuple(offsets))\n"
+        "        command = StepBackfill(self._id, backfill.number, offset, to_offset,"
+        " tuple(offsets))\n"
         "        result: Stepped = await self._controller.execute(command)\n",
         "        import hadron.state.cancellations as by_hand\n"
         "        command = StepBackfill(self._id, backfill.number, offset, to_offset, ())\n"

@@ -72,7 +72,10 @@ async def output_whose_set_is_away(play: RegionPlay) -> None:
         await order(1)
 
 
-@region_scenario("P13: a backfill makes an instance of each record that nobody has looked at, once")
+@region_scenario(
+    "P13: a backfill makes an instance of each record that nobody has looked at, once",
+    nodes=(1, 1, 3),
+)
 async def backfills_whose_leader_fails(play: RegionPlay) -> None:
     """A pipeline begins behind records that were there before, at both inputs. Two people fill in
     what overlaps, while its leader loses its power when it is to log a step, or has logged it; then

@@ -65,6 +65,14 @@ PLANTED: dict[str, str] = {
     "B6 a copy ends at its position": "copy with bodies of the tail",
     "E3 a completion is of the instance that was given": "completion of another instance",
     "E3 a live instance has a stage that may run": "instances kept for a stage that is gone",
+    "E3 a record makes one instance": "instance twice after the input's leader fails",
+    "E3 a stage waits for what is before it": "stage before what it is after",
+    "E3 a stage waits as long as it is to": "delay lost by a restart",
+    "E3 what a transaction ends is given to nobody": "publishing stage handed out",
+    "E3 what is done has its output": "completion without output",
+    "E3 what is done is not done again": "retry runs what is done",
+    "E3 nothing of an ended instance runs": "cancelled instance completes",
+    "E3 what has ended is kept for a while": "what has ended goes at once",
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "E1 what is decided is aborted nowhere": "a participant aborts what it finds after a restart",
     "E1 what is called aborted is never decided": "aborted, says a leader that was deposed",
@@ -92,6 +100,16 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "E6 committed is said once it is for good": (
         "decision-that-outlives-its-leader",
         (_TOLD_EARLY,),
+    ),
+    "E3 no record is passed over": (
+        "stages-in-their-order",
+        (
+            Edit(
+                "pipelines.consumer:Consumer._take",
+                "partition, offset, to_offset, tuple(offsets), ballot",
+                "partition, offset, to_offset, tuple(offsets[1:]), ballot",
+            ),
+        ),
     ),
     "A3 what a member lacks is sent": (
         "producer-that-waits-for-slow-replicas",
@@ -443,6 +461,14 @@ def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
         f"server.pipelines:{handler}", "    await leading.controller.confirm_leadership()\n", ""
     )
     complaints = _complaints("failed-instances-are-retried", (edit,))
+    assert "A2 a deposed leader does not answer" in complaints
+
+
+def test_a_deposed_leader_does_not_tell_where_a_pipeline_starts() -> None:
+    edit = Edit(
+        "server.pipelines:_answer_start", "    await leading.controller.confirm_leadership()\n", ""
+    )
+    complaints = _complaints("backfills-whose-leader-fails", (edit,))
     assert "A2 a deposed leader does not answer" in complaints
 
 

@@ -31,7 +31,7 @@ class Leader:
         self._complaints = Complaints()
         meanings: Any = SimpleNamespace(applied=lambda *_: None)
         self._entries = Entries(
-            self._complaints, Ends(), Acknowledged(), meanings, Flows(self._complaints)
+            self._complaints, Ends(), Acknowledged(), meanings, Flows(self._complaints, {})
         )
         quorum = SimpleNamespace(committed=0)
         self._controller = SimpleNamespace(leads=True, committed_lsn=0, quorum=quorum)

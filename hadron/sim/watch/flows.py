@@ -8,6 +8,7 @@ the entry that has let it run.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -60,6 +61,10 @@ _SPECS: Final = (
 _PUBLISHING: Final = (
     "SELECT DISTINCT pipeline_id FROM hadron_stage_publishing JOIN hadron_pipeline"
     " USING (pipeline_id)"
+)
+_FIRST: Final = (
+    "SELECT p.first_offset FROM hadron_stream_partition p JOIN hadron_pipeline_start s"
+    " USING (stream_id) WHERE s.pipeline_id = ?"
 )
 _GIVEN: Final = (
     "SELECT r.status, i.created_ms, i.status, r.attempts FROM hadron_stage_run r"
@@ -123,8 +128,9 @@ class _Tables:
 class Flows:
     """Every pipeline of a run, on its leaders: replicas' tables are held against theirs."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Complaints, views: Mapping[str, NodeView]) -> None:
         self._complaints = complaints
+        self._views = views
         self._by_hand: set[tuple[str, int, int, int]] = set()
         """Instances that were wanted beside the one that a record makes, by set, pipeline, id and
         when they were made."""
@@ -151,6 +157,9 @@ class Flows:
             now = _Tables(context.db, pipeline_id)
             self._check_made(view, context, command, pipeline_id, before, now)
             self._check_ready(view, context, command, pipeline_id, before, now)
+            self._check_done(view, context, before, now)
+            if isinstance(command, MoveInput) and not command.is_truncated:
+                self._check_moved(view, context, command)
             if isinstance(command, RetryInstances):
                 self._check_retried(view, context, command, before, now)
             if isinstance(command, DropInstances):
@@ -209,6 +218,37 @@ class Flows:
                     context,
                     f"pipeline {pipeline_id} has come by offsets {sorted(passed)[:5]} of "
                     f"{command.partition}, and made no instance of them",
+                )
+
+    def _check_moved(self, view: NodeView, context: Context, command: MoveInput) -> None:
+        """P5: a cursor passes what retention has dropped, and nothing else."""
+        for each in self._views.values():
+            leads = each.controller is not None and each.controller.leads and each.is_alive
+            if not leads or each.replica_set != command.partition:
+                continue
+            row = each.select(_FIRST, command.pipeline_id)
+            if row is not None and row[0] < command.to_offset:
+                self._complain(
+                    "E3 no record is passed over",
+                    view,
+                    context,
+                    f"pipeline {command.pipeline_id} goes on at {command.to_offset} in "
+                    f"{command.partition}, of which {row[0]} is there",
+                )
+
+    def _check_done(self, view: NodeView, context: Context, before: _Tables, now: _Tables) -> None:
+        """P9: a stage that is done says where its output is, if it has any."""
+        for (stage, instance_id), run in now.runs.items():
+            was = before.runs.get((stage, instance_id))
+            is_new = run.status == _DONE and (was is None or was.status != _DONE)
+            spec = now.stage(stage, instance_id) if is_new else None
+            if spec is not None and (spec.output is None) != (run.out_offset is None):
+                self._complain(
+                    "E3 what is done has its output",
+                    view,
+                    context,
+                    f"stage {stage} of instance {instance_id} is done, its output is at "
+                    f"{run.out_offset}, it declares {spec.output}",
                 )
 
     def _check_ready(

@@ -51,7 +51,7 @@ class Known:
         self.ballots = Ballots(self.complaints, self.views)
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.meanings = Meanings(self.complaints, self.ballots)
-        self.flows = Flows(self.complaints)
+        self.flows = Flows(self.complaints, self.views)
         self.entries = Entries(self.complaints, ends, acknowledged, self.meanings, self.flows)
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.confirming = Confirming(self.complaints, self.ballots)
