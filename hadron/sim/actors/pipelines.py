@@ -244,9 +244,12 @@ class RunnerActor(ClientActor):
             await self._work(client, stages)
 
     async def _work(self, client: Client, stages: StageRun) -> None:
-        async for given in stages:
-            if self.stopping:
-                return
+        while not self.stopping:
+            given = None
+            with trio.move_on_after(0.5):
+                given = await anext(stages)
+            if given is None:
+                continue
             self._turn += 1
             dice = self.random.random()
             if dice < 0.05:

@@ -242,13 +242,14 @@ class Scene:
 
     # --- pipelines ------------------------------------------------------------------------------
 
-    def pipeline(self) -> int:
+    def pipeline(self, dead_letters: str = "") -> int:
         """A pipeline over the stream, whose one stage writes to `out`; returns its id."""
         flow = PipelineSpec(
             replica_set=PARTITION,
             input=STREAM,
             start="earliest",
             max_parallel=10,
+            dead_letters=dead_letters,
             stages=(StageSpec(name="copy", engine="handler", output=Output("out")),),
         )
         out = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
@@ -273,13 +274,21 @@ class Scene:
         offsets = tuple(range(first, following))
         self.log(TriggerInstances(self.flow_id, PARTITION, first, following, offsets))
 
-    def complete(self, instance_id: int) -> None:
+    def made_ms(self, instance_id: int) -> int:
+        """When an instance was made."""
+        found = self._db.execute(
+            "SELECT created_ms FROM hadron_instance WHERE instance_id = ?", (instance_id,)
+        ).get
+        assert isinstance(found, int)
+        return found
+
+    def complete(self, instance_id: int, value: str = "") -> None:
         """An instance's stage is done, and its runner is told so."""
         row = self._db.execute(
             "SELECT id FROM hadron_schema_object WHERE name = 'out' AND kind = 'Stream'"
         ).fetchone()
         assert row is not None
-        made = self.history.publish("w", "", "out", PARTITION, [f"out of {instance_id}"])
+        made = self.history.publish("w", "", "out", PARTITION, [value or f"out of {instance_id}"])
         noted = self.history.settle(
             "w",
             f"flow#{self.flow_id}",

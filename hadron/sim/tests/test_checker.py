@@ -16,7 +16,8 @@ from hadron.model.schema import Retention
 from hadron.sim.checks.checker import CHECKS
 from hadron.sim.evidence.evidence import SECOND
 from hadron.sim.evidence.history import History
-from hadron.sim.evidence.node_files import InstanceRow, NodeFile, RunRow, read_node
+from hadron.sim.evidence.made import Made
+from hadron.sim.evidence.node_files import NodeFile, RunRow, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
 from hadron.sim.tests.test_transaction_checks import CASES as TRANSACTION_CASES
@@ -410,13 +411,67 @@ def worked(scene: Scene) -> None:
 def triggered_twice(scene: Scene) -> None:
     worked(scene)
     for node in scene.files:
-        node.pipelines[scene.flow_id].instances[3] = InstanceRow(2, scene.stream_id, 1, PARTITION)
+        rows = node.pipelines[scene.flow_id]
+        rows.instances[3] = rows.instances[2]
+        rows.runs["copy", 3] = RunRow(2, 0)
+        rows.counts = (0, 3, 0, 0, 4)
+        rows.stage_counts["copy"] = (0, 3, 0)
+        node.pipelines[scene.flow_id].definitions.clear()
 
 
 def not_triggered(scene: Scene) -> None:
     worked(scene)
     for node in scene.files:
-        del node.pipelines[scene.flow_id].instances[2]
+        rows = node.pipelines[scene.flow_id]
+        rows.instances[2] = rows.instances[2]._replace(partition="elsewhere")
+
+
+def passed_over(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        rows = node.pipelines[scene.flow_id]
+        rows.inputs[0] = rows.inputs[0]._replace(truncations=1)
+
+
+def done_before_its_stages(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        rows = node.pipelines[scene.flow_id]
+        rows.instances[2] = rows.instances[2]._replace(status=4)
+        rows.counts = (0, 1, 0, 1, 3)
+        rows.runs["check", 2] = RunRow(1, 0)
+        rows.stage_counts["check"] = (1, 0, 0)
+
+
+def miscounted(scene: Scene) -> None:
+    worked(scene)
+    for node in scene.files:
+        rows = node.pipelines[scene.flow_id]
+        rows.counts = (1, *rows.counts[1:])
+
+
+def not_told_of(scene: Scene) -> None:
+    """An instance is given up, and its dead letter is neither there nor due."""
+    scene.publish("a")
+    flow = scene.pipeline(dead_letters="letters")
+    scene.trigger(0, 1)
+    for attempt in range(1, 6):
+        scene.log(FailStages(flow, "copy", (1,), (attempt,), "no"))
+    scene.end()
+    for node in scene.files:
+        node.pipelines[flow].letters.clear()
+
+
+def two_outputs_of_a_stage(scene: Scene) -> None:
+    """Of two attempts; what a pipeline of that name has written before is nobody's."""
+    scene.publish("a")
+    flow = scene.pipeline()
+    scene.trigger(0, 1)
+    first, second = (f"{Made(flow, 'copy', 1, scene.made_ms(1), at)}w" for at in (1, 2))
+    scene.complete(1, first)
+    written_to_out(scene, second)
+    scene.history.apply("f", [("Pipeline", "flow")], deletes=True)
+    scene.end()
 
 
 def one_output_for_two(scene: Scene) -> None:
@@ -430,11 +485,15 @@ def written_by_nobody(scene: Scene) -> None:
     """No stage is done, and what the pipeline writes to has a record."""
     scene.publish("a")
     scene.pipeline()
-    made = scene.history.publish("w", "", "out", PARTITION, ["x"])
+    written_to_out(scene, "x")
+
+
+def written_to_out(scene: Scene, value: str) -> None:
+    made = scene.history.publish("w", "", "out", PARTITION, [value])
     with closing(apsw.Connection(str(scene.path))) as db:
         out: Any = db.execute("SELECT id FROM hadron_schema_object WHERE name = 'out'").fetchone()
     events, scene.stream_id = scene.stream_id, out[0]
-    made.runs = [(scene.append(["x"]), 1)]
+    made.runs = [(scene.append([value]), 1)]
     scene.stream_id = events
     scene.history.ok(made)
 
@@ -458,7 +517,9 @@ def never_done(scene: Scene) -> None:
 def given_up_early(scene: Scene) -> None:
     worked(scene)
     for node in scene.files:
-        node.pipelines[scene.flow_id].runs["copy", 3] = RunRow(3, 0)
+        rows = node.pipelines[scene.flow_id]
+        rows.runs["copy", 3] = RunRow(3, 0)
+        rows.stage_counts["copy"] = (0, 2, 1)
 
 
 def failed_again(scene: Scene, attempts: int) -> None:
@@ -475,6 +536,7 @@ def failed_again(scene: Scene, attempts: int) -> None:
     for node in scene.files:
         run = node.pipelines[flow].runs["copy", 1]
         node.pipelines[flow].runs["copy", 1] = run._replace(status=3)
+        node.pipelines[flow].stage_counts["copy"] = (0, 0, 1)
 
 
 def given_up_early_after_a_retry(scene: Scene) -> None:
@@ -597,6 +659,11 @@ CASES: list[tuple[Spoil, str]] = [
     (given_up_early_after_a_retry, "stages_fail_after_all_attempts"),
     (slow_progress, "progress"),
     (no_progress, "progress"),
+    (passed_over, "nothing_is_passed_over"),
+    (done_before_its_stages, "instances_are_what_their_stages_are"),
+    (miscounted, "counters_agree"),
+    (not_told_of, "given_up_is_told_once"),
+    (two_outputs_of_a_stage, "one_output_per_attempt"),
     (stopped, "no_unprovoked_stop"),
     (never_done_with, "nothing_is_owed"),
 ]
