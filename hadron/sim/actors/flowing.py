@@ -9,6 +9,8 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+import trio
+
 from hadron.model.schema import SchemaObject
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.pipeline_operator import PipelineOperator
@@ -24,6 +26,9 @@ from hadron.sim.world.replica_set import World
 
 _WORLDS: Final = 0.35
 """Of those of several replica sets."""
+
+_DRAIN_S: Final = 90.0
+"""Simulated seconds within which a pipeline must have done all, once everything is healed."""
 
 
 def has_flow(seed: int | str) -> bool:
@@ -73,7 +78,8 @@ class Flowing:
         return self._world, self._history, host, f"{self._seed}/{host}"
 
     async def drain(self) -> None:
-        """Once all is healed: whatever is left comes to its end."""
-        if self._operator is not None:
-            await self._operator.finished.wait()
-        await DrainingRunner(*self._of("fd")).at(self.places).run()
+        """Once all is healed: whatever is left comes to its end, or the checks tell of it."""
+        with trio.move_on_after(_DRAIN_S):
+            if self._operator is not None:
+                await self._operator.finished.wait()
+            await DrainingRunner(*self._of("fd")).at(self.places).run()

@@ -195,6 +195,10 @@ class OrderActor(ClientActor):
                 except HadronError as error:
                     self.ended(operation, error)
                     raise
+                except trio.Cancelled:
+                    # Nobody waits for it any more.
+                    self.history.unknown(operation, "its client is gone")
+                    raise
                 operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
                 self.history.ok(operation)
                 await self.pause(0.4)
@@ -363,18 +367,24 @@ class DrainingRunner(RunnerActor):
             nursery.cancel_scope.cancel()
 
     async def _wait_done(self) -> None:
+        """What clients have left on its way may still come in: it is looked at twice."""
+        was_done = False
         while True:
             try:
                 async with self.world.client(f"{self.host}w") as client:
                     while True:
-                        # One that is on its way may still come in.
                         is_all = not any(
                             each.stream == ORDERS and not each.ended
                             for each in self.history.of(Publish)
                         )
                         (flow,) = await client.pipeline_progress(FLOW)
                         if is_all and self._is_done(flow):
-                            return
+                            if was_done:
+                                return
+                            was_done = True
+                            await trio.sleep(1.0)
+                            continue
+                        was_done = False
                         for each in flow.backfills:
                             if each.status == "paused":
                                 await client.control_backfill(FLOW, each.number, "running")
