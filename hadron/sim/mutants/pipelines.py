@@ -157,7 +157,7 @@ plant(
         "AND stage = ? AND status = 3 AND instance_id",
         "AND stage = ? AND status IN (2, 3) AND instance_id",
     ),
-    scenarios=("failed-instances-are-retried",),
+    scenarios=("stage-that-failed-and-is-removed",),
 )
 
 plant(
