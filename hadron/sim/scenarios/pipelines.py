@@ -186,7 +186,8 @@ async def cancelled_while_they_are_run(play: Play) -> None:
                     kept.invocations.extend(
                         each for each in some.invocations if each.instance_id in chosen
                     )
-                    await _complete_all(client, [kept], stale=chosen is ended)
+                    if kept.invocations:
+                        await _complete_all(client, [kept], stale=chosen is ended)
 
 
 @scenario("P6, P8: a stage waits as long as it is to, also under another leader")
