@@ -26,6 +26,8 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec |
     for index, stage in enumerate(spec.stages):
         if stage.output is not None:
             _check_output(judge, notes, obj, index, stage)
+        if stage.wait is not None:
+            _check_wait(judge, notes, obj, index, stage)
     _check_letters(judge, notes, obj)
     if before is not None and not judge.allow_destructive:
         _check_losses(notes, spec, before)
@@ -85,6 +87,19 @@ def _check_output(
     notes.note((*path, "partition"), found, expected)
 
 
+def _check_wait(
+    judge: Judge, notes: Notes, obj: SchemaObject, index: int, stage: StageSpec
+) -> None:
+    assert stage.wait is not None
+    path: ValuePath = ("stages", index)
+    if stage.wait.stream:
+        judge.find_stream(notes, (*path, "wait", "stream"), obj.namespace, stage.wait.stream)
+    partition = stage.output.partition if stage.output is not None else ""
+    if partition not in ("", _spec(obj).replica_set):
+        found = f"{shorten(partition)} is not where the pipeline lives, which takes signals"
+        notes.note((*path, "output", "partition"), found, _spec(obj).replica_set)
+
+
 def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> None:
     for key, old, new, loses in (
         ("input", before.input, spec.input, "its progress in the old stream"),
@@ -102,6 +117,8 @@ def _references(obj: SchemaObject) -> Iterator[Key]:
     for stage in spec.stages:
         if stage.output is not None:
             yield "Stream", obj.namespace, stage.output.stream
+        if stage.wait is not None and stage.wait.stream:
+            yield "Stream", obj.namespace, stage.wait.stream
 
 
 def _refuse_change(before: SchemaObject, after: SchemaObject) -> list[Problem]:

@@ -88,6 +88,10 @@ class Fields:
         """A whole number of at most 18 digits."""
         return self.parsed(key, parse_whole, default, "a whole number")
 
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        return self.parsed(key, parse_flag, default, "true or false")
+
     def required(self, key: str, parse: Callable[[str], T], default: T, expected: str) -> T:
         """`parsed` for a key that must be there."""
         self.require(key, expected)
@@ -183,6 +187,13 @@ def parse_whole(text: str) -> int:
     if not _WHOLE.fullmatch(text):
         raise RequestError(f"{text!r} is not a whole number", "expected a whole number")
     return int(text)
+
+
+def parse_flag(text: str) -> bool:
+    """Raises `RequestError`."""
+    if text not in ("true", "false"):
+        raise RequestError(f"{text!r} is neither true nor false")
+    return text == "true"
 
 
 def _kind(value: Marked) -> str:

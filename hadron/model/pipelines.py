@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -37,8 +38,27 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: str = ""
 
 
+FAIL: Final = "fail"
+"""What becomes of an instance by default when it waits for too long."""
+
+
+class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stage waits for, instead of being run: a record of `stream` with the key of the record
+    that triggered its instance, or `signal`, by a person or a program."""
+
+    stream: str = ""
+    types: tuple[str, ...] = ()
+    """Patterns of event types, as triggers are; none is any record."""
+    signal: bool = False
+    timeout_ms: Duration = 0
+    """From when it is the stage's turn; 0: for ever."""
+    on_timeout: str = FAIL
+    """"fail", or the stage that runs then, instead of those that follow."""
+
+
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One stage. It runs when `dependencies` and `after` are done and `delay_ms` has passed."""
+    """One stage. It runs when `dependencies` and `after` are done and `delay_ms` has passed; one
+    with a `wait` is done when that has come."""
 
     name: str
     engine: str = "spark"
@@ -52,6 +72,12 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: Duration = 300_000
     retry: Retry = Retry()
     output: Output | None = None
+    wait: Wait | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether others may depend on it: a record that came is an output, too."""
+        return self.output is not None or (self.wait is not None and self.wait.stream != "")
 
 
 class PipelineSpec(Spec, frozen=True, kw_only=True):
@@ -83,7 +109,20 @@ what is given up."""
 
 def place_of(stage: StageSpec) -> object:
     """What makes a stage another step of a pipeline, whoever runs it and however."""
-    return frozenset(stage.dependencies), frozenset(stage.after), stage.output
+    wait = stage.wait and (stage.wait.stream, stage.wait.signal, stage.wait.on_timeout)
+    return frozenset(stage.dependencies), frozenset(stage.after), stage.output, wait
+
+
+def branch_of(stage: StageSpec) -> str:
+    """The stage that runs when this one has waited for too long; "" without one."""
+    if stage.wait is None or stage.wait.on_timeout == FAIL:
+        return ""
+    return stage.wait.on_timeout
+
+
+def branches_of(stages: Iterable[StageSpec]) -> frozenset[str]:
+    """Stages that begin when another one has waited for too long."""
+    return frozenset(name for each in stages if (name := branch_of(each)))
 
 
 def graph_of(spec: PipelineSpec) -> Graph:

@@ -16,7 +16,7 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ports import Database
-from hadron.state import instances
+from hadron.state import instances, waits
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipeline_events import InstancesChanged
@@ -55,6 +55,8 @@ class StepBackfill(Command, frozen=True, array_like=True, tag=51):
     from_offset: int
     to_offset: int
     offsets: tuple[int, ...]
+    key_hashes: bytes = b""
+    """As of `TriggerInstances`."""
 
 
 class ControlBackfill(Command, frozen=True, array_like=True, tag=52):
@@ -146,15 +148,23 @@ def apply_step_backfill(context: Context, command: StepBackfill) -> Stepped:
     is_due = backfill.status == RUNNING and backfill.next_offset == command.from_offset
     if not is_due or not is_here(db, pipeline_id):
         raise NoChange(Stepped(backfill.next_offset, 0, stale=True))
-    offsets = command.offsets
+    offsets, packed = command.offsets, command.key_hashes
+    if offsets and waits.lacks_keys(db, pipeline_id, packed):
+        raise NoChange(Stepped(backfill.next_offset, 0, stale=True))
     if not backfill.again:
         offsets = _not_looked_at(db, pipeline_id, backfill.partition, offsets)
+        kept = set(offsets)
+        packed = b"".join(
+            packed[8 * index : 8 * index + 8]
+            for index, each in enumerate(command.offsets)
+            if each in kept
+        )
     if offsets:
         ((stream_id,),) = db.execute(
             f"SELECT stream_id FROM {PIPELINE_INPUT} WHERE pipeline_id = ? AND partition = ?",
             (pipeline_id, backfill.partition),
         ).fetchall()
-        instances.make(context, pipeline_id, stream_id, backfill.partition, offsets)
+        instances.make(context, pipeline_id, stream_id, backfill.partition, offsets, packed)
     _note_looked_at(db, pipeline_id, backfill.partition, command.from_offset, command.to_offset - 1)
     status = DONE if command.to_offset >= backfill.to_offset else RUNNING
     db.execute(

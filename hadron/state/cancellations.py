@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import ConflictError, NotFoundError
 from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
-from hadron.state import definitions, instances, locks, stage_runs
+from hadron.state import definitions, instances, locks, stage_runs, waits
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
@@ -44,6 +44,8 @@ class StartInstances(Command, frozen=True, array_like=True, tag=46):
     partition: str
     offsets: tuple[int, ...]
     request: bytes
+    key_hashes: bytes = b""
+    """As of `TriggerInstances`."""
 
 
 class CancelInstances(Command, frozen=True, array_like=True, tag=47):
@@ -71,7 +73,7 @@ class Cancelled(msgspec.Struct, frozen=True):
 
 
 def apply_start_instances(context: Context, command: StartInstances) -> Started:
-    """Raises `NotFoundError` without the pipeline."""
+    """Raises `NotFoundError` without the pipeline, `ConflictError` without keys that it needs."""
     db, pipeline_id = context.db, command.pipeline_id
     row = db.execute(
         f"SELECT first_id, count FROM {START_REQUEST} WHERE pipeline_id = ? AND request = ?",
@@ -79,8 +81,17 @@ def apply_start_instances(context: Context, command: StartInstances) -> Started:
     ).fetchone()
     if row is not None:
         raise NoChange(Started(*row))
+    if waits.lacks_keys(db, pipeline_id, command.key_hashes):
+        raise ConflictError(
+            f"{label_of(db, pipeline_id)} has begun to wait for records a moment ago", "try again"
+        )
     first_id = instances.make(
-        context, pipeline_id, command.stream_id, command.partition, command.offsets
+        context,
+        pipeline_id,
+        command.stream_id,
+        command.partition,
+        command.offsets,
+        command.key_hashes,
     )
     started = Started(first_id, len(command.offsets))
     db.execute(
@@ -120,6 +131,7 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
         if stopped := db.changes():
             stage_runs.count(db, pipeline_id, name, ready=-stopped)
             context.emit(StagesEnded(pipeline_id, name, tuple(ending)))
+    waits.disarm(db, pipeline_id, ending)
     db.execute(
         f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",

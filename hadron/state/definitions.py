@@ -91,6 +91,15 @@ def all_stages(db: Database, pipeline_id: int) -> Stages:
     }
 
 
+def present(db: Database, pipeline_id: int) -> tuple[StageSpec, ...]:
+    """The stages of what begins now; none of a pipeline that is not here."""
+    row = db.execute(
+        f"SELECT spec FROM {DEFINITION} WHERE pipeline_id = ? ORDER BY version DESC LIMIT 1",
+        (pipeline_id,),
+    ).fetchone()
+    return () if row is None else _parsed(row[0]).stages
+
+
 def on_failure(db: Database, pipeline_id: int) -> dict[int, str]:
     """By version, the stage that runs for what is given up; "" without one."""
     return {

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any, ClassVar, Final
 
 from hadron.model.ports import Database
-from hadron.state import definitions, stage_runs
+from hadron.state import definitions, stage_runs, waits
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.pipeline_tables import (
     FAILED,
@@ -70,6 +70,7 @@ def apply_drop_instances(context: Context, command: DropInstances) -> Dropped:
         stage_runs.count(db, pipeline_id, name, ready=-ready)
         for table in (STAGE_RUN, STAGE_RETRY):
             db.execute(f"DELETE FROM {table} WHERE pipeline_id = ? AND stage = ? AND {some}", key)
+    waits.drop(db, pipeline_id, ids)
     db.execute(f"DELETE FROM {INSTANCE} WHERE pipeline_id = ? AND {some}", (pipeline_id, ids))
     held = Counter(version for _, status, version, _ in going if status == FAILED)
     definitions.hold(db, pipeline_id, {version: -count for version, count in held.items()})

@@ -11,17 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from hadron.model.errors import NotFoundError
-from hadron.state import definitions, stage_runs
+from hadron.model.pipelines import branches_of
+from hadron.state import definitions, stage_runs, waits
 from hadron.state.machine import Context
 from hadron.state.names import label_of
 from hadron.state.pipeline_tables import DONE, INSTANCE, PIPELINE
 
 
 def make(
-    context: Context, pipeline_id: int, stream_id: int, partition: str, offsets: Sequence[int]
+    context: Context,
+    pipeline_id: int,
+    stream_id: int,
+    partition: str,
+    offsets: Sequence[int],
+    key_hashes: bytes,
 ) -> int:
-    """One of each record; their first stages are ready. Returns the first one's id. Raises
-    `NotFoundError` without the pipeline."""
+    """One of each record, with the hashes of their keys, where something is awaited by them; their
+    first stages are ready. Returns the first one's id. Raises `NotFoundError` without the pipeline.
+    """
     db, count = context.db, len(offsets)
     row = db.execute(
         f"UPDATE {PIPELINE} SET next_instance = next_instance + ?, live = live + ?"
@@ -41,8 +48,11 @@ def make(
     )
     definitions.hold(db, pipeline_id, {version: count})
     on_failure = definitions.on_failure(db, pipeline_id)[version]
-    for stage in definitions.all_stages(db, pipeline_id)[version]:
-        if not stage.dependencies and not stage.after and stage.name != on_failure:
+    stages = definitions.all_stages(db, pipeline_id)[version]
+    waits.arm(context, pipeline_id, stages, ids, key_hashes)
+    others = {on_failure, *branches_of(stages)}
+    for stage in stages:
+        if not stage.dependencies and not stage.after and stage.name not in others:
             stage_runs.make_ready(context, pipeline_id, version, stage, ids)
     return ids[0]
 

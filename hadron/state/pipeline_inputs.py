@@ -18,7 +18,7 @@ from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.units import parse_time_ms
-from hadron.state import backfills, instances, skips, streams
+from hadron.state import backfills, instances, skips, streams, wait_inputs, waits
 from hadron.state.events import PartitionOpened
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
@@ -38,6 +38,8 @@ class TriggerInstances(Command, frozen=True, array_like=True, tag=6):
     offsets: tuple[int, ...]
     ballot: Ballot = NO_BALLOT
     """Of the batch before `to_offset`; none where the partition is in this log."""
+    key_hashes: bytes = b""
+    """Of the records: uint64, little-endian, 0 for none; empty where nothing is awaited by them."""
 
 
 class OpenInput(Command, frozen=True, array_like=True, tag=43):
@@ -107,6 +109,8 @@ def adopt_stream(context: Context, item: SchemaObject) -> None:
         is_known = input_of(context.db, pipeline_id) == item.id
         if spec.input == item.name and (is_known or not context.is_here(spec.replica_set)):
             adopt(context, pipeline_id, spec, item.id)
+        if item.name in wait_inputs.awaited(spec.stages):
+            wait_inputs.adopt(context, pipeline_id, item.namespace, spec)
 
 
 def check_input(db: Database, pipeline_id: int, stream_id: int) -> None:
@@ -212,9 +216,18 @@ def apply_move_input(context: Context, command: MoveInput) -> Triggered:
 
 
 def apply_trigger_instances(context: Context, command: TriggerInstances) -> Triggered:
+    if command.offsets and waits.lacks_keys(context.db, command.pipeline_id, command.key_hashes):
+        raise NoChange(Triggered(command.from_offset, 0, stale=True))
     stream_id = _move(context, command)
     if command.offsets:
-        instances.make(context, command.pipeline_id, stream_id, command.partition, command.offsets)
+        instances.make(
+            context,
+            command.pipeline_id,
+            stream_id,
+            command.partition,
+            command.offsets,
+            command.key_hashes,
+        )
     context.emit(InstancesChanged(command.pipeline_id))
     return Triggered(command.to_offset, len(command.offsets))
 

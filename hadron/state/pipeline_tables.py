@@ -18,6 +18,9 @@ INSTANCE: Final = PREFIX + "instance"
 STAGE_RUN: Final = PREFIX + "stage_run"
 STAGE_PUBLISHING: Final = PREFIX + "stage_publishing"
 STAGE_RETRY: Final = PREFIX + "stage_retry"
+STAGE_WAIT: Final = PREFIX + "stage_wait"
+PIPELINE_WAIT: Final = PREFIX + "pipeline_wait"
+PIPELINE_WAIT_START: Final = PREFIX + "pipeline_wait_start"
 STAGE_COUNT: Final = PREFIX + "stage_count"
 INSTANCE_LETTER: Final = PREFIX + "instance_letter"
 LOOKED_AT: Final = PREFIX + "looked_at"
@@ -75,7 +78,8 @@ CREATE TABLE IF NOT EXISTS {STAGE_RUN}(         -- of `stage_runs`
     stage TEXT NOT NULL,
     instance_id INTEGER NOT NULL,
     version INTEGER NOT NULL,           -- of the instance's definition
-    status INTEGER NOT NULL,            -- 0 waits again, 1 ready, 2 done, 3 failed, 4 publishing;
+    status INTEGER NOT NULL,            -- 0 waits again, 1 ready, 2 done, 3 failed, 4 publishing,
+                                        -- 5 skipped, 6 has waited for too long;
                                         -- while it waits at first: no row
     ready_ms INTEGER NOT NULL,          -- not before
     attempts INTEGER NOT NULL,          -- that are over, ever: numbers are not used again
@@ -102,6 +106,37 @@ CREATE TABLE IF NOT EXISTS {STAGE_RETRY}(       -- of `retries`
     instance_id INTEGER NOT NULL,
     attempts_before INTEGER NOT NULL,   -- attempts that count no more
     PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {STAGE_WAIT}(        -- of `waits`
+    pipeline_id INTEGER NOT NULL,
+    instance_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    status INTEGER NOT NULL,            -- 0 over, 1 armed, 2 has come
+    stream_id INTEGER,                  -- whose records it waits for; NULL: a signal
+    key_hash INTEGER,                   -- xxh3-64 of the trigger's key, signed; NULL without one
+    due_ms INTEGER,                     -- once it is the stage's turn: until then; NULL: for ever
+    out_stream_id INTEGER, out_partition TEXT, out_offset INTEGER,  -- of what has come
+    PRIMARY KEY (pipeline_id, instance_id, stage)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {STAGE_WAIT}_key ON {STAGE_WAIT}(pipeline_id, stream_id, key_hash)
+    WHERE status = 1 AND key_hash IS NOT NULL;
+CREATE INDEX IF NOT EXISTS {STAGE_WAIT}_due ON {STAGE_WAIT}(pipeline_id, due_ms)
+    WHERE status = 1 AND due_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS {PIPELINE_WAIT}(     -- of `wait_inputs`
+    pipeline_id INTEGER NOT NULL,
+    stream_id INTEGER NOT NULL,         -- that stages wait for records of
+    partition TEXT NOT NULL,
+    next_offset INTEGER NOT NULL,       -- everything before has been looked at
+    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,   -- of the batch before it, or 0
+    truncations INTEGER NOT NULL,       -- how often the partition had lost what was looked at
+    PRIMARY KEY (pipeline_id, stream_id, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {PIPELINE_WAIT_START}(   -- of `wait_inputs`, beside the pipeline's home
+    pipeline_id INTEGER NOT NULL,
+    stream_id INTEGER NOT NULL,
+    home TEXT NOT NULL,                 -- the pipeline's replica set
+    next_offset INTEGER NOT NULL,       -- where it begins in the partition here
+    PRIMARY KEY (pipeline_id, stream_id)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS {STAGE_COUNT}(       -- of `stage_runs`
     pipeline_id INTEGER NOT NULL,

@@ -20,6 +20,8 @@ from hadron.state import (
     skips,
     slices,
     stage_runs,
+    wait_inputs,
+    waits,
 )
 from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.cancellations import CancelInstances, StartInstances
@@ -35,16 +37,20 @@ from hadron.state.pipeline_tables import (
     LOOKED_AT,
     PIPELINE,
     PIPELINE_INPUT,
+    PIPELINE_WAIT,
     STAGE_COUNT,
     STAGE_PUBLISHING,
     STAGE_RETRY,
     STAGE_RUN,
+    STAGE_WAIT,
     START_REQUEST,
     TABLES,
 )
 from hadron.state.publishing import PublishStages
 from hadron.state.retries import RetryInstances
 from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.wait_inputs import OpenWait
+from hadron.state.waits import ExpireWaits, SignalInstance, SignalStages
 
 _LEFT: Final = tuple(
     slices.Owned(table, f"pipeline_id, {rest}", "pipeline_id = ?")
@@ -52,6 +58,7 @@ _LEFT: Final = tuple(
         (STAGE_RUN, "stage, instance_id"),
         (STAGE_PUBLISHING, "lsn, position"),
         (STAGE_RETRY, "stage, instance_id"),
+        (STAGE_WAIT, "instance_id, stage"),
         (INSTANCE, "instance_id"),
         (STAGE_COUNT, "stage"),
         (START_REQUEST, "request"),
@@ -59,6 +66,7 @@ _LEFT: Final = tuple(
         (LOOKED_AT, "partition, first"),
         (BACKFILL, "number"),
         (PIPELINE_INPUT, "partition"),
+        (PIPELINE_WAIT, "stream_id, partition"),
         (DEFINITION, "version"),
     )
 )
@@ -86,14 +94,21 @@ def _adopt(context: Context, item: SchemaObject) -> None:
         for stage in spec.stages:
             stage_runs.count(db, item.id, stage.name)
     pipeline_inputs.adopt(context, item.id, spec, source.id)
+    wait_inputs.adopt(context, item.id, item.namespace, spec)
 
 
 def _close(context: Context, pipeline_id: int) -> bool:
     """Nothing of a deleted pipeline runs any more."""
     skips.forget(context.db, "pipeline", pipeline_id)
     pipeline_inputs.close(context.db, pipeline_id)
+    wait_inputs.close(context.db, pipeline_id)
     context.db.execute(f"DELETE FROM {PIPELINE} WHERE pipeline_id = ?", (pipeline_id,))
     return context.db.changes() > 0
+
+
+def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
+    pipeline_inputs.skip_below(context, stream_id, first_offset)
+    wait_inputs.skip_below(context, stream_id, first_offset)
 
 
 def _drop_some(context: Context, pipeline_id: int, portion: slices.Portion) -> slices.Dropped:
@@ -119,11 +134,15 @@ FEATURE: Final = Feature(
         StartBackfill: backfills.apply_start_backfill,
         StepBackfill: backfills.apply_step_backfill,
         ControlBackfill: backfills.apply_control_backfill,
+        SignalStages: waits.apply_signal_stages,
+        SignalInstance: waits.apply_signal_instance,
+        ExpireWaits: waits.apply_expire_waits,
+        OpenWait: wait_inputs.apply_open_wait,
         RetryInstances: retries.apply_retry_instances,
     },
     declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},
     deleted={"Pipeline": _close},
     leftovers={"Pipeline": _drop_some},
-    trimmed=pipeline_inputs.skip_below,
+    trimmed=_skip_below,
     finished=publishing.finished,
 )

@@ -18,7 +18,7 @@ from hadron.model.pipelines import StageSpec, place_of
 from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
-from hadron.state import definitions, locks, stage_runs
+from hadron.state import definitions, locks, stage_runs, waits
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_tables import (
@@ -99,6 +99,7 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
         (len(failed), pipeline_id),
     )
     stages = [each for each in declared[version] if each.name != on_failure[version]]
+    waits.rearm(context, pipeline_id, stages, failed)
     stage_runs.catch_up(context, pipeline_id, version, stages, failed)
     context.emit(InstancesChanged(pipeline_id))
     return Retried(len(failed), again)

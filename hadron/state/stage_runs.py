@@ -13,11 +13,11 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from hadron.model.pipelines import StageSpec
+from hadron.model.pipelines import StageSpec, branch_of, branches_of
 from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
-from hadron.state import definitions, instance_letters, instances, locks, streams
+from hadron.state import branches, definitions, instance_letters, instances, locks, streams, waits
 from hadron.state.machine import BatchShape, Command, Context, NoChange
 from hadron.state.pipeline_events import StagesEnded
 from hadron.state.pipeline_tables import (
@@ -28,6 +28,7 @@ from hadron.state.pipeline_tables import (
     STAGE_COUNT,
     STAGE_RETRY,
     STAGE_RUN,
+    STAGE_WAIT,
     is_here,
 )
 from hadron.state.producers import Appended
@@ -152,7 +153,10 @@ def stale_of(db: Database, command: Attempts) -> tuple[int, ...]:
             "SELECT r.instance_id, r.attempts + 1, i.created_ms"
             f" FROM {STAGE_RUN} r JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
             " WHERE r.pipeline_id = ?1 AND r.stage = ?2 AND r.status = 1"
-            " AND r.instance_id IN (SELECT value FROM json_each(?3)) AND ?4 IN (0, r.version)",
+            " AND r.instance_id IN (SELECT value FROM json_each(?3)) AND ?4 IN (0, r.version)"
+            # What waits is nobody's to end.
+            f" AND NOT EXISTS (SELECT 1 FROM {STAGE_WAIT} w WHERE w.pipeline_id = ?1"
+            " AND w.instance_id = r.instance_id AND w.stage = ?2)",
             (command.pipeline_id, command.stage, json.dumps(ids), version),
         )
     }
@@ -182,17 +186,18 @@ def _advance_some(
     ids: Sequence[int],
 ) -> None:
     going_on: set[int] = set()
+    others = branches_of(stages)
     for following in stages:
         before = sorted({*following.dependencies, *following.after})
-        if ended not in before:
+        if ended not in before or following.name in others:
             continue
-        ready = ids if before == [ended] else _with_all_done(context.db, pipeline_id, before, ids)
+        ready = ids if before == [ended] else with_all(context.db, pipeline_id, before, ids)
         # Fewer are made ready when a retry has put `ended` before one that has begun.
         if make_ready(context, pipeline_id, version, following, ready) == len(ready):
             going_on.update(ready)
     left = [instance_id for instance_id in ids if instance_id not in going_on]
     names = sorted(stage.name for stage in stages)
-    done = left if names == [ended] else _with_all_done(context.db, pipeline_id, names, left)
+    done = left if names == [ended] else with_all(context.db, pipeline_id, names, left)
     instances.end(context, pipeline_id, done, DONE)
 
 
@@ -205,25 +210,40 @@ def catch_up(
 ) -> None:
     """Make ready what may run of live instances that have got another definition: what a stage
     waits for may have happened before, and nothing else would ever look again."""
+    db, others = context.db, branches_of(stages)
     for stage in stages:
-        before = sorted({*stage.dependencies, *stage.after})
-        ready = _with_all_done(context.db, pipeline_id, before, ids)
-        make_ready(context, pipeline_id, version, stage, ready)
+        gone = with_all(db, pipeline_id, [stage.name], ids, "(5, 6)")
+        branches.pass_by(context, pipeline_id, version, stages, stage.name, gone)
+        for each in stages:
+            if each.name == branch_of(stage):
+                late = with_all(db, pipeline_id, [stage.name], ids, "(6)")
+                make_ready(context, pipeline_id, version, each, late)
+                decided = with_all(db, pipeline_id, [stage.name], ids, "(2, 5)")
+                branches.skip(context, pipeline_id, version, stages, each, decided)
+    for stage in stages:
+        if stage.name not in others:
+            before = sorted({*stage.dependencies, *stage.after})
+            ready = with_all(db, pipeline_id, before, ids)
+            make_ready(context, pipeline_id, version, stage, ready)
     names = sorted(stage.name for stage in stages)
-    done = _with_all_done(context.db, pipeline_id, names, ids)
+    done = with_all(db, pipeline_id, names, ids)
     instances.end(context, pipeline_id, done, DONE)
 
 
-def _with_all_done(
-    db: Database, pipeline_id: int, stages: Sequence[str], ids: Sequence[int]
+def with_all(
+    db: Database,
+    pipeline_id: int,
+    stages: Sequence[str],
+    ids: Sequence[int],
+    statuses: str = "(2, 5, 6)",
 ) -> list[int]:
-    """Those of `ids` for which all of `stages` are done, in their order."""
+    """Those of `ids` for which all of `stages` are done, or passed by, in their order."""
     if not ids:
         return []
     rows = db.execute(
         f"SELECT j.value FROM json_each(?) j WHERE (SELECT count(*) FROM {STAGE_RUN} s"
         " WHERE s.pipeline_id = ? AND s.stage IN (SELECT value FROM json_each(?))"
-        " AND s.instance_id = j.value AND s.status = 2) = ? ORDER BY j.key",
+        f" AND s.instance_id = j.value AND s.status IN {statuses}) = ? ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id, json.dumps(stages), len(stages)),
     ).fetchall()
     return [row[0] for row in rows]
@@ -243,6 +263,8 @@ def make_ready(
     )
     made = context.db.changes()
     count(context.db, pipeline_id, stage.name, ready=made)
+    if stage.wait is not None:
+        waits.begin(context, pipeline_id, stage, ids)
     return made
 
 

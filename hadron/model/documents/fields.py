@@ -38,6 +38,7 @@ class _Field:
     is_list: bool
     is_optional: bool
     is_whole: bool
+    is_flag: bool
     is_required: bool
 
 
@@ -63,13 +64,15 @@ def _field(declared: inspect.Field) -> _Field:
     is_list = isinstance(what, inspect.VarTupleType)
     item = what.item_type if isinstance(what, inspect.VarTupleType) else what
     inner = item.cls if isinstance(item, inspect.StructType) else None
-    assert inner or isinstance(item, inspect.StrType | inspect.IntType), declared
+    assert inner or isinstance(item, inspect.StrType | inspect.IntType | inspect.BoolType), declared
     if not declared.required:
         blank = declared.default
     elif is_list:
         blank = ()
     elif inner is not None:
         blank = _blank(inner)
+    elif isinstance(item, inspect.BoolType):
+        blank = False
     else:
         blank = 0 if isinstance(item, inspect.IntType) else ""
     return _Field(
@@ -81,6 +84,7 @@ def _field(declared: inspect.Field) -> _Field:
         is_list,
         is_optional,
         isinstance(item, inspect.IntType),
+        isinstance(item, inspect.BoolType),
         declared.required,
     )
 
@@ -112,6 +116,8 @@ def _read(field: _Field, fields: Fields) -> Any:
         return fields.texts(key)
     if field.quantity is not None:
         return fields.parsed(key, field.quantity.parse, field.blank, field.quantity.form)
+    if field.is_flag:
+        return fields.flag(key, field.blank)
     return fields.whole(key, field.blank) if field.is_whole else fields.text(key, field.blank)
 
 

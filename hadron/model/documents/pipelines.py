@@ -9,6 +9,7 @@ from hadron.model.documents.kind import Kind
 from hadron.model.documents.names import check_named, check_replica_set
 from hadron.model.documents.problem import Notes
 from hadron.model.documents.stages import check_stages
+from hadron.model.documents.types import TRIGGER_FORM, is_valid_trigger
 from hadron.model.documents.waits import check_wait
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_valid_name
@@ -17,9 +18,6 @@ from hadron.model.problems import did_you_mean, shorten
 from hadron.model.units import parse_time_ms
 
 START_FORM: Final = "earliest, latest, an offset, or an RFC 3339 time such as 2013-01-01T05:00:00Z"
-TRIGGER_FORM: Final = (
-    "dot segments such as flight.departed; a whole segment may be *, and the last one >"
-)
 
 MAX_TRIGGERS: Final = 100
 """Each is compared with each event type of a batch."""
@@ -37,20 +35,6 @@ def is_valid_start(start: str) -> bool:
         return parse_time_ms(start) >= 0
     except RequestError:
         return False
-
-
-def is_valid_trigger(pattern: str) -> bool:
-    """Whether `hadron.model.pipelines.matches_type` can make sense of the pattern."""
-    *most, last = pattern.split(".")
-    if not all(map(_is_valid_segment, most)) or ">" in most:
-        return False
-    return last == ">" or _is_valid_segment(last)
-
-
-def _is_valid_segment(segment: str) -> bool:
-    if segment == "*":
-        return True
-    return bool(segment) and segment.isprintable() and not any(c in segment for c in "*> ")
 
 
 def _check(notes: Notes, spec: PipelineSpec) -> None:

@@ -6,13 +6,14 @@ rely on it: every stage is reachable from an entry stage, and every dependency h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hadron.model.documents.problem import Notes
+from hadron.model.documents.types import TRIGGER_FORM, is_valid_trigger
 from hadron.model.documents.waits import MAX_ATTEMPTS, check_wait
 from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
-from hadron.model.pipelines import StageSpec
+from hadron.model.pipelines import FAIL, StageSpec, Wait, branch_of, branches_of
 from hadron.model.problems import ValuePath, did_you_mean, one_of, shorten
 
 ENGINES: Final = ("spark", "handler")
@@ -20,6 +21,8 @@ RUN_FORM: Final = "package.module:function"
 
 MAX_STAGES: Final = 100
 """Each is a row per instance, and a column for the stages that depend on it."""
+MAX_TYPES: Final = 100
+"""As of triggers."""
 ROW_COLUMNS: Final = frozenset(
     ("instance_id", "root", "key", "type", "timestamp", "partition", "offset", "value")
 )
@@ -45,7 +48,9 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> 
     _check_cycles(notes, stages)
     if on_failure:
         _check_on_failure(notes, stages, on_failure)
-    ordinary = [stage for stage in stages if stage.name != on_failure]
+    _check_branches(notes, stages, on_failure)
+    others = {on_failure, *branches_of(stages)}
+    ordinary = [stage for stage in stages if stage.name not in others]
     if stages and all(stage.dependencies or stage.after for stage in ordinary):
         found = "every stage waits for another one"
         notes.note(("stages",), found, "an entry stage without dependencies and after")
@@ -59,6 +64,9 @@ def _check_on_failure(notes: Notes, stages: Sequence[StageSpec], name: str) -> N
         notes.note(("on_failure",), found, f"one of {', '.join(by_name)}")
         return
     index, stage = by_name[name]
+    if stage.wait is not None:
+        found = f"stage {shorten(name)} runs when an instance is given up"
+        notes.note(("stages", index, "wait"), found, "no wait in it")
     for key, names in (("dependencies", stage.dependencies), ("after", stage.after)):
         if names:
             found = f"stage {shorten(name)} runs when an instance is given up"
@@ -79,7 +87,10 @@ def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
     elif stage.name in ROW_COLUMNS:
         found = f"{shorten(stage.name)} is a column that every stage's rows have"
         notes.note(name, found, f"a name other than {one_of(sorted(ROW_COLUMNS))}")
-    _check_run(notes, path, stage)
+    if stage.wait is None:
+        _check_run(notes, path, stage)
+    else:
+        _check_wait_of(notes, path, stage, stage.wait)
     for key, value, least in (("delay", stage.delay_ms, 0), ("timeout", stage.timeout_ms, 1)):
         check_wait(notes, (*path, key), value, least)
     check_wait(notes, (*path, "retry", "backoff"), stage.retry.backoff_ms, 0)
@@ -88,6 +99,78 @@ def _check_stage(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
         notes.note((*path, "retry", "max_attempts"), found, f"1 to {MAX_ATTEMPTS}")
     if stage.output is not None:
         _check_output(notes, path, stage)
+
+
+def _check_wait_of(notes: Notes, path: ValuePath, stage: StageSpec, wait: Wait) -> None:
+    """Who waits does nothing else."""
+    at = (*path, "wait")
+    for key, value in (("run", stage.run), ("schema", stage.schema)):
+        if value:
+            found = f"{shorten(value)} in a stage that waits"
+            notes.note((*path, key), found, f"no {key} with wait")
+    if stage.delay_ms:
+        found = "a delay in a stage that waits"
+        notes.note((*path, "delay"), found, "a delay in the stages that follow it")
+    if bool(wait.stream) == wait.signal:
+        found = "both stream and signal" if wait.signal else "neither stream nor signal"
+        notes.note(at, found, "either stream: NAME, or signal: true")
+    if wait.stream and not is_valid_name(wait.stream):
+        found = f"{shorten(wait.stream)} is not a valid name"
+        notes.note((*at, "stream"), found, "the name of a stream")
+    if wait.stream and stage.output is not None:
+        found = "an output of a stage that waits for a record, which is its output"
+        notes.note((*path, "output"), found, "no output with wait.stream")
+    if wait.types and not wait.stream:
+        notes.note((*at, "types"), "types of signals, which have none", "types with wait.stream")
+    if len(wait.types) > MAX_TYPES:
+        notes.note((*at, "types"), f"{len(wait.types)} patterns", f"at most {MAX_TYPES}")
+    for index, pattern in enumerate(wait.types):
+        if not is_valid_trigger(pattern):
+            notes.note((*at, "types", index), f"{shorten(pattern)} is not a pattern", TRIGGER_FORM)
+    if wait.on_timeout != FAIL and not wait.timeout_ms:
+        found = f"stage {shorten(wait.on_timeout)} would never run: there is no timeout"
+        notes.note((*at, "on_timeout"), found, "a timeout such as 24h beside it")
+    check_wait(notes, (*at, "timeout"), wait.timeout_ms, 0)
+
+
+def _check_branches(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> None:
+    """Stages that run when another one has waited for too long: each begins so and in no other way,
+    and depends only on what is done by then."""
+    by_name = {stage.name: (index, stage) for index, stage in enumerate(stages)}
+    seen: set[str] = set()
+    for index, stage in enumerate(stages):
+        name = branch_of(stage)
+        if not name:
+            continue
+        path = ("stages", index, "wait", "on_timeout")
+        if name not in by_name:
+            found = f"there is no stage {shorten(name)}{did_you_mean(name, (FAIL, *by_name))}"
+            notes.note(path, found, f"fail, or one of {', '.join(by_name)}")
+            continue
+        if name in seen or name in (stage.name, on_failure):
+            found = f"stage {shorten(name)} runs for another reason"
+            notes.note(path, found, "a stage of its own")
+        seen.add(name)
+        at, branch = by_name[name]
+        done = _before(by_name, stage)
+        for key, names in (("dependencies", branch.dependencies), ("after", branch.after)):
+            if wrong := [each for each in names if each not in done]:
+                found = (
+                    f"{shorten(wrong[0])} need not be done when {stage.name} has waited too long"
+                )
+                notes.note(("stages", at, key), found, f"only stages that {stage.name} follows")
+
+
+def _before(by_name: Mapping[str, tuple[int, StageSpec]], stage: StageSpec) -> set[str]:
+    """All that is done when it is this stage's turn."""
+    found: set[str] = set()
+    left = [*stage.dependencies, *stage.after]
+    while left:
+        name = left.pop()
+        if name in by_name and name not in found:
+            found.add(name)
+            left += [*by_name[name][1].dependencies, *by_name[name][1].after]
+    return found
 
 
 def _check_run(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
@@ -142,7 +225,7 @@ def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
                 elif name not in by_name:
                     found = f"there is no stage {shorten(name)}{did_you_mean(name, by_name)}"
                     notes.note(path, found, _other_stages(by_name, stage))
-                elif key == "dependencies" and by_name[name].output is None:
+                elif key == "dependencies" and not by_name[name].has_output:
                     found = f"stage {shorten(name)} has no output to depend on"
                     notes.note(path, found, f"an output there, or {name} under after")
 

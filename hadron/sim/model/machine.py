@@ -12,6 +12,7 @@ from hadron.model.errors import RequestError
 from hadron.model.kinds import spec_from_json
 from hadron.model.ranges import runs
 from hadron.model.schema import StreamSpec
+from hadron.sim.model import signals
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
 from hadron.sim.model.pipeline import Pipeline, parsed
@@ -53,6 +54,8 @@ from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_keys import signed
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
+from hadron.state.wait_inputs import OpenWait
+from hadron.state.waits import ExpireWaits, SignalInstance, SignalStages
 
 STREAMS: Final = "M streams"
 GROUPS: Final = "M groups"
@@ -91,6 +94,10 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         MoveInput,
         StartInstances,
         CancelInstances,
+        OpenWait,
+        SignalStages,
+        SignalInstance,
+        ExpireWaits,
         CompleteStages,
         FailStages,
         PublishStages,
@@ -146,6 +153,9 @@ TABLES: Final[dict[str, str]] = {
             "looked_at",
             "backfill",
             "stage_retry",
+            "stage_wait",
+            "pipeline_wait",
+            "pipeline_wait_start",
             "stage_count",
         ),
         PIPELINES,
@@ -250,6 +260,10 @@ class Model:
             ControlBackfill: self.pipelines.control_backfill,
             StartInstances: self.pipelines.start,
             CancelInstances: self.pipelines.cancel,
+            OpenWait: partial(signals.open_wait, self.pipelines),
+            SignalStages: partial(signals.signal, self.pipelines),
+            SignalInstance: partial(signals.signal_one, self.pipelines),
+            ExpireWaits: partial(signals.expire, self.pipelines),
             LeaderStarted: self._started,
             FollowRules: self.ballots.follow,
             ApplySchema: self.schema.apply,
@@ -438,6 +452,7 @@ class Model:
             *(_without(pipeline.runs, key) for key in runs),
             *on_their_way,
             *(_without(pipeline.retried, key) for key in retries),
+            *(_without(pipeline.waits.by_stage, key) for key in sorted(pipeline.waits.by_stage)),
             *(_without(pipeline.instances, key) for key in sorted(pipeline.instances)),
             *(_without(pipeline.counted, stage) for stage in sorted(pipeline.counted)),
             *(_without(pipeline.started, request) for request in sorted(pipeline.started)),
@@ -445,6 +460,7 @@ class Model:
             *_unlook(pipeline),
             *(_without(pipeline.backfills, number) for number in sorted(pipeline.backfills)),
             *(_without(pipeline.cursors, name) for name in sorted(pipeline.cursors)),
+            *(_without(pipeline.waits.cursors, key) for key in sorted(pipeline.waits.cursors)),
             *(_without(pipeline.held, version) for version in sorted(pipeline.held)),
         ]
 

@@ -11,6 +11,17 @@ from typing import Final, NamedTuple
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec, StageSpec, graph_of, place_of
+from hadron.sim.model.waits import (
+    ARMED,
+    CAME,
+    LATE,
+    NO_KEY,
+    PASSED,
+    SKIPPED,
+    Waits,
+    other_way,
+    other_ways,
+)
 
 LIVE: Final = 1
 WAITING: Final = 0
@@ -108,10 +119,13 @@ class Pipeline:
     gone: Counter[object] = field(default_factory=Counter)
     letters: dict[int, str] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
+    waits: Waits = field(default_factory=Waits)
 
-    def has_done(self, stages: set[str], instance_id: int) -> bool:
+    def has_done(
+        self, stages: set[str], instance_id: int, statuses: tuple[int, ...] = PASSED
+    ) -> bool:
         return all(
-            (run := self.runs.get((stage, instance_id))) is not None and run.status == DONE
+            (run := self.runs.get((stage, instance_id))) is not None and run.status in statuses
             for stage in stages
         )
 
@@ -173,7 +187,7 @@ class Pipeline:
         name = self.on_failure(instance.version)
         following = self.stages_of(instance.version, now).get(name)
         if following is not None and name != stage:
-            self.begin(following, instance_id, now_ms)
+            self.begin(now, following, instance_id, now_ms)
 
     def step(self, now: PipelineSpec, instance_ids: list[int], now_ms: int) -> None:
         """Whatever may run now is ready; whoever has nothing left is done."""
@@ -181,16 +195,20 @@ class Pipeline:
             instance = self.instances[instance_id]
             stages = self.ordinary(instance.version, now)
             for stage in stages.values():
-                self.let_run(stage, instance_id, now_ms)
+                self.choose_ways(now, stage, instance_id, now_ms)
+            for stage in stages.values():
+                self.let_run(now, stage, instance_id, now_ms)
             if instance.status == LIVE and self.has_done(set(stages), instance_id):
                 instance.end(DONE, now_ms)
 
-    def let_run(self, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+    def let_run(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
         """It is ready, if all that it waits for is done, and it has not begun."""
-        if self.has_done(before(stage), instance_id):
-            self.begin(stage, instance_id, now_ms)
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        is_way = stage.name in other_ways(stages.values())
+        if not is_way and self.has_done(before(stage), instance_id):
+            self.begin(now, stage, instance_id, now_ms)
 
-    def begin(self, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+    def begin(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
         """It is ready, unless it has begun."""
         known = self.runs.get((stage.name, instance_id))
         ready_ms = now_ms + stage.delay_ms
@@ -199,6 +217,110 @@ class Pipeline:
             self.runs[stage.name, instance_id] = Run(version, ready_ms)
         elif known.status == WAITING:
             known.status, known.ready_ms = READY, ready_ms
+        if stage.wait is not None and self.runs[stage.name, instance_id].status == READY:
+            self._await(now, stage, instance_id, now_ms)
+
+    # --- waits ----------------------------------------------------------------------------------
+
+    def _await(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+        """It is its turn."""
+        assert stage.wait is not None
+        awaited = self.waits.by_stage[instance_id, stage.name]
+        if awaited.status == CAME:
+            self.came(now, stage.name, instance_id, now_ms)
+        elif awaited.key is None and stage.wait.stream:
+            self.give_up_waiting(now, stage.name, instance_id, NO_KEY, now_ms)
+        elif stage.wait.timeout_ms and awaited.due_ms is None:
+            awaited.due_ms = now_ms + stage.wait.timeout_ms
+
+    def give_up_waiting(
+        self, now: PipelineSpec, stage: str, instance_id: int, reason: str, now_ms: int
+    ) -> None:
+        run = self.runs[stage, instance_id]
+        run.status, run.reason = FAILED, reason
+        self.waits.by_stage[instance_id, stage].end()
+        self.give_up(now, stage, instance_id, now_ms)
+
+    def came(self, now: PipelineSpec, stage: str, instance_id: int, now_ms: int) -> None:
+        """What it waits for is there: it is done, and the other way is not taken."""
+        run, awaited = self.runs[stage, instance_id], self.waits.by_stage[instance_id, stage]
+        run.status, run.reason, run.output, awaited.due_ms = DONE, None, awaited.output, None
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        way = stages.get(other_way(stages[stage]) or "")
+        if way is not None:
+            self.skip(now, way, instance_id, now_ms)
+        self.advance(now, stage, instance_id, now_ms)
+
+    def advance(self, now: PipelineSpec, stage: str, instance_id: int, now_ms: int) -> None:
+        """A stage is done: only what waited for it is looked at."""
+        instance = self.instances[instance_id]
+        if stage == self.on_failure(instance.version):
+            return
+        stages = self.ordinary(instance.version, now)
+        for following in stages.values():
+            if stage in before(following):
+                self.let_run(now, following, instance_id, now_ms)
+        if instance.status == LIVE and self.has_done(set(stages), instance_id):
+            instance.end(DONE, now_ms)
+
+    def skip(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
+        """It does not run, unless it has begun."""
+        version = self.instances[instance_id].version
+        run = self.runs.setdefault((stage.name, instance_id), Run(version, now_ms, WAITING))
+        if run.status != WAITING:
+            return
+        run.status, run.reason = SKIPPED, None
+        if stage.wait is not None:
+            awaited = self.waits.by_stage[instance_id, stage.name]
+            if awaited.status == ARMED:
+                awaited.end()
+        way = self.ordinary(version, now).get(other_way(stage) or "")
+        if way is not None:
+            self.skip(now, way, instance_id, now_ms)
+        self.pass_by(now, stage.name, instance_id, now_ms)
+
+    def pass_by(self, now: PipelineSpec, ended: str, instance_id: int, now_ms: int) -> None:
+        """It was skipped, or has waited for too long."""
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        for following in stages.values():
+            if ended not in before(following) or following.name in other_ways(stages.values()):
+                continue
+            is_lost = ended in following.dependencies
+            if is_lost or self.has_done(before(following), instance_id, (SKIPPED, LATE)):
+                self.skip(now, following, instance_id, now_ms)
+            else:
+                self.let_run(now, following, instance_id, now_ms)
+
+    def choose_ways(
+        self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int
+    ) -> None:
+        """Of an instance that may have got other stages."""
+        run = self.runs.get((stage.name, instance_id))
+        if run is None or run.status not in PASSED:
+            return
+        if run.status in (SKIPPED, LATE):
+            self.pass_by(now, stage.name, instance_id, now_ms)
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        way = stages.get(other_way(stage) or "")
+        if way is not None and run.status == LATE:
+            self.begin(now, way, instance_id, now_ms)
+        elif way is not None:
+            self.skip(now, way, instance_id, now_ms)
+
+    def expire(
+        self, now: PipelineSpec, stage: StageSpec, instance_id: int, reason: str, now_ms: int
+    ) -> None:
+        """It has waited for too long."""
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        way = stages.get(other_way(stage) or "")
+        if way is None:
+            self.give_up_waiting(now, stage.name, instance_id, reason, now_ms)
+            return
+        run = self.runs[stage.name, instance_id]
+        run.status, run.reason = LATE, reason
+        self.waits.by_stage[instance_id, stage.name].end()
+        self.pass_by(now, stage.name, instance_id, now_ms)
+        self.begin(now, way, instance_id, now_ms)
 
     def count(self, stage: str) -> tuple[int, int, int]:
         found = [run.status for (name, _), run in self.runs.items() if name == stage]

@@ -30,6 +30,9 @@ def rows_of(pipelines: Pipelines) -> Rows:
             "looked_at",
             "backfill",
             "stage_retry",
+            "stage_wait",
+            "pipeline_wait",
+            "pipeline_wait_start",
             "stage_count",
         )
     }
@@ -40,6 +43,7 @@ def rows_of(pipelines: Pipelines) -> Rows:
         if c is not None
     ]
     found["pipeline_start"] = [(each, *start) for each, start in pipelines.starts.items()]
+    found["pipeline_wait_start"] = [(*key, *start) for key, start in pipelines.wait_starts.items()]
     for each, pipeline in pipelines.by_id.items():
         _add(found, each, pipeline)
     return found
@@ -92,6 +96,14 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
                 run.reason,
             )
         )
+    found["stage_wait"] += [
+        (each, *key, w.status, w.stream_id, w.key, w.due_ms, *w.output)
+        for key, w in pipeline.waits.by_stage.items()
+    ]
+    found["pipeline_wait"] += [
+        (each, *key, at.offset, *at.ballot, at.truncations)
+        for key, at in pipeline.waits.cursors.items()
+    ]
     found["stage_retry"] += [(each, *key, at) for key, at in pipeline.retried.items()]
     counts = pipeline.counted
     if pipeline.is_here:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, SchemaError
-from hadron.model.pipelines import PipelineSpec, place_of
+from hadron.model.pipelines import PipelineSpec, StageSpec, place_of
 from hadron.model.units import parse_time_ms
+from hadron.sim.model import signals
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.pipeline import (
     CANCELLED,
@@ -24,11 +25,11 @@ from hadron.sim.model.pipeline import (
     Backfill,
     Cursor,
     Pipeline,
-    before,
     parsed,
 )
 from hadron.sim.model.pipeline_rows import rows_of
 from hadron.sim.model.streams import Streams, appended
+from hadron.sim.model.waits import ARMED, Awaited, WaitCursor, awaited_streams, chosen, keys_of
 from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.cancellations import CancelInstances, StartInstances
 from hadron.state.finished import SLICE_INSTANCES, DropInstances
@@ -61,6 +62,7 @@ class Pipelines:
     """Attributes:
     starts: of those that live elsewhere: their home, the stream, and where they start in what is
         here.
+    wait_starts: by pipeline and awaited stream, the same: its home, and where it begins.
     publishing: by the entry that has decided it: outputs on their way to other sets; None once one
         is there.
     objects: all that are declared, of whatever kind.
@@ -72,6 +74,7 @@ class Pipelines:
     objects: Mapping[int, Declared]
     by_id: dict[int, Pipeline] = field(default_factory=dict)
     starts: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    wait_starts: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     publishing: dict[int, list[PublishStages | None]] = field(default_factory=dict)
     check_free: Callable[[int, Sequence[int]], None] = _all_free
 
@@ -87,6 +90,30 @@ class Pipelines:
             pipeline.stages |= {stage.name for stage in spec.stages}
             pipeline.declare(self.objects[pipeline_id].spec)
         self.open(pipeline_id, spec, stream_id)
+        self.open_waits(pipeline_id, spec)
+
+    def open_waits(self, pipeline_id: int, spec: PipelineSpec) -> None:
+        """P14: where what it awaits begins in the partitions here."""
+        for name in awaited_streams(spec.stages):
+            stream_id = self._stream(pipeline_id, name)
+            if stream_id not in self.streams.open:
+                continue
+            _, end = self.streams.bounds(stream_id)
+            if spec.replica_set == self.replica_set:
+                pipeline = self.by_id.get(pipeline_id)
+                if pipeline is not None and pipeline.is_here:
+                    key = stream_id, self.replica_set
+                    pipeline.waits.cursors.setdefault(key, WaitCursor(end))
+            elif self.wait_starts.get((pipeline_id, stream_id), ("",))[0] != spec.replica_set:
+                self.wait_starts[pipeline_id, stream_id] = spec.replica_set, end
+
+    def _stream(self, pipeline_id: int, name: str) -> int:
+        """Of the pipeline's namespace; 0 where there is none."""
+        _, space, _ = self.objects[pipeline_id].name
+        for object_id, declared in self.objects.items():
+            if declared.name == ("Stream", space, name):
+                return object_id
+        return 0
 
     def open(self, pipeline_id: int, spec: PipelineSpec, stream_id: int) -> None:
         """P5: where it starts in the partition here, if there is one."""
@@ -111,6 +138,8 @@ class Pipelines:
             is_known = known is not None and known.input == stream_id
             if spec.input == name and (is_known or spec.replica_set != self.replica_set):
                 self.open(pipeline_id, spec, stream_id)
+            if name in awaited_streams(spec.stages):
+                self.open_waits(pipeline_id, spec)
 
     def _start(self, stream_id: int, start: str) -> int:
         first, following = self.streams.bounds(stream_id)
@@ -125,6 +154,8 @@ class Pipelines:
     def close(self, pipeline_id: int) -> bool:
         """It is deleted; whether anything of it is left."""
         self.starts.pop(pipeline_id, None)
+        for key in [each for each in self.wait_starts if each[0] == pipeline_id]:
+            del self.wait_starts[key]
         pipeline = self.by_id.get(pipeline_id)
         if pipeline is None or not pipeline.is_here:
             return False
@@ -141,22 +172,63 @@ class Pipelines:
             if known is not None and known.stream_id == stream_id and known.offset < first_offset:
                 pipeline.cursors[self.replica_set] = known._replace(offset=first_offset)
                 skipped.append((pipeline_id, first_offset - known.offset))
+        key = stream_id, self.replica_set
+        for pipeline_id, pipeline in sorted(self.by_id.items()):
+            at = pipeline.waits.cursors.get(key)
+            if at is not None and at.offset < first_offset:
+                pipeline.waits.cursors[key] = at._replace(offset=first_offset)
+                skipped.append((pipeline_id, first_offset - at.offset))
         return skipped
 
     def trigger(self, entry: Entry, command: TriggerInstances) -> dict[str, Any]:
+        if command.offsets and self._lacks_keys(command.pipeline_id, command.key_hashes):
+            raise Known({"next_offset": command.from_offset, "created": 0, "stale": True})
         pipeline, cursor = self._cursor(command)
         stream_id = cursor.stream_id
         made: list[int] = []
         if command.offsets:
             if not pipeline.is_here:
                 raise Refused(NotFoundError)
-            spec = self._spec(command.pipeline_id)
-            made = pipeline.make(stream_id, command.partition, command.offsets, entry.now_ms)
-            pipeline.step(spec, made, entry.now_ms)
+            made = self._make(
+                entry, command, stream_id, command.partition, command.offsets, command.key_hashes
+            )
         pipeline.cursors[command.partition] = cursor._replace(
             offset=command.to_offset, ballot=command.ballot
         )
         return {"next_offset": command.to_offset, "created": len(made), "stale": False}
+
+    def _lacks_keys(self, pipeline_id: int, packed: bytes) -> bool:
+        """P14: who makes instances that await records must know their keys."""
+        pipeline = self.by_id.get(pipeline_id)
+        if packed or pipeline is None or not pipeline.is_here:
+            return False
+        newest = parsed(pipeline.definitions[max(pipeline.definitions)])
+        return bool(awaited_streams(newest.stages))
+
+    def _make(
+        self,
+        entry: Entry,
+        command: TriggerInstances | StartInstances | StepBackfill,
+        stream_id: int,
+        partition: str,
+        offsets: Sequence[int],
+        packed: bytes,
+    ) -> list[int]:
+        """Instances, which wait from now on."""
+        spec, pipeline = self.spec_of(command.pipeline_id), self.by_id[command.pipeline_id]
+        made = pipeline.make(stream_id, partition, offsets, entry.now_ms)
+        stages = pipeline.stages_of(max(pipeline.definitions), spec).values()
+        for number, key in zip(made, keys_of(packed, len(made)), strict=True):
+            for stage in stages:
+                if stage.wait is not None:
+                    awaited = Awaited(self.awaited_stream(command.pipeline_id, stage), key)
+                    pipeline.waits.by_stage[number, stage.name] = awaited
+        pipeline.step(spec, made, entry.now_ms)
+        return made
+
+    def awaited_stream(self, pipeline_id: int, stage: StageSpec) -> int | None:
+        assert stage.wait is not None
+        return self._stream(pipeline_id, stage.wait.stream) if stage.wait.stream else None
 
     def _cursor(self, command: TriggerInstances | MoveInput) -> tuple[Pipeline, Cursor]:
         """Which is where the command says that it is."""
@@ -176,9 +248,11 @@ class Pipelines:
             raise Known({"first_id": first_id, "count": count})
         if pipeline is None or not pipeline.is_here:
             raise Refused(NotFoundError)
+        if self._lacks_keys(command.pipeline_id, command.key_hashes):
+            raise Refused(ConflictError)
         first_id = pipeline.next_instance
-        made = pipeline.make(command.stream_id, command.partition, command.offsets, entry.now_ms)
-        pipeline.step(self._spec(command.pipeline_id), made, entry.now_ms)
+        place = command.stream_id, command.partition, command.offsets
+        made = self._make(entry, command, *place, command.key_hashes)
         pipeline.started[command.request] = first_id, len(made)
         return {"first_id": first_id, "count": len(made)}
 
@@ -197,6 +271,9 @@ class Pipelines:
         for (_, instance_id), run in pipeline.runs.items():
             if instance_id in ending and run.status == READY:
                 run.status, run.attempts = WAITING, run.attempts + 1
+        for (number, _), awaited in pipeline.waits.by_stage.items():
+            if number in ending and awaited.status == ARMED:
+                awaited.end()
         for instance_id in ending:
             pipeline.instances[instance_id].end(CANCELLED, entry.now_ms)
         return {"cancelled": len(ending), "others": len(ids) - len(ending)}
@@ -231,7 +308,7 @@ class Pipelines:
             skipped = max(0, command.to_offset - command.from_offset)
         return {"next_offset": command.to_offset, "created": 0, "stale": False}, skipped
 
-    def _spec(self, pipeline_id: int) -> PipelineSpec:
+    def spec_of(self, pipeline_id: int) -> PipelineSpec:
         if pipeline_id not in self.objects:
             raise Refused(NotFoundError)
         return parsed(self.objects[pipeline_id].spec)
@@ -254,6 +331,7 @@ class Pipelines:
                 and run.status == READY
                 and run.attempts + 1 == attempt
                 and made_ms in (None, instance.created_ms)
+                and (instance_id, command.stage) not in pipeline.waits.by_stage
                 and (isinstance(command, FailStages) or command.version in (0, run.version))
             )
             seen.add(instance_id)
@@ -268,7 +346,7 @@ class Pipelines:
         ids, output = command.instance_ids, command.out_stream_id
         if output:
             self.streams.bounds(output)
-        spec = self._spec(command.pipeline_id)
+        spec = self.spec_of(command.pipeline_id)
         done = None
         if output:
             base = self.streams.append(entry, output, len(ids), command.size)
@@ -319,7 +397,7 @@ class Pipelines:
                     run.output = command.stream_id, participant, base + at
                     if pipeline.instances[instance_id].status != CANCELLED:
                         done.append(instance_id)
-            now = self._spec(command.pipeline_id)
+            now = self.spec_of(command.pipeline_id)
             for instance_id in lost:
                 pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
             self._advance(pipeline, now, command.stage, done, entry.now_ms)
@@ -329,15 +407,7 @@ class Pipelines:
     ) -> None:
         """Only what waited for this stage is looked at."""
         for instance_id in ids:
-            instance = pipeline.instances[instance_id]
-            if stage == pipeline.on_failure(instance.version):
-                continue
-            stages = pipeline.ordinary(instance.version, now)
-            for following in stages.values():
-                if stage in before(following):
-                    pipeline.let_run(following, instance_id, now_ms)
-            if instance.status == LIVE and pipeline.has_done(set(stages), instance_id):
-                instance.end(DONE, now_ms)
+            pipeline.advance(now, stage, instance_id, now_ms)
 
     def fail(self, entry: Entry, command: FailStages) -> dict[str, Any]:
         stale = set(self.stale(command))
@@ -349,7 +419,7 @@ class Pipelines:
         pipeline = self.by_id.get(command.pipeline_id)
         if pipeline is None or not pipeline.is_here or not failed:
             raise Known({"appended": None, "stale": list(command.instance_ids)})
-        now = self._spec(command.pipeline_id)
+        now = self.spec_of(command.pipeline_id)
         for instance_id, attempt in failed:
             run = pipeline.runs[command.stage, instance_id]
             instance = pipeline.instances[instance_id]
@@ -396,14 +466,16 @@ class Pipelines:
             raise Refused(NotFoundError)
         if backfill.status != 1 or backfill.at != command.from_offset or not pipeline.is_here:
             raise Known({"next_offset": backfill.at, "created": 0, "stale": True})
+        if command.offsets and self._lacks_keys(command.pipeline_id, command.key_hashes):
+            raise Known({"next_offset": backfill.at, "created": 0, "stale": True})
         cursor = pipeline.cursors[backfill.partition]
         looked_at = pipeline.looked_at.setdefault(backfill.partition, set())
         seen = looked_at | set(range(cursor.first, cursor.offset))
         offsets = [each for each in command.offsets if backfill.again or each not in seen]
         if offsets:
-            spec = self._spec(command.pipeline_id)
-            made = pipeline.make(cursor.stream_id, backfill.partition, offsets, entry.now_ms)
-            pipeline.step(spec, made, entry.now_ms)
+            packed = chosen(command.key_hashes, command.offsets, offsets)
+            place = cursor.stream_id, backfill.partition, offsets
+            self._make(entry, command, *place, packed)
         looked_at |= set(range(command.from_offset, command.to_offset))
         backfill.at = command.to_offset
         backfill.created += len(offsets)
@@ -440,6 +512,8 @@ class Pipelines:
             run = pipeline.runs.pop(key)
             pipeline.gone[key[0], run.status] += 1
             pipeline.retried.pop(key, None)
+        for waiting in [each for each in pipeline.waits.by_stage if each[0] in going]:
+            del pipeline.waits.by_stage[waiting]
         for number in going:
             pipeline.gone[pipeline.instances.pop(number).status] += 1
         return {"rows": len(going), "bytes": 0, "is_done": len(due) <= SLICE_INSTANCES}
@@ -473,7 +547,7 @@ class Pipelines:
         if not failed:
             raise Known({"retried": 0, "again": len(others)})
         self.check_free(command.pipeline_id, failed)
-        spec = self._spec(command.pipeline_id)
+        spec = self.spec_of(command.pipeline_id)
         version = max(pipeline.definitions)
         failing = {pipeline.on_failure(each) for each in pipeline.needed()} - {""}
         again = {
@@ -504,6 +578,7 @@ class Pipelines:
         for instance_id in failed:
             made = pipeline.instances[instance_id]
             made.status, made.version, made.ended_ms = LIVE, version, None
+        signals.rearm(self, command.pipeline_id, pipeline, spec, failed)
         pipeline.step(spec, failed, entry.now_ms)
         return {"retried": len(failed), "again": len(others)}
 

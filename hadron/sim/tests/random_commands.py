@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from hadron.model.batch import producer_id_of
 from hadron.model.ids import NO_BALLOT, Ballot
-from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
 from hadron.state.adoption import SchemaAdopted, StoredObject
@@ -48,6 +49,8 @@ from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
+from hadron.state.wait_inputs import OpenWait
+from hadron.state.waits import ExpireWaits, Signal, SignalInstance, SignalStages
 
 T = TypeVar("T")
 
@@ -145,14 +148,35 @@ class Commands:
         source = "a" if self._adopts else rng.choice("aaaaab")
         home = "eu/p0" if rng.random() < 0.1 else SET
         on_failure = names[-1] if len(names) > 1 and rng.random() < 0.3 else ""
+        other_way = names[-1] if len(names) > 1 and not on_failure and rng.random() < 0.5 else ""
         return PipelineSpec(
             replica_set=home,
             input=source,
-            stages=stages,
+            stages=self._waiting(stages, other_way, on_failure),
             start=start,
             on_failure=on_failure,
             dead_letters=rng.choice(("", "letters")),
         )
+
+    def _waiting(
+        self, stages: tuple[StageSpec, ...], other_way: str, on_failure: str
+    ) -> tuple[StageSpec, ...]:
+        """Some wait, and one of these may have another way to go."""
+        rng, made, is_taken = self._random, [], not other_way
+        for stage in stages:
+            if stage.name == other_way:
+                made.append(replace(stage, dependencies=(), after=()))
+                continue
+            if stage.name == on_failure or rng.random() < 0.6:
+                made.append(stage)
+                continue
+            stream = rng.choice(("", "b"))
+            way = "fail" if is_taken or rng.random() < 0.4 else other_way
+            is_taken = is_taken or way == other_way
+            wait = Wait(stream, signal=not stream, timeout_ms=1_000, on_timeout=way)
+            output = None if stream else stage.output
+            made.append(replace(stage, wait=wait, run="", output=output))
+        return tuple(made)
 
     def _name(self, streams: Collection[str]) -> tuple[str, str]:
         """Of an object to declare; pipelines come after what they may read, as leaders see to."""
@@ -526,7 +550,7 @@ class Commands:
             to = min(begins + rng.randint(1, 5), max(end, begins + 1))
             offsets = tuple(at for at in range(begins, to) if rng.random() < 0.6)
             begins += rng.random() < 0.1
-            return StepBackfill(pipeline_id, number, begins, to, offsets)
+            return StepBackfill(pipeline_id, number, begins, to, offsets, self._keys(offsets))
         if not cursors:
             return None
         following, _, partition = rng.choice(cursors)
@@ -556,7 +580,10 @@ class Commands:
             if is_away and rng.random() < 0.5:
                 is_lost = rng.random() < 0.5
                 return MoveInput(pipeline_id, partition, begins, end, is_lost, ballot)
-            return TriggerInstances(pipeline_id, partition, begins, end, offsets, ballot)
+            keys = self._keys(offsets)
+            return TriggerInstances(pipeline_id, partition, begins, end, offsets, ballot, keys)
+        if rng.random() < 0.2 and (waiting := self._of_waits(pipeline_id)) is not None:
+            return waiting
         if rng.random() < 0.2:
             failed = self._tables.rows(
                 "SELECT instance_id FROM hadron_instance WHERE pipeline_id = ? AND status = 3"
@@ -585,8 +612,50 @@ class Commands:
         if rng.random() < 0.05:
             offsets = tuple(rng.choices(range(9), k=rng.randint(1, 2)))
             request = rng.choice((b"one", b"another", rng.randbytes(4)))
-            return StartInstances(pipeline_id, self._stream(), SET, offsets, request)
+            keys = self._keys(offsets)
+            return StartInstances(pipeline_id, self._stream(), SET, offsets, request, keys)
         return self._end_of_attempts(pipeline_id)
+
+    def _keys(self, offsets: Collection[int]) -> bytes:
+        """Of these records; some have none, and some leaders do not know that they matter."""
+        if self._random.random() < 0.1:
+            return b""
+        return b"".join(self._random.choice((0, 5, 1 << 63)).to_bytes(8, "little") for _ in offsets)
+
+    def _of_waits(self, pipeline_id: int) -> Command | None:
+        """Records and signals come, or do not."""
+        rng = self._random
+        if rng.random() < 0.1:
+            return OpenWait(pipeline_id, self._stream(), "eu/p0", rng.randint(0, 3))
+        if rng.random() < 0.3:
+            return ExpireWaits(pipeline_id, self._tables.now_ms + rng.choice((0, 1_000)))
+        waiting = self._tables.rows(
+            "SELECT instance_id, stage, stream_id FROM hadron_stage_wait WHERE pipeline_id = ?"
+            " ORDER BY status <> 1, instance_id, stage LIMIT 4",
+            pipeline_id,
+        )
+        if rng.random() < 0.3:
+            number, stage, _ = rng.choice([*waiting, (1, "one", None)])
+            output = rng.choice((0, self._stream()))
+            return SignalInstance(pipeline_id, number, stage, output, 70)
+        cursors = self._tables.rows(
+            "SELECT stream_id, partition, next_offset FROM hadron_pipeline_wait"
+            " WHERE pipeline_id = ? ORDER BY stream_id, partition",
+            pipeline_id,
+        )
+        if not cursors:
+            return None
+        stream_id, partition, begins = rng.choice(cursors)
+        begins += rng.random() < 0.1
+        end = begins + rng.randint(0, 3)
+        told = tuple(
+            Signal(number, stage, rng.randint(begins, end))
+            for number, stage, _ in waiting
+            if rng.random() < 0.6
+        )
+        ballot = Ballot(1, rng.randint(1, 9)) if partition != SET else NO_BALLOT
+        lost = partition != SET and rng.random() < 0.2
+        return SignalStages(pipeline_id, stream_id, partition, begins, end, told, ballot, lost)
 
     def _end_of_attempts(self, pipeline_id: int) -> Command:
         """Of some stage that is ready, well or not."""

@@ -51,6 +51,8 @@ from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
+from hadron.state.wait_inputs import OpenWait
+from hadron.state.waits import ExpireWaits, Signal, SignalInstance, SignalStages
 
 TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
 
@@ -77,7 +79,7 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (
         TriggerInstances(5, "local/p0", 0, 300, (1, 299)),
-        "970605a86c6f63616c2f703000cd012c9201cd012b920000",
+        "980605a86c6f63616c2f703000cd012c9201cd012b920000c400",
     ),
     (
         CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000, (9, 300)),
@@ -169,13 +171,23 @@ GOLDEN: list[tuple[Command, str]] = [
         PublishStages(5, "do", (1,), (2,), (300,), 1, 4, "eu/p0"),
         "992d05a2646f9101910291cd012c0104a565752f7030",
     ),
-    (StartInstances(5, 4, "eu/p0", (7, 300), b"rr"), "962e0504a565752f70309207cd012cc4027272"),
+    (
+        StartInstances(5, 4, "eu/p0", (7, 300), b"rr", b"\x05" * 16),
+        "972e0504a565752f70309207cd012cc4027272c41005050505050505050505050505050505",
+    ),
     (CancelInstances(5, (7, 300)), "932f059207cd012c"),
     (SendLetters(5, (7, 300), 4, 70), "9530059207cd012c0446"),
     (DropInstances(5, 300), "933105cd012c"),
     (StartBackfill(5, "eu/p0", 7, 300, 9, True, b"rr"), "983205a565752f703007cd012c09c3c4027272"),
-    (StepBackfill(5, 1, 7, 300, (9,)), "9633050107cd012c9109"),
+    (StepBackfill(5, 1, 7, 300, (9,)), "9733050107cd012c9109c400"),
     (ControlBackfill(5, 1, 2), "9434050102"),
+    (
+        SignalStages(5, 3, "eu/p0", 7, 300, (Signal(9, "paid", 8),), Ballot(3, 12)),
+        "99350503a565752f703007cd012c919309a4706169640892030cc2",
+    ),
+    (SignalInstance(5, 9, "approve", 4, 70), "96360509a7617070726f76650446"),
+    (ExpireWaits(5, 300), "933705cd012c"),
+    (OpenWait(5, 3, "eu/p0", 300), "95380503a565752f7030cd012c"),
 ]
 
 
