@@ -87,10 +87,10 @@ class LeaderSource:
     def next_offset(self) -> int:
         return self._next_offset
 
-    async def start(self, pipeline_id: int) -> int:
-        """Where a pipeline starts there."""
+    async def start(self, pipeline_id: int, *, awaited: int = 0) -> int:
+        """Where a pipeline starts there, or where the awaited stream of this id begins for it."""
         request = pipelines_pb2.PipelineStartRequest(
-            pipeline_id=pipeline_id, metadata_index=self._index
+            pipeline_id=pipeline_id, metadata_index=self._index, awaited_stream_id=awaited
         )
         answer, _ = await self._ask(_START, request)
         return int(answer.offset)
@@ -127,13 +127,21 @@ class LeaderSource:
             start = end
         return found
 
-    async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
+    async def end(self) -> int:
+        return int((await self._look()).next_offset)
+
+    async def _look(self) -> streams_pb2.OffsetsResponse.Partition:
         request = streams_pb2.OffsetsRequest(
             stream_id=self._stream_id, partition=self._partition, metadata_index=self._index
         )
         answer, _ = await self._ask(_OFFSETS, request)
+        there: streams_pb2.OffsetsResponse.Partition
         (there,) = answer.partitions
         self._next_offset = there.next_offset
+        return there
+
+    async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
+        there = await self._look()
         if not is_truncated and offset < there.first_offset:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT

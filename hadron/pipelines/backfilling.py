@@ -16,7 +16,7 @@ from hadron.model.errors import FencedError, HadronError, PeerError, ShuttingDow
 from hadron.model.ids import NO_BALLOT
 from hadron.model.pipelines import PipelineSpec
 from hadron.partition.controller import Controller
-from hadron.pipelines.matching import matched
+from hadron.pipelines.matching import matched, packed_keys
 from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
@@ -137,15 +137,23 @@ class Backfilling:
                     room = min(room, backfill.per_s)
                 offsets, to_offset = matched(self._spec().triggers, batches, at, room)
                 kept = [each for each in offsets if each < end]
-                following = await self._step(backfill, at, min(to_offset, end), kept)
+                keys = packed_keys(self._spec(), batches, kept)
+                following = await self._step(backfill, at, min(to_offset, end), kept, keys)
             at = following
             if backfill.per_s:
                 await trio.sleep(len(kept) / backfill.per_s)
         return at
 
     async def _step(
-        self, backfill: Backfill, offset: int, to_offset: int, offsets: Sequence[int]
+        self,
+        backfill: Backfill,
+        offset: int,
+        to_offset: int,
+        offsets: Sequence[int],
+        key_hashes: bytes = b"",
     ) -> int | None:
-        command = StepBackfill(self._id, backfill.number, offset, to_offset, tuple(offsets))
+        command = StepBackfill(
+            self._id, backfill.number, offset, to_offset, tuple(offsets), key_hashes
+        )
         result: Stepped = await self._controller.execute(command)
         return None if result.stale else result.next_offset

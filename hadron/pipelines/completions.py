@@ -82,7 +82,7 @@ class Completions:
 
     def failure(self, ended: Ended, reason: str) -> FailStages:
         """What is logged of it. Raises `RequestError`."""
-        self._stages(ended.stage)
+        self._check_runs(ended.stage)
         ended.check()
         return FailStages(
             self._item.id,
@@ -97,6 +97,7 @@ class Completions:
         """Where they go. Raises `RequestError` when they are not what the stage declares."""
         ended.check()
         output = self._declared(ended.stage, ended.version)
+        self._check_runs(ended.stage)
         if output is None:
             if len(outputs):
                 raise RequestError(
@@ -136,6 +137,14 @@ class Completions:
                 "send the `version` of the invocations",
             )
         return outputs.pop()
+
+    def _check_runs(self, name: str) -> None:
+        """Raises `RequestError` for a stage that waits."""
+        if all(stage.wait is not None for stage in self._stages(name).values()):
+            raise RequestError(
+                f"stage {name!r} waits for a record or a signal: nobody runs it",
+                "`hadron pipeline signal` ends one that waits for a signal",
+            )
 
     def _stages(self, name: str) -> dict[int, StageSpec]:
         """By version. Raises `NotFoundError`."""

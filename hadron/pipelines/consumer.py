@@ -8,6 +8,7 @@ leader, a record makes one instance (PIPELINES P5).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,7 +30,7 @@ from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database, Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.partition.controller import Controller
-from hadron.pipelines.matching import matched, untyped
+from hadron.pipelines.matching import matched, packed_keys, untyped
 from hadron.pipelines.sources import Gap, LocalSource, Others, RemoteSource, Source
 from hadron.serving.catalog import Catalog
 from hadron.serving.perseverance import persevere
@@ -46,6 +47,12 @@ _TRIGGERS_PER_ENTRY: Final = 2_000
 
 _LASTING_S: Final = 10.0
 """Trouble that is over by then, as when a leader begins, is nobody's business."""
+
+
+_CATCH_UP_S: Final = 10.0
+"""Who waits for all of the input to be looked at does not stand still for its trouble."""
+
+_ASK_AGAIN_S: Final = 0.1
 
 
 class Consumer:
@@ -85,6 +92,9 @@ class Consumer:
         """Of all that make instances: it is fair, so each gets its share of the room."""
         self._room_moved = trio.Event()
         self._declared = trio.Event()
+        self._positions: dict[str, int] = {}
+        self._looked = trio.Event()
+        self._is_full = False
 
     def wake(self) -> None:
         """Instances ended, or something was declared."""
@@ -180,6 +190,7 @@ class Consumer:
     async def _follow(self, source: Source, cursor: InputCursor) -> None:
         offset, ballot = cursor.next_offset, cursor.ballot
         while True:
+            self._note(cursor.partition, offset)
             found = await source.read(offset, ballot)
             if isinstance(found, Gap):
                 offset, ballot = await self._pass_gap(cursor.partition, offset, found)
@@ -195,6 +206,32 @@ class Consumer:
                     break
                 assert following is not None
                 offset, ballot = following
+                self._note(cursor.partition, offset)
+
+    def _note(self, partition: str, offset: int) -> None:
+        """It was looked at so far."""
+        self._positions[partition] = offset
+        self._looked.set()
+        self._looked = trio.Event()
+
+    async def catch_up(self) -> None:
+        """Wait until all is looked at that the partitions have by now; but neither for room, nor
+        for long: one of them may be away."""
+        with trio.move_on_after(_CATCH_UP_S):
+            goals = {name: await self._end_of(name) for name in sorted(self._partitions())}
+            while not self._is_full and any(
+                self._positions.get(name, -1) < goal for name, goal in goals.items()
+            ):
+                await self._looked.wait()
+
+    async def _end_of(self, partition: str) -> int:
+        """Where it ends now; it is waited for, while it cannot be asked."""
+        while True:
+            source = self.sources.get(partition)
+            if source is not None:
+                with contextlib.suppress(HadronError, OSError):
+                    return await source.end()
+            await trio.sleep(_ASK_AGAIN_S)
 
     async def _pass_gap(self, partition: str, offset: int, gap: Gap) -> tuple[int, Ballot]:
         """What is not there is told, and passed."""
@@ -232,7 +269,13 @@ class Consumer:
                 ballot = Ballot(last.epoch, last.incarnation)
             result: Triggered = await self._controller.execute(
                 TriggerInstances(
-                    self._item.id, partition, offset, to_offset, tuple(offsets), ballot
+                    self._item.id,
+                    partition,
+                    offset,
+                    to_offset,
+                    tuple(offsets),
+                    ballot,
+                    packed_keys(self._spec(), batches, offsets),
                 )
             )
         if result.stale:
@@ -250,7 +293,13 @@ class Consumer:
             room = min(self._spec().max_parallel - counts.live, _TRIGGERS_PER_ENTRY)
             if room > 0:
                 return room
-            await self._room_moved.wait()
+            self._is_full = True
+            self._looked.set()
+            self._looked = trio.Event()
+            try:
+                await self._room_moved.wait()
+            finally:
+                self._is_full = False
 
     def _count_untyped(self, batches: Sequence[StampedBatch], offset: int, to_offset: int) -> None:
         """Those from `offset` on, before `to_offset`, that were passed over for want of a type."""

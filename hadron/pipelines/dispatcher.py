@@ -93,7 +93,7 @@ class Dispatcher:
         Raises `NotFoundError` for a stage that does not exist.
         """
         known = [*declared, *(each for some in self.definitions.values() for each in some)]
-        names = {stage.name for stage in known if stage.engine == engine}
+        names = {stage.name for stage in known if stage.engine == engine and stage.wait is None}
         unknown = set(stages) - names
         if unknown:
             raise NotFoundError(
@@ -221,7 +221,7 @@ def _look(
                 (each.max_batch for each in runners if each.runs(stage.name, stage.engine)),
                 default=0,
             )
-            if not limit:
+            if not limit or stage.wait is not None:
                 continue
             ready = pipeline_views.ready_stages(
                 db,

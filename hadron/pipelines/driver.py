@@ -10,23 +10,34 @@ from typing import Final
 
 import trio
 
-from hadron.model.batch import NO_SEQUENCE
-from hadron.model.errors import HadronError, NotFoundError, RequestError, StaleCompletionError
+from hadron.model.batch import NO_SEQUENCE, StampedBatch, judge_batch
+from hadron.model.batch_building import encode_values
+from hadron.model.errors import (
+    HadronError,
+    NotFoundError,
+    PeerError,
+    RequestError,
+    StaleCompletionError,
+)
+from hadron.model.ids import NO_BALLOT
 from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Clock, Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
+from hadron.pipelines.awaiting import Awaiting
 from hadron.pipelines.backfilling import Backfilling
 from hadron.pipelines.completions import Completions
 from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
+from hadron.pipelines.expiring import Expiring
 from hadron.pipelines.forgetting import Forgetting
 from hadron.pipelines.letters import Letters
+from hadron.pipelines.matching import packed_keys
 from hadron.pipelines.outputs import Outputs
 from hadron.pipelines.runners import Ended
-from hadron.pipelines.sources import Others
+from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
@@ -42,6 +53,8 @@ from hadron.state.producers import Appended
 from hadron.state.publishing import PublishStages
 from hadron.state.retries import Retried, RetryInstances
 from hadron.state.stage_runs import Attempts, Completed, CompleteStages, stages_of, stale_of
+from hadron.state.wait_inputs import awaits
+from hadron.state.waits import SignalInstance, Signalled
 
 MAX_RETRIES: Final = 1_000
 """Instances started, retried or cancelled by one entry: some 10 ms of the writer's time."""
@@ -71,6 +84,8 @@ class PipelineDriver:
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
+        self._others = others
+        self._clock = clock
         self.consumer = Consumer(
             item, lambda: self.spec, controller, catalog, visible, replica_set, others, random
         )
@@ -86,6 +101,10 @@ class PipelineDriver:
         )
         self.dispatcher = Dispatcher(item, controller, clock)
         self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
+        self.awaiting = Awaiting(
+            item, controller, catalog, visible, replica_set, others, random, self.consumer.catch_up
+        )
+        self._expiring = Expiring(item.id, controller)
         self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
         self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)
         for transaction, lock in locks.of_owner(STAGES, item.id):
@@ -105,6 +124,8 @@ class PipelineDriver:
                 self.dispatcher.run,
                 self.letters.run,
                 self.backfilling.run,
+                self.awaiting.run,
+                self._expiring.run,
                 self._forgetting.run,
             ):
                 nursery.start_soon(persevere, self.item.label, work, logging.ERROR)
@@ -115,6 +136,14 @@ class PipelineDriver:
         self.dispatcher.wake()
         self.letters.wake()
         self.backfilling.wake()
+        known = [*self.dispatcher.definitions.values(), self.spec.stages]
+        if any(stage.wait is not None for stages in known for stage in stages):
+            self._expiring.wake()
+
+    def declared(self) -> None:
+        """It was declared anew, or a stream was."""
+        self.wake()
+        self.awaiting.wake()
 
     # --- completions ----------------------------------------------------------------------------
 
@@ -200,10 +229,72 @@ class PipelineDriver:
                     f"offset {wrong[0]} of {item.label} is not there",
                     f"{partition} has {first} to {following - 1}",
                 )
+        keys = await self._keys(item, partition, offsets)
         started: Started = await self._controller.execute(
-            StartInstances(self.item.id, item.id, partition, offsets, request)
+            StartInstances(self.item.id, item.id, partition, offsets, request, keys)
         )
         return started
+
+    async def _keys(self, item: SchemaObject, partition: str, offsets: tuple[int, ...]) -> bytes:
+        """Of these records, where stages wait for others with the same ones."""
+        if not awaits(self.spec.stages):
+            return b""
+        found: dict[int, StampedBatch] = {}
+
+        async def look(source: RemoteSource | None) -> None:
+            for offset in sorted(set(offsets)):
+                if any(each.base_offset <= offset < each.next_offset for each in found.values()):
+                    continue
+                there = (
+                    await self._visible.read(item.id, offset, READ_BYTES)
+                    if source is None
+                    else await source.read(offset, NO_BALLOT)
+                )
+                if isinstance(there, Gap) or not there:
+                    raise RequestError(
+                        f"offset {offset} of {item.label} is not there, on {partition}",
+                        "a stage waits for a record with its key: start what is there",
+                    )
+                found.update({each.base_offset: each for each in there})
+
+        if partition == self.spec.replica_set:
+            await look(None)
+        elif self._others is None:
+            raise PeerError(f"nobody here knows who leads {partition}")
+        else:
+            await self._others.converse(partition, item.id, item.metadata_index, look)
+        return packed_keys(self.spec, list(found.values()), offsets)
+
+    async def signal(self, instance_id: int, stage: str, value: memoryview) -> Signalled:
+        """Somebody signals a stage that waits for it, and says `value`: a batch of one record, or
+        nothing. Raises `NotFoundError` and `RequestError` as `SignalInstance` does, `RequestError`
+        for a value that the stage has no output for."""
+        if len(value) and judge_batch(value).n != 1:
+            raise RequestError("a signal has one value")
+        await self._know_definitions()
+        version = await self._controller.query(
+            lambda db: pipeline_views.version_of(db, self.item.id, instance_id)
+        )
+        known = self.dispatcher.definitions.get(version, self.spec.stages)
+        output = next((each.output for each in known if each.name == stage), None)
+        if len(value) and output is None:
+            raise RequestError(
+                f"stage {stage!r} has no output, so what is said with a signal goes nowhere",
+                "declare one (output: {stream: NAME}), or send the signal alone",
+            )
+        out_stream_id = 0
+        if output is not None:
+            own = self.spec.replica_set
+            item, spec = self._catalog.stream(self.item.namespace, output.stream)
+            assert isinstance(spec, StreamSpec)
+            if own not in spec.partitions:
+                raise NotFoundError(f"{item.label} has no partition {own!r}")
+            out_stream_id = item.id
+            if not len(value):
+                value = memoryview(encode_values([b""], self._clock.now_ms()))
+        command = SignalInstance(self.item.id, instance_id, stage, out_stream_id, len(value))
+        done: Signalled = await self._controller.execute(command, value)
+        return done
 
     async def cancel(
         self, ids: tuple[int, ...], chosen: Chosen, after_id: int = 0
@@ -320,7 +411,7 @@ class Pipelines(Part):
                             self._drivers[item.id] = driver
                             nursery.start_soon(self._run, driver)
                         else:
-                            known.wake()
+                            known.declared()
                 await self._changed.wait()
 
     async def _run(self, driver: PipelineDriver) -> None:
@@ -334,9 +425,10 @@ class Pipelines(Part):
         """Nothing runs any more for pipelines that were deleted; changed ones may have another
         stage for those who run all."""
         self._changed.set()
-        for each in self._drivers.values():
-            each.wake()
         known = {item.id for item in self._catalog.all()}
+        for each in self._drivers.values():
+            if each.item.id in known:
+                each.declared()
         for pipeline_id in [each for each in self._drivers if each not in known]:
             driver = self._drivers.pop(pipeline_id)
             driver.dispatcher.stop(NotFoundError(f"{driver.item.label} was deleted"))
@@ -368,7 +460,12 @@ class Pipelines(Part):
     @property
     def troubles(self) -> list[str]:
         drivers = self._drivers.values()
-        return [each for driver in drivers for each in driver.consumer.lasting_troubles]
+        return [
+            each
+            for driver in drivers
+            for part in (driver.consumer, driver.awaiting)
+            for each in part.lasting_troubles
+        ]
 
     def driver(self, pipeline_id: int) -> PipelineDriver:
         """Raises `NotFoundError`."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
-from hadron.model.batch import StampedBatch, matching_indexes, read_head
-from hadron.model.pipelines import matches_type
+from hadron.model.batch import StampedBatch, key_hashes, matching_indexes, read_head
+from hadron.model.pipelines import PipelineSpec, matches_type
+from hadron.state.wait_inputs import awaits
 
 
 def matched(
@@ -23,6 +25,19 @@ def matched(
                 return offsets, at
             offsets.append(at)
     return offsets, batches[-1].next_offset
+
+
+def packed_keys(
+    spec: PipelineSpec, batches: Sequence[StampedBatch], offsets: Sequence[int]
+) -> bytes:
+    """The hashes of these records' keys, uint64, little-endian, 0 for none: what instances are made
+    with where a stage waits for records. Empty where none does."""
+    if not offsets or not awaits(spec.stages):
+        return b""
+    found: dict[int, int] = {}
+    for batch in batches:
+        found.update(enumerate(key_hashes(batch.data), batch.base_offset))
+    return struct.pack(f"<{len(offsets)}Q", *(found.get(at, 0) for at in offsets))
 
 
 def untyped(

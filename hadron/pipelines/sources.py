@@ -33,6 +33,10 @@ class Source(Protocol):
         """Where it ended when it was last looked at."""
         ...
 
+    async def end(self) -> int:
+        """Where it ends now."""
+        ...
+
     async def read(self, offset: int, after: Ballot) -> list[StampedBatch] | Gap:
         """Batches from the one that holds `offset` on, `READ_BYTES` or one; [] after a while
         without any. `after` is the ballot of what was read before it, if known."""
@@ -42,8 +46,8 @@ class Source(Protocol):
 class RemoteSource(Source, Protocol):
     """A partition of another set, whose leader is asked. Raises `HadronError`."""
 
-    async def start(self, pipeline_id: int) -> int:
-        """Where a pipeline starts there."""
+    async def start(self, pipeline_id: int, *, awaited: int = 0) -> int:
+        """Where a pipeline starts there, or where the awaited stream of this id begins for it."""
         ...
 
 
@@ -84,6 +88,9 @@ class LocalSource:
 
     def __exit__(self, *exc_info: object) -> None:
         self._unwatch()
+
+    async def end(self) -> int:
+        return self.next_offset
 
     async def read(self, offset: int, after: Ballot) -> list[StampedBatch]:  # noqa: ARG002
         # A cursor is in the same log: it cannot be of another history.

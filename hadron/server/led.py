@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.server import backfills, groups, pipelines, streams, transactions
+from hadron.server import backfills, groups, pipelines, signals, streams, transactions
 from hadron.serving.entrance import Led
 
 LED: Final[tuple[Led, ...]] = (
     *groups.METHODS,  # subscriptions, and what there is to know and to change of groups
     *backfills.METHODS,  # of pipelines
     *pipelines.METHODS,  # stage runners, completions, instances
+    *signals.METHODS,  # what people and programs say to stages that wait
     *streams.METHODS,  # produce, fetch, offsets
     *transactions.METHODS,  # transactions that clients drive, outcomes, what operators do
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -20,7 +19,7 @@ from hadron.server.backfills import shown
 from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state import definitions, pipeline_inputs
+from hadron.state import definitions, pipeline_inputs, wait_inputs
 from hadron.state import pipeline_views as views
 from hadron.state.backfills import Backfill, backfills
 from hadron.state.pipeline_tables import FAILED, LIVE
@@ -29,7 +28,15 @@ from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, pipelines_pb2
 
 _INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
-_STAGE_STATUS: Final = {0: "waiting", 1: "ready", 2: "done", 3: "failed", 4: "publishing"}
+_STAGE_STATUS: Final = {
+    0: "waiting",
+    1: "ready",
+    2: "done",
+    3: "failed",
+    4: "publishing",
+    5: "skipped",
+    6: "timed out",
+}
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
 _MAX_SHOWN: Final = 100
@@ -490,6 +497,8 @@ def _describe_instance(
         status = _STAGE_STATUS[stage.status]
         if status == "ready" and driver.dispatcher.dispatch.is_out(stage.name, item.instance_id):
             status = "running"
+        if status == "ready" and each.wait is not None:
+            status = "awaiting"
         stages.append(
             _Instances.Stage(
                 name=stage.name,
@@ -523,8 +532,13 @@ async def _answer_start(
     item = leading.catalog.by_id(request.pipeline_id, request.metadata_index)
     await leading.controller.confirm_leadership()
     # Noted once, in the entry in which this set has heard of it.
+    pipeline_id, awaited = request.pipeline_id, request.awaited_stream_id
     offset = await leading.controller.query(
-        partial(pipeline_inputs.start_of, pipeline_id=request.pipeline_id)
+        lambda db: (
+            wait_inputs.start_of(db, pipeline_id, awaited)
+            if awaited
+            else pipeline_inputs.start_of(db, pipeline_id)
+        )
     )
     if offset is None:
         raise NotFoundError(f"{item.label} consumes no partition on {leading.replica_set}")

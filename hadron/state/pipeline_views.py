@@ -226,6 +226,15 @@ def instances(
     ]
 
 
+def version_of(db: Database, pipeline_id: int, instance_id: int) -> int:
+    """The definition's that an instance goes by; 0 without it."""
+    row = db.execute(
+        f"SELECT version FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id = ?",
+        (pipeline_id, min(instance_id, _LARGEST)),
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 class Chosen(msgspec.Struct, frozen=True):
     """Instances by what they are.
 

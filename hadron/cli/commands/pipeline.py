@@ -330,6 +330,40 @@ def start(
         click.echo(f"started: {', '.join(map(str, made))}")
 
 
+@command.command("signal")
+@click.argument("name", shell_complete=names_of("Pipeline"))
+@click.argument("instance_id", metavar="ID", type=click.IntRange(min=1))
+@click.argument("stage")
+@click.argument("value", required=False)
+@output_option
+@connects
+@click.pass_context
+def signal(
+    ctx: click.Context, name: str, instance_id: int, stage: str, value: str | None, output: str
+) -> None:
+    """Signal STAGE of instance ID of pipeline NAME, which waits for it: `wait: {signal: true}`.
+
+    VALUE becomes the stage's output, where it declares one. A signal that comes before the stage's
+    turn counts, too, and only the first one does; one for an instance that is not there yet is
+    refused.
+
+    \b
+    Examples:
+      hadron pipeline signal refunds 17 approve
+      hadron pipeline signal refunds 17 approve '{"by": "ann", "granted": true}'
+    """
+    with session_of(ctx).connect() as client:
+        is_first = client.signal(name, instance_id, stage, value)
+    if output == "json":
+        print_json({"pipeline": name, "instance": instance_id, "stage": stage, "first": is_first})
+    elif is_first:
+        click.echo(f"signalled: instance {instance_id}, stage {stage}")
+    else:
+        click.echo(
+            f"stage {stage} of instance {instance_id} had been signalled before: that one counts"
+        )
+
+
 @command.command("show")
 @click.argument("name", default="", shell_complete=names_of("Pipeline"))
 @click.option("--watch", "-w", is_flag=True, help="Keep showing until Ctrl-C.")

@@ -9,9 +9,11 @@ from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.connecting.session import Session
 from hadron.client.pipelines.homes import Homes
 from hadron.client.pipelines.stage_run import ReadyStages, StageRun
+from hadron.client.producing.new_records import whole_record
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import Opening
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import RequestError
 from hadron.wire.messages import Method, method, pipelines_pb2
 
@@ -23,6 +25,7 @@ _FAIL: Final = method("FailStages")
 _INSTANCES: Final = method("ListInstances")
 _PROGRESS: Final = method("PipelineProgress")
 _RETRY: Final = method("RetryInstances")
+_SIGNAL: Final = method("SignalInstance")
 _START: Final = method("StartInstances")
 _SLICE: Final = 1_000
 """Instances that one call names: one entry of the log."""
@@ -163,6 +166,23 @@ class PipelineCalls:
         answer, _ = await self._session.request(home, _CONTROL, request)
         return str(answer.status)
 
+    async def signal(self, pipeline: str, instance_id: int, stage: str, value: Any) -> bool:
+        """A value is sent as a producer would send it."""
+        request = pipelines_pb2.SignalInstanceRequest(
+            namespace=self._namespace,
+            pipeline=text_of("pipeline", pipeline),
+            instance_id=_instance_id(instance_id),
+            stage=text_of("stage", stage),
+        )
+        home = await self._find(request.pipeline, request)
+        said = []
+        if value is not None:
+            builder = BatchBuilder()
+            builder.add(whole_record(value), self._session.ports.clock.now_ms())
+            said = [builder.build()]
+        answer, _ = await self._session.request(home, _SIGNAL, request, said)
+        return not answer.again
+
     async def _in_slices(
         self,
         wanted: Method,
@@ -232,7 +252,8 @@ class PipelineCalls:
         | pipelines_pb2.StartInstancesRequest
         | pipelines_pb2.CancelInstancesRequest
         | pipelines_pb2.StartBackfillRequest
-        | pipelines_pb2.ControlBackfillRequest,
+        | pipelines_pb2.ControlBackfillRequest
+        | pipelines_pb2.SignalInstanceRequest,
     ) -> str:
         """Say in a request which pipeline is meant, by its id (PROTOCOL D3); returns its replica
         set. Raises `NotFoundError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, StageRun
@@ -127,6 +128,21 @@ class PipelineMethods:
         """Let a backfill be "running", "paused" or "cancelled"; returns what it is then: one that
         is done or cancelled stays so. Raises `NotFoundError` without it."""
         return await self._pipelines.control_backfill(pipeline, number, status)
+
+    async def signal(self, pipeline: str, instance_id: int, stage: str, value: Any = None) -> bool:
+        """Signal a stage of an instance that waits for it (`wait: {signal: true}`), also before its
+        turn; returns whether this was the first signal, which counts. It may be repeated:
+        where an answer was lost, the first one may have been this.
+
+        Args:
+            value: what is said with it, as a producer takes it: the stage's output, where it
+                declares one.
+
+        Raises `NotFoundError` for an instance that does not exist yet, or no more, or a stage that
+        does not wait; `RequestError` for one that waits for a record, whose time is over, or that
+        has no output for a value.
+        """
+        return await self._pipelines.signal(pipeline, instance_id, stage, value)
 
     def run_stages(
         self,

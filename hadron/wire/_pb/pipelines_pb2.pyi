@@ -236,6 +236,28 @@ class CancelInstancesRequest(_message.Message):
     metadata_index: int
     def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., status: _Optional[str] = ..., stage: _Optional[str] = ..., before_ms: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
+class SignalInstanceRequest(_message.Message):
+    __slots__ = ("namespace", "pipeline", "instance_id", "stage", "pipeline_id", "metadata_index")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    pipeline: str
+    instance_id: int
+    stage: str
+    pipeline_id: int
+    metadata_index: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_id: _Optional[int] = ..., stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+
+class SignalInstanceResponse(_message.Message):
+    __slots__ = ("again",)
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    again: bool
+    def __init__(self, again: _Optional[bool] = ...) -> None: ...
+
 class CancelInstancesResponse(_message.Message):
     __slots__ = ("cancelled", "after_id", "more")
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
@@ -311,12 +333,14 @@ class ControlBackfillResponse(_message.Message):
     def __init__(self, status: _Optional[str] = ...) -> None: ...
 
 class PipelineStartRequest(_message.Message):
-    __slots__ = ("pipeline_id", "metadata_index")
+    __slots__ = ("pipeline_id", "metadata_index", "awaited_stream_id")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     metadata_index: int
-    def __init__(self, pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    awaited_stream_id: int
+    def __init__(self, pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., awaited_stream_id: _Optional[int] = ...) -> None: ...
 
 class PipelineStartResponse(_message.Message):
     __slots__ = ("offset",)

@@ -725,6 +725,21 @@ class SyncClient(ClientBase):
         """
         return self._call(lambda client: client.control_backfill(pipeline, number, status))
 
+    def signal(self, pipeline: str, instance_id: int, stage: str, value: Any = None) -> bool:
+        """Signal a stage of an instance that waits for it (`wait: {signal: true}`), also before its
+        turn; returns whether this was the first signal, which counts. It may be repeated:
+        where an answer was lost, the first one may have been this.
+
+        Args:
+            value: what is said with it, as a producer takes it: the stage's output, where it
+                declares one.
+
+        Raises `NotFoundError` for an instance that does not exist yet, or no more, or a stage that
+        does not wait; `RequestError` for one that waits for a record, whose time is over, or that
+        has no output for a value.
+        """
+        return self._call(lambda client: client.signal(pipeline, instance_id, stage, value))
+
     def run_stages(
         self,
         pipeline: str,
