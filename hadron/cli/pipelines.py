@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hadron.client import SyncClient
+    from hadron.model.pipelines import PipelineSpec
     from hadron.model.schema import SchemaObject
     from hadron.wire.messages import pipelines_pb2
 
@@ -52,10 +53,55 @@ def progress_rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     if found.kind != "Pipeline":
         return {}
-    return next(iter(progress_rows(client, found.name)), {})
+    from hadron.model.pipelines import PipelineSpec
+
+    assert isinstance(found.spec, PipelineSpec)
+    return {"graph": graph(found.spec), **next(iter(progress_rows(client, found.name)), {})}
 
 
 TELLS: Final = Tells(notes=_notes, status=_status)
+
+
+def graph(spec: PipelineSpec) -> list[str]:
+    """Its stages in the order in which they run, each behind what it follows, a line for each."""
+    from hadron.model.pipelines import branch_of
+    from hadron.model.units import format_duration
+
+    late = {branch_of(stage): stage.name for stage in spec.stages if branch_of(stage)}
+    depth: dict[str, int] = {}
+    left = list(spec.stages)
+    while left:
+        for stage in left:
+            first = [late[stage.name]] if stage.name in late else []
+            before = [*first, *stage.dependencies, *stage.after]
+            if all(name in depth for name in before):
+                depth[stage.name] = max((depth[name] + 1 for name in before), default=0)
+        rest = [stage for stage in left if stage.name not in depth]
+        if len(rest) == len(left):
+            # Nothing is left out, whatever is declared.
+            depth.update(dict.fromkeys((stage.name for stage in rest), 0))
+        left = [stage for stage in rest if stage.name not in depth]
+    lines = []
+    for stage in sorted(spec.stages, key=lambda each: depth[each.name]):
+        parts = [stage.name]
+        if stage.wait is not None:
+            what = f"a record of {stage.wait.stream}" if stage.wait.stream else "a signal"
+            within = stage.wait.timeout_ms
+            parts.append(f"waits for {what}{f' for {format_duration(within)}' if within else ''}")
+        if stage.name == spec.on_failure:
+            parts.append("when an instance is given up")
+        if stage.name in late:
+            parts.append(f"when {late[stage.name]} has waited for too long")
+        if stage.dependencies:
+            parts.append(f"gets {', '.join(stage.dependencies)}")
+        if stage.after:
+            parts.append(f"after {', '.join(stage.after)}")
+        if stage.output is not None:
+            parts.append(f"output to {stage.output.stream}")
+        lines.append(
+            "   " * depth[stage.name] + ("└─ " if depth[stage.name] else "") + " · ".join(parts)
+        )
+    return lines
 
 
 def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
@@ -186,6 +232,7 @@ def instance_row(instance: _Instance) -> dict[str, Any]:
                 "attempts": stage.attempts,
                 "output": reference(stage.output) if stage.HasField("output") else None,
                 "reason": stage.reason,
+                "waits_for": stage.waits_for,
             }
             for stage in instance.stages
         ],

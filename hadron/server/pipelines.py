@@ -16,6 +16,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
 from hadron.server.backfills import shown
+from hadron.server.stories import INSTANCE_STATUS, described, ref_of
 from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
@@ -27,16 +28,6 @@ from hadron.state.skips import skips
 from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, pipelines_pb2
 
-_INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
-_STAGE_STATUS: Final = {
-    0: "waiting",
-    1: "ready",
-    2: "done",
-    3: "failed",
-    4: "publishing",
-    5: "skipped",
-    6: "timed out",
-}
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
 _MAX_SHOWN: Final = 100
@@ -123,8 +114,8 @@ class CallSink:
                     created_ms=item.created_ms,
                     failed_stage=item.failed_stage,
                     failure=item.failure,
-                    root=_ref(self._catalog, item.root),
-                    dependencies=[_ref(self._catalog, each) for each in item.dependencies],
+                    root=ref_of(self._catalog, item.root),
+                    dependencies=[ref_of(self._catalog, each) for each in item.dependencies],
                 )
                 for item in ready
             ],
@@ -133,16 +124,6 @@ class CallSink:
 
     def fail(self, error: HadronError) -> None:
         self._call.fail(error)
-
-
-def _ref(catalog: Catalog, output: views.OutputRef) -> pipelines_pb2.RecordRef:
-    """Where a record is, with its stream by name, also when that was deleted."""
-    return pipelines_pb2.RecordRef(
-        stream=catalog.name_of(output.stream_id),
-        stream_id=output.stream_id,
-        partition=output.partition,
-        offset=output.offset,
-    )
 
 
 def ended_of(
@@ -350,7 +331,7 @@ def _list_instances(
     request: pipelines_pb2.ListInstancesRequest,
     _attachment: memoryview,
 ) -> None:
-    known = {name: code for code, name in _INSTANCE_STATUS.items()}
+    known = {name: code for code, name in INSTANCE_STATUS.items()}
     if request.status and request.status not in known:
         raise RequestError(f"unknown status {request.status!r}", f"use one of {', '.join(known)}")
     call.spawn(_answer_instances, leading, call, request, known.get(request.status))
@@ -371,7 +352,8 @@ async def _answer_instances(
     await leading.controller.confirm_leadership()
     async with call.room(MAX_MESSAGE_BYTES):
         found, declared = await leading.controller.query(read)
-        shown = [_describe_instance(leading, driver, declared, item) for item in found]
+        now_ms = leading.controller.log_now_ms()
+        shown = [described(leading, driver, declared, item, now_ms) for item in found]
         call.send(_Instances(instances=shown), end=True)
 
 
@@ -478,43 +460,6 @@ def _all_stages(spec: PipelineSpec, declared: definitions.Stages) -> list[StageS
         for stage in declared[version]:
             stages.setdefault(stage.name, stage)
     return list(stages.values())
-
-
-def _describe_instance(
-    leading: Leading,
-    driver: PipelineDriver,
-    declared: definitions.Stages,
-    item: views.InstanceStatus,
-) -> pipelines_pb2.ListInstancesResponse.Instance:
-    begun = {stage.name: stage for stage in item.stages}
-    stages = []
-    # What is done goes by the present definition, where its own is gone.
-    for each in declared.get(item.version, driver.spec.stages):
-        stage = begun.get(each.name)
-        if stage is None:
-            stages.append(_Instances.Stage(name=each.name, status="waiting"))
-            continue
-        status = _STAGE_STATUS[stage.status]
-        if status == "ready" and driver.dispatcher.dispatch.is_out(stage.name, item.instance_id):
-            status = "running"
-        if status == "ready" and each.wait is not None:
-            status = "awaiting"
-        stages.append(
-            _Instances.Stage(
-                name=stage.name,
-                status=status,
-                attempts=stage.attempts,
-                reason=stage.reason,
-                output=None if stage.output is None else _ref(leading.catalog, stage.output),
-            )
-        )
-    return _Instances.Instance(
-        id=item.instance_id,
-        status=_INSTANCE_STATUS[item.status],
-        root=_ref(leading.catalog, item.root),
-        created_ms=item.created_ms,
-        stages=stages,
-    )
 
 
 def _start(

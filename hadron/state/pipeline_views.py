@@ -20,6 +20,7 @@ from hadron.state.pipeline_tables import (
     STAGE_PUBLISHING,
     STAGE_RETRY,
     STAGE_RUN,
+    STAGE_WAIT,
 )
 
 _LARGEST: Final = (1 << 63) - 1
@@ -49,13 +50,19 @@ class ReadyStage(msgspec.Struct, frozen=True):
 
 
 class StageStatus(msgspec.Struct, frozen=True):
-    """`attempts`: that failed, since the instance was retried if it was."""
+    """Attributes:
+    attempts: that failed, since the instance was retried if it was.
+    ready_ms: not before then, or when it was.
+    due_ms: until then it waits for a record or a signal, at most; 0 for ever.
+    """
 
     name: str
     status: int
     attempts: int
     output: OutputRef | None
     reason: str
+    ready_ms: int = 0
+    due_ms: int = 0
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -276,9 +283,11 @@ def ids_of(
 def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStatus, ...]:
     rows = db.execute(
         "SELECT c.stage, r.status, r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id,"
-        f" r.out_partition, r.out_offset, r.reason FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RUN} r"
+        f" r.out_partition, r.out_offset, r.reason, r.ready_ms, ifnull(w.due_ms, 0)"
+        f" FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RUN} r"
         " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage AND r.instance_id = ?"
         f" LEFT JOIN {STAGE_RETRY} t USING (pipeline_id, stage, instance_id)"
+        f" LEFT JOIN {STAGE_WAIT} w USING (pipeline_id, stage, instance_id)"
         " WHERE c.pipeline_id = ? ORDER BY c.stage",
         (instance_id, pipeline_id),
     )
@@ -289,6 +298,8 @@ def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStat
             attempts,
             OutputRef(stream_id, partition, offset) if offset is not None else None,
             reason or "",
+            ready_ms,
+            due_ms,
         )
-        for name, status, attempts, stream_id, partition, offset, reason in rows
+        for name, status, attempts, stream_id, partition, offset, reason, ready_ms, due_ms in rows
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,12 +14,24 @@ from hadron.cli.printing import output_option, print_json, print_rich, print_row
 from hadron.cli.session import connects, session_of
 from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
 
+if TYPE_CHECKING:
+    from hadron.client import SyncClient
+
 _INSTANCE_COLUMNS = {
     "id": ">ID",
     "status": "STATUS",
     "root": "TRIGGER",
     "stages": "STAGES",
     "reason": "~REASON",
+}
+
+
+_STAGE_COLUMNS = {
+    "name": "STAGE",
+    "status": "STATUS",
+    "attempts": ">FAILED ATTEMPTS",
+    "output": "OUTPUT",
+    "why": "~REASON, OR WHAT IT WAITS FOR",
 }
 
 
@@ -127,6 +139,7 @@ def run(
 @click.option(
     "--status", type=click.Choice(["live", "done", "failed", "cancelled"]), help="Only these."
 )
+@click.option("--failed", "status", flag_value="failed", help="The same as --status failed.")
 @click.option(
     "--after-id",
     type=click.IntRange(min=0),
@@ -366,23 +379,33 @@ def signal(
 
 @command.command("show")
 @click.argument("name", default="", shell_complete=names_of("Pipeline"))
+@click.argument("instance_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
 @click.option("--watch", "-w", is_flag=True, help="Keep showing until Ctrl-C.")
 @output_option
 @connects
 @click.pass_context
-def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
-    """Show how far pipeline NAME is, or all of them.
+def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, output: str) -> None:
+    """Show how far pipeline NAME is, or all of them; with an ID, where that instance is.
+
+    Of an instance: what triggered it, and of each stage its status, how many attempts failed, where
+    its output is, why it failed, and what it waits for.
 
     \b
     Examples:
       hadron pipeline show
       hadron pipeline show departures --watch
+      hadron pipeline show departures 17
     """
     from hadron.cli import pipelines
 
     if watch and (not name or output == "json"):
         raise click.UsageError("--watch needs the NAME of one pipeline and a table", ctx)
+    if watch and instance_id is not None:
+        raise click.UsageError("--watch shows a pipeline, not one instance", ctx)
     with session_of(ctx).connect() as client:
+        if instance_id is not None:
+            _show_one(client, name, instance_id, output)
+            return
         if watch:
             pipelines.watch(client, name)
         rows = pipelines.progress_rows(client, name)
@@ -395,6 +418,32 @@ def show(ctx: click.Context, name: str, watch: bool, output: str) -> None:
         print_rich(pipelines.picture(row))
     if not rows:
         click.echo("there is no pipeline here; `hadron apply` declares one", err=True)
+
+
+def _show_one(client: SyncClient, name: str, instance_id: int, output: str) -> None:
+    """Raises `NotFoundError`."""
+    from hadron.cli.pipelines import instance_row
+    from hadron.model.errors import NotFoundError
+    from hadron.model.units import format_time
+
+    found = client.instances(name, after_id=instance_id - 1, limit=1)
+    if not found or found[0].id != instance_id:
+        raise NotFoundError(
+            f"pipeline {name!r} has no instance {instance_id}",
+            "what has ended is kept for the pipeline's `keep_finished`; "
+            f"`hadron pipeline instances {name}` lists those that are there",
+        )
+    row = instance_row(found[0])
+    if output == "json":
+        print_json(row)
+        return
+    made = format_time(row["created_ms"])
+    click.echo(f"instance {instance_id} of {name}: {row['status']}, made {made} of {row['root']}")
+    stages = [
+        {**each, "why": each["reason"] or each["waits_for"], "output": each["output"] or ""}
+        for each in row["stages"]
+    ]
+    print_rows(_STAGE_COLUMNS, stages, output)
 
 
 command.add_command(backfill)

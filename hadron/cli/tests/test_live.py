@@ -432,6 +432,66 @@ def test_pipelines_are_shown() -> None:
     assert good("pipeline", "instances", "shown", "--status", "done", "--output", "json") == "[]\n"
 
 
+WAITING = """
+kind: Stream
+name: {name}-in
+partitions: [local/p0]
+---
+kind: Stream
+name: {name}-answers
+partitions: [local/p0]
+---
+kind: Pipeline
+name: {name}
+replica_set: local/p0
+input: {name}-in
+start: earliest
+stages:
+  - {{name: approve, wait: {{signal: true, timeout: 24h, on_timeout: escalate}},
+     output: {{stream: {name}-answers}}}}
+  - {{name: act, engine: handler, dependencies: [approve]}}
+  - {{name: escalate, engine: handler}}
+"""
+
+
+def test_people_signal_stages() -> None:
+    good("apply", "-f", "-", stdin=WAITING.format(name="ask"))
+    assert "signal: true" in good("get", "pipeline", "ask", "-o", "yaml")
+    good("pub", "ask-in", "a")
+    with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+        assert wait_until(lambda: client.pipeline_progress("ask")[0].instances == 1, 20)
+    shown = " ".join(good("pipeline", "show", "ask", "1").split())
+    assert shown.startswith("instance 1 of ask: live, made ")
+    assert "of ask-in/local/p0/0" in shown
+    assert "approve awaiting 0 - a signal, until 20" in shown
+    assert "escalate waiting 0 - that another stage waits for too long" in shown
+    graph = as_json("describe", "pipeline", "ask")["status"]["graph"]
+    assert graph == [
+        "approve · waits for a signal for 1d · output to ask-answers",
+        "   └─ act · gets approve",
+        "   └─ escalate · when approve has waited for too long",
+    ]
+    told = good("pipeline", "signal", "ask", "1", "approve", '{"by": "ann"}')
+    assert told == "signalled: instance 1, stage approve\n"
+    again = good("pipeline", "signal", "ask", "1", "approve")
+    assert again == "stage approve of instance 1 had been signalled before: that one counts\n"
+    (said,) = as_json("read", "ask-answers")
+    assert said["value"] == '{"by": "ann"}'
+    (act, approve, escalate) = sorted(
+        as_json("pipeline", "show", "ask", "1")["stages"], key=lambda each: each["name"]
+    )
+    assert (approve["status"], escalate["status"]) == ("done", "skipped")
+    assert act["waits_for"] == "a runner with engine handler: there is none"
+    for args, error in (
+        (("7", "approve"), "has no instance 7: a signal is for one that is there already"),
+        (("1", "act"), "has no stage 'act' that waits"),
+        (("0", "approve"), "0 is not in the range"),
+    ):
+        assert error in run("pipeline", "signal", "ask", *args).stderr
+    assert "has no instance 9" in run("pipeline", "show", "ask", "9").stderr
+    assert as_json("pipeline", "instances", "ask", "--failed") == []
+
+
 def test_failed_instances_are_retried() -> None:
     once = "only, engine: handler, retry: {max_attempts: 1}"
     good(

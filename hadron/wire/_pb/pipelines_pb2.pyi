@@ -141,18 +141,20 @@ class ListInstancesRequest(_message.Message):
 class ListInstancesResponse(_message.Message):
     __slots__ = ("instances",)
     class Stage(_message.Message):
-        __slots__ = ("name", "status", "attempts", "output", "reason")
+        __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for")
         NAME_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
         OUTPUT_FIELD_NUMBER: _ClassVar[int]
         REASON_FIELD_NUMBER: _ClassVar[int]
+        WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
         name: str
         status: str
         attempts: int
         output: RecordRef
         reason: str
-        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+        waits_for: str
+        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ..., waits_for: _Optional[str] = ...) -> None: ...
     class Instance(_message.Message):
         __slots__ = ("id", "status", "root", "created_ms", "stages")
         ID_FIELD_NUMBER: _ClassVar[int]
