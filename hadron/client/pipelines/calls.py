@@ -9,12 +9,12 @@ from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.connecting.session import Session
 from hadron.client.pipelines.homes import Homes
 from hadron.client.pipelines.stage_run import ReadyStages, StageRun
-from hadron.client.producing.new_records import whole_record
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import Opening
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import RequestError
+from hadron.model.record import NewRecord
 from hadron.wire.messages import Method, method, pipelines_pb2
 
 _BACKFILL: Final = method("StartBackfill")
@@ -178,7 +178,7 @@ class PipelineCalls:
         said = []
         if value is not None:
             builder = BatchBuilder()
-            builder.add(whole_record(value), self._session.ports.clock.now_ms())
+            builder.add(NewRecord(value=value), self._session.ports.clock.now_ms())
             said = [builder.build()]
         answer, _ = await self._session.request(home, _SIGNAL, request, said)
         return not answer.again

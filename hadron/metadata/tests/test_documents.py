@@ -15,9 +15,9 @@ from hadron.model.documents.reading import (
     parse_documents,
     parse_marked_documents,
 )
-from hadron.model.documents.rendering import differences
+from hadron.model.documents.rendering import differences, to_yaml
 from hadron.model.errors import SchemaError
-from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import NamespaceSpec, Retention, SchemaObject, StreamSpec
 
 GOOD = """\
@@ -196,6 +196,68 @@ def test_a_pipeline_needs_stages() -> None:
     assert _problems(text + "stages: []\n") == ["5: stages: no stages, expected at least one stage"]
     assert _problems(text + "stages: [x]\n") == [
         "5: stages[0] is the text 'x', expected a mapping of keys to values"
+    ]
+
+
+def test_what_a_stage_waits_for_is_read() -> None:
+    text = """\
+kind: Pipeline
+name: p
+replica_set: a
+input: i
+stages:
+  - {name: paid, wait: {stream: payments, types: [paid.*], timeout: 24h, on_timeout: remind}}
+  - {name: ok, wait: {signal: true}, output: {stream: answers}}
+  - {name: ship, engine: handler, dependencies: [paid, ok]}
+  - {name: remind, engine: handler}
+"""
+    (found,) = parse_documents(text, "f.yaml")
+    assert isinstance(found.spec, PipelineSpec)
+    paid, approved, *_ = found.spec.stages
+    assert paid.wait == Wait("payments", ("paid.*",), False, 86_400_000, "remind")
+    assert approved.wait == Wait(signal=True)
+    assert paid.has_output
+    assert parse_documents(to_yaml(found), "g.yaml") == [found]
+
+
+def test_what_cannot_be_waited_for_is_refused() -> None:
+    text = """\
+kind: Pipeline
+name: p
+replica_set: a
+input: i
+on_failure: f
+stages:
+  - {name: a, run: "m:f", wait: {signal: true, stream: pay}}
+  - {name: b, wait: {timeout: 1h, on_timeout: c}, delay: 3s}
+  - {name: c, engine: handler, dependencies: [d]}
+  - {name: d, wait: {stream: s, on_timeout: x}, output: {stream: pay}}
+  - {name: e, wait: {signal: true, types: [a]}}
+  - {name: f, wait: {signal: true}}
+  - {name: g, wait: {signal: true, timeout: 1s, on_timeout: h}, after: [i]}
+  - {name: h, engine: handler}
+  - {name: i, engine: handler, after: [h]}
+"""
+    assert [each.partition(": ")[2].partition(", expected")[0] for each in _problems(text)] == [
+        "stages[0].run: 'm:f' in a stage that waits",
+        "stages[0].wait: both stream and signal",
+        "stages[1].delay: a delay in a stage that waits",
+        "stages[1].wait: neither stream nor signal",
+        "stages[2].dependencies: 'd' need not be done when b has waited too long",
+        "stages[3].output: an output of a stage that waits for a record, which is its output",
+        "stages[3].wait.on_timeout: stage 'x' would never run: there is no timeout",
+        "stages[3].wait.on_timeout: there is no stage 'x'",
+        "stages[4].wait.types: types of signals, which have none",
+        "stages[5].wait: stage 'f' runs when an instance is given up",
+        "stages[6].after: a cycle, g waits for i waits for h waits for g",
+    ]
+
+
+def test_a_flag_is_true_or_false() -> None:
+    stage = "{name: e, wait: {signal: maybe}}"
+    text = f"kind: Pipeline\nname: p\nreplica_set: a\ninput: i\nstages: [{stage}]\n"
+    assert _problems(text) == [
+        "5: stages[0].wait.signal: 'maybe' is neither true nor false, expected true or false"
     ]
 
 

@@ -242,6 +242,10 @@ def _check_cycles(notes: Notes, stages: Sequence[StageSpec]) -> None:
         for stage in stages
         if stage.name
     }
+    for stage in stages:
+        # What runs when it has waited for too long cannot come before its turn.
+        if (branch := branch_of(stage)) in waits and branch != stage.name:
+            waits[branch].append(stage.name)
     place_of = {stage.name: (index, stage) for index, stage in enumerate(stages)}
     while True:
         waits = _without_finishing(waits)
