@@ -545,7 +545,7 @@ class Commands:
         )
         if known and rng.random() < 0.7:
             number, begins, end = rng.choice(known)
-            if rng.random() < 0.2:
+            if rng.random() < 0.4:
                 return ControlBackfill(pipeline_id, number, rng.choice((1, 2, 4)))
             to = min(begins + rng.randint(1, 5), max(end, begins + 1))
             offsets = tuple(at for at in range(begins, to) if rng.random() < 0.6)
@@ -582,7 +582,7 @@ class Commands:
                 return MoveInput(pipeline_id, partition, begins, end, is_lost, ballot)
             keys = self._keys(offsets)
             return TriggerInstances(pipeline_id, partition, begins, end, offsets, ballot, keys)
-        if rng.random() < 0.2 and (waiting := self._of_waits(pipeline_id)) is not None:
+        if rng.random() < 0.12 and (waiting := self._of_waits(pipeline_id)) is not None:
             return waiting
         if rng.random() < 0.2:
             failed = self._tables.rows(
