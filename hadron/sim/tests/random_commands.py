@@ -594,7 +594,7 @@ class Commands:
             return RetryInstances(pipeline_id, again, rng.random() < 0.3)
         if rng.random() < 0.15 and (filling := self._backfill(pipeline_id, cursor)) is not None:
             return filling
-        if rng.random() < 0.05:
+        if rng.random() < 0.08:
             return DropInstances(pipeline_id, self._tables.now_ms - rng.choice((0, 1_000_000)))
         if rng.random() < 0.15:
             due = self._tables.rows(

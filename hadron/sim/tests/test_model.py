@@ -28,7 +28,7 @@ from hadron.state.streams import AppendBatch
 from hadron.state.tests.support import SET, Replicated
 
 _COMMANDS = 400
-_SEEDS = 60
+_SEEDS = 120
 """For a planted bug; most are found by the first ones."""
 
 PLANTED: dict[str, tuple[str, Edit]] = {
@@ -302,7 +302,7 @@ class Run:
 @pytest.mark.parametrize("adopts", [False, True])
 def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     run = Run()
-    for seed in range(10):
+    for seed in range(16):
         run.play(seed, adopts=adopts)
     run.histories.judge()
     assert run.complaints == []
