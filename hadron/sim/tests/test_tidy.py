@@ -163,7 +163,8 @@ ELSEWHERE: Final = {
     },
     "pipelines": {
         *("cli.commands.demo", "client.blocking.generate", "metadata.validation"),
-        *("model.kinds", "node.other_leaders"),
+        *("model.kinds", "node.other_leaders", "server.signals", "server.stories"),
+        *("state.waits", "state.branches", "state.wait_inputs", "cli.stage_progress"),
     },
 }
 """Who else names a feature's modules. Fewer is better: whoever widens a feature meets them."""
