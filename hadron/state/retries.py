@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hadron.model.errors import ConflictError, NotFoundError, RequestError
-from hadron.model.pipelines import StageSpec, place_of
+from hadron.model.pipelines import StageSpec, branches_of, place_of
 from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
@@ -87,6 +87,8 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
                 _Change(version, declared[before], declared[version]),
                 some,
             )
+    stages = [each for each in declared[version] if each.name != on_failure[version]]
+    _hold_back(context, pipeline_id, stages, failed)
     definitions.hold(db, pipeline_id, {version: len(failed)})
     db.execute(
         f"UPDATE {INSTANCE} SET status = 1, ended_ms = NULL, version = ? WHERE pipeline_id = ?"
@@ -98,7 +100,6 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
         f"UPDATE {PIPELINE} SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
         (len(failed), pipeline_id),
     )
-    stages = [each for each in declared[version] if each.name != on_failure[version]]
     waits.rearm(context, pipeline_id, stages, failed)
     stage_runs.catch_up(context, pipeline_id, version, stages, failed)
     context.emit(InstancesChanged(pipeline_id))
@@ -197,6 +198,28 @@ def _move(
         db.execute(f"{again} AND status = 2 AND out_stream_id IS NULL", key)
         stage_runs.count(db, pipeline_id, name, done=-db.changes())
     db.execute(f"UPDATE {STAGE_RUN} SET version = ? WHERE {which}", (change.version, *key))
+
+
+def _hold_back(
+    context: Context, pipeline_id: int, stages: Sequence[StageSpec], ids: Sequence[int]
+) -> None:
+    """What is to run behind a stage that runs again, or that is new, waits for it.
+
+    *(Stage b, after a, has failed; a gets an output now, so it runs again: both would run at the
+    same time.)*
+    """
+    db, others = context.db, branches_of(stages)
+    for stage in stages:
+        before = sorted({*stage.dependencies, *stage.after})
+        if not before or stage.name in others:
+            continue
+        early = set(ids) - set(stage_runs.with_all(db, pipeline_id, before, ids))
+        db.execute(
+            f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE pipeline_id = ?"
+            " AND stage = ? AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, stage.name, json.dumps(sorted(early))),
+        )
+        stage_runs.count(db, pipeline_id, stage.name, ready=-db.changes())
 
 
 def _failed_of(

@@ -208,6 +208,20 @@ class Pipeline:
         if not is_way and self.has_done(before(stage), instance_id):
             self.begin(now, stage, instance_id, now_ms)
 
+    def hold_back(self, now: PipelineSpec, instance_id: int) -> None:
+        """What is ready and has something to wait for again, waits."""
+        stages = self.ordinary(self.instances[instance_id].version, now)
+        early = [
+            run
+            for stage in stages.values()
+            if stage.name not in other_ways(stages.values())
+            and (run := self.runs.get((stage.name, instance_id))) is not None
+            and run.status == READY
+            and not self.has_done(before(stage), instance_id)
+        ]
+        for run in early:
+            run.status, run.attempts = WAITING, run.attempts + 1
+
     def begin(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
         """It is ready, unless it has begun."""
         known = self.runs.get((stage.name, instance_id))

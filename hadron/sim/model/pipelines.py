@@ -578,6 +578,7 @@ class Pipelines:
         for instance_id in failed:
             made = pipeline.instances[instance_id]
             made.status, made.version, made.ended_ms = LIVE, version, None
+            pipeline.hold_back(spec, instance_id)
         signals.rearm(self, command.pipeline_id, pipeline, spec, failed)
         pipeline.step(spec, failed, entry.now_ms)
         return {"retried": len(failed), "again": len(others)}

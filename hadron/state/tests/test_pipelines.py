@@ -373,6 +373,21 @@ class TestRetry:
         pipe.complete("a", 1, attempt=2)
         assert pipe.ready("b") == [1]
 
+    def test_what_comes_after_a_stage_that_runs_again_waits_for_it(self) -> None:
+        pipe = Pipe(stage("a", output=False), stage("b", after=("a",), retry=Retry(1)))
+        pipe.trigger(3)
+        pipe.complete("a", 1, output=False)
+        pipe.fail("b", 1)
+        pipe.stages(stage("a"), stage("b", after=("a",), retry=Retry(1)))
+        pipe.retry(1)
+        assert (pipe.ready("a"), pipe.ready("b")) == ([1], [])
+        pipe.complete("a", 1, attempt=2)
+        assert pipe.ready("b") == [1]
+        assert pipe.complete("b", 1, attempt=2).stale == (1,), "its number is used up"
+        pipe.complete("b", 1, attempt=3)
+        assert pipe.statuses() == [DONE]
+        assert dump(pipe.replica()) == dump(pipe.db)
+
     def test_failed_instances_come_in_pages_by_an_index(self) -> None:
         pipe = self.failed(1, 3)
         for after_id, found in ((0, [1, 3]), (1, [3]), ((1 << 64) - 1, [])):
