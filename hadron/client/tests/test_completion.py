@@ -69,6 +69,7 @@ CLIENT = {
     "control_backfill",
     "run_stages",
     "send",
+    "signal",
     "status",
     "stream",
     "subscribe",

@@ -109,7 +109,14 @@ def random_objects(places: Places) -> list[SchemaObject]:
     orders = StreamSpec(partitions=places.inputs)
     outputs = StreamSpec(partitions=tuple(dict.fromkeys((*places.outputs, places.home))))
     letters = StreamSpec(partitions=(places.home,))
-    (_, flow) = objects(places.home, ORDERS, max_attempts=_MAX_ATTEMPTS, max_parallel=_PARALLEL)
+    (_, flow) = objects(
+        places.home,
+        ORDERS,
+        max_attempts=_MAX_ATTEMPTS,
+        max_parallel=_PARALLEL,
+        # Whenever one is given up: what was given up before that was declared has no letter.
+        dead_letters=GIVEN_UP,
+    )
     return [
         SchemaObject(kind="Stream", name=ORDERS, spec=orders),
         SchemaObject(kind="Stream", name=OUT, spec=outputs),

@@ -87,6 +87,7 @@ LIMITS: Final = {
         (
             "pipelines.sources:READ_BYTES",
             "pipelines.backfilling:READ_BYTES",
+            "pipelines.driver:READ_BYTES",
             "node.other_leaders:READ_BYTES",
         ),
         (1, 300),

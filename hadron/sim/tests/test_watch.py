@@ -106,8 +106,8 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         (
             Edit(
                 "pipelines.consumer:Consumer._take",
-                "partition, offset, to_offset, tuple(offsets), ballot",
-                "partition, offset, to_offset, tuple(offsets[1:]), ballot",
+                "                    tuple(offsets),\n",
+                "                    tuple(offsets[1:]),\n",
             ),
         ),
     ),
