@@ -116,7 +116,7 @@ async def test_all_of_it_is_where_the_receipts_say(tmp_path: Path) -> None:
             assert {each.partition for each in outcome.receipts} == {EU, US}
             (group,) = await client.groups("in")
             assert group.floor == 4
-        assert await client.transactions() == []
+        await until_over(client)
 
 
 async def test_what_is_refused_is_told_and_nothing_of_it_is_done(tmp_path: Path) -> None:
