@@ -588,5 +588,3 @@ class Group:
     def raise_floor(self, floor: int) -> None:
         """Progress was committed. It comes from several at the same time, and may be late."""
         self.floor = max(self.floor, floor)
-        again = self.waiting.lowest()
-        assert again is None or again.first >= self.floor, (again, self.floor)

@@ -133,11 +133,12 @@ plant(
     "a backfill notes how far it is, and makes the instances in the next entry",
     Edit(
         "pipelines.backfilling:Backfilling._step",
-        "        command = StepBackfill(self._id, backfill.number, offset, to_offset,"
-        " tuple(offsets))\n"
+        "            self._id, backfill.number, offset, to_offset, tuple(offsets), key_hashes\n"
+        "        )\n"
         "        result: Stepped = await self._controller.execute(command)\n",
+        "            self._id, backfill.number, offset, to_offset, (), b''\n"
+        "        )\n"
         "        import hadron.state.cancellations as by_hand\n"
-        "        command = StepBackfill(self._id, backfill.number, offset, to_offset, ())\n"
         "        result: Stepped = await self._controller.execute(command)\n"
         "        if offsets and not result.stale:\n"
         "            stream_id, _ = self._stream()\n"

@@ -107,7 +107,6 @@ async def _declare(play: RegionPlay, start: str = "earliest") -> None:
         stages=flow.spec.stages,
         start=start,
         max_parallel=flow.spec.max_parallel,
-        dead_letters=flow.spec.dead_letters,
     )
     known = [each for each in objects if each is not flow]
     changed = [*known, SchemaObject(kind="Pipeline", name=FLOW, spec=spec)]
