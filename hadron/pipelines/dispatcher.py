@@ -16,7 +16,7 @@ import trio
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
 from hadron.model.pipelines import StageSpec
-from hadron.model.ports import Clock, Database
+from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.controller import Controller
@@ -56,13 +56,12 @@ class Dispatcher:
         definitions: by version, as of the last look.
     """
 
-    def __init__(self, item: SchemaObject, controller: Controller, clock: Clock) -> None:
+    def __init__(self, item: SchemaObject, controller: Controller) -> None:
         self.definitions: Mapping[int, tuple[StageSpec, ...]] = {}
         # Numbers of micro-batches are those of this leadership.
         self.dispatch = Dispatch(controller.ballot.incarnation << 32)
         self._item = item
         self._controller = controller
-        self._clock = clock
         self._sessions: dict[int, RunnerSession] = {}
         self._moved = trio.Event()
 
@@ -158,7 +157,7 @@ class Dispatcher:
         """Hand out what is ready, a micro-batch of each stage in turn; returns when something that
         waits for its time becomes ready."""
         while True:
-            now, now_ms = trio.current_time(), self._clock.now_ms()
+            now, now_ms = trio.current_time(), self._controller.log_now_ms()
             look = partial(
                 _look, self._item.id, now_ms, self.dispatch.able(), self.dispatch.all_out()
             )

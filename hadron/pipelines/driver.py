@@ -99,7 +99,7 @@ class PipelineDriver:
             self.consumer.turn,
             self.consumer.wait_for_room,
         )
-        self.dispatcher = Dispatcher(item, controller, clock)
+        self.dispatcher = Dispatcher(item, controller)
         self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
         self.awaiting = Awaiting(
             item, controller, catalog, visible, replica_set, others, random, self.consumer.catch_up

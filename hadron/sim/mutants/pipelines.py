@@ -103,8 +103,8 @@ plant(
     "what a leader hands out first need not wait for its time",
     Edit(
         "pipelines.dispatcher:Dispatcher._hand_out",
-        "now, now_ms = trio.current_time(), self._clock.now_ms()",
-        "now, now_ms = trio.current_time(), self._clock.now_ms()\n"
+        "now, now_ms = trio.current_time(), self._controller.log_now_ms()",
+        "now, now_ms = trio.current_time(), self._controller.log_now_ms()\n"
         "            now_ms += 0 if self.dispatch._turn else 3_600_000",
     ),
     scenarios=("delays-that-outlive-their-leader",),

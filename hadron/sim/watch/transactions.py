@@ -89,6 +89,9 @@ class Transactions:
         """Who was told first that it is rolled back, or aborted."""
         self._claims: dict[Any, dict[tuple[TransactionId, int], list[Lock]]] = {}
         """By leadership: what statements have taken that are in no log."""
+        self._driven: dict[Any, dict[TransactionId, list[Lock]]] = {}
+        self._delivered: dict[TransactionId, str] = {}
+        """What was delivered that these had asked to acknowledge: wrong if they are decided."""
 
     # --- what is logged -------------------------------------------------------------------------
 
@@ -216,6 +219,9 @@ class Transactions:
         for transaction in self._said:
             if self._is_decided(transaction):
                 self._complain_of_said(transaction, "it is decided")
+        for transaction, what in self._delivered.items():
+            if self._is_decided(transaction):
+                self._complain_of_delivered(what, str(transaction))
 
     # --- what is known --------------------------------------------------------------------------
 
@@ -269,6 +275,13 @@ class Transactions:
     def settled(self, leadership: Any, claim: tuple[TransactionId, int]) -> None:
         self._claims.get(leadership, {}).pop(claim, None)
 
+    def driven(self, leadership: Any, transaction: TransactionId, locks: list[Lock]) -> None:
+        """A driver has been asked for these at its own set: no table says so before it decides."""
+        self._driven.setdefault(leadership, {}).setdefault(transaction, []).extend(locks)
+
+    def answered(self, leadership: Any, transaction: TransactionId) -> None:
+        self._driven.get(leadership, {}).pop(transaction, None)
+
     def acknowledges(
         self,
         mark: Mark,
@@ -294,12 +307,18 @@ class Transactions:
         for (transaction, _), locks in self._claims.get(leadership, {}).items():
             if any(_overlaps(each, group_id, first, last) for each in locks):
                 holder = str(transaction)
+        what = f"{mark.view.name} delivers offsets {first} to {last} of group {group_id}"
         if holder:
-            self._complaints.add(
-                "E7 what a transaction takes is delivered to nobody",
-                f"{mark.view.name} delivers offsets {first} to {last} of group {group_id}, of "
-                f"which some are to be acknowledged by {holder}",
-            )
+            self._complain_of_delivered(what, holder)
+        for transaction, locks in self._driven.get(leadership, {}).items():
+            if any(_overlaps(each, group_id, first, last) for each in locks):
+                self._delivered.setdefault(transaction, what)
+
+    def _complain_of_delivered(self, what: str, holder: str) -> None:
+        self._complaints.add(
+            "E7 what a transaction takes is delivered to nobody",
+            f"{what}, of which some are to be acknowledged by {holder}",
+        )
 
 
 def _overlaps(lock: Lock, group_id: int, first: int, last: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from hadron.partition.controller import Controller
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.sim.watch.known import Known, Wrappers
@@ -15,10 +16,24 @@ class HearsPipelines:
     def __init__(self, known: Known) -> None:
         self._known = known
         self._of: WeakKeyDictionary[Dispatch, Dispatcher] = WeakKeyDictionary()
+        self._looked_ms: WeakKeyDictionary[Controller, int] = WeakKeyDictionary()
+        """What time it was at the latest: a clock may jump back between a look and its hand-out."""
 
     def wrappers(self) -> Wrappers:
         """By what is wrapped: what hears of each function."""
-        return [(Dispatcher, {"__init__": self.makes}), (Dispatch, {"assign": self.assigns})]
+        return [
+            (Controller, {"log_now_ms": self.looks}),
+            (Dispatcher, {"__init__": self.makes}),
+            (Dispatch, {"assign": self.assigns}),
+        ]
+
+    def looks(self, original: Any) -> Any:
+        def log_now_ms(controller: Controller) -> int:
+            now_ms: int = original(controller)
+            self._looked_ms[controller] = max(now_ms, self._looked_ms.get(controller, 0))
+            return now_ms
+
+        return log_now_ms
 
     def makes(self, original: Any) -> Any:
         def make(dispatcher: Dispatcher, *given: Any, **named: Any) -> None:
@@ -34,7 +49,7 @@ class HearsPipelines:
             by = self._of.get(dispatch)
             view = self._known.by_part.get(by._controller) if by is not None else None
             if by is not None and view is not None and view.is_alive:
-                now_ms = by._clock.now_ms()
+                now_ms = self._looked_ms[by._controller]
                 handed_out = self._known.flows.handed_out
                 self._known.judging(handed_out, view, by._item.id, stage, list(ids), now_ms)
             number: int = original(dispatch, runner, stage, ids, timeout_s)

@@ -49,9 +49,6 @@ _LOGGED: Final = frozenset(
     {WriteIntents, Decide, FinishTransaction, AbortTransaction, NoteFinished}
 )
 
-_OWN: Final = -2
-"""What a transaction has taken at its driver's own set, until it is over."""
-
 
 class HearsTransactions:
     def __init__(self, known: Known) -> None:
@@ -165,8 +162,7 @@ class HearsTransactions:
             and isinstance(command := MACHINE.decode(each.command), AckRecords)
         ]
         if locks:
-            claim = request.transaction, _OWN
-            self._known.transactions.claimed(driver._log, claim, locks)
+            self._known.transactions.driven(driver._log, request.transaction, locks)
 
     def replies(self, original: Any) -> Any:
         def reply(callers: Callers, number: int, answer: Answer) -> None:
@@ -180,7 +176,7 @@ class HearsTransactions:
     def _told(self, log: Controller, answer: Answer) -> None:
         mark, watch = self._mark(log), self._known.transactions
         if isinstance(answer, Committed | RolledBack):
-            watch.settled(log, (answer.transaction, _OWN))
+            watch.answered(log, answer.transaction)
         if mark is not None and isinstance(answer, RolledBack):
             watch.told_aborted(f"a client of {mark.view.name}", answer.transaction)
         elif mark is not None and isinstance(answer, Committed):
