@@ -42,13 +42,17 @@ class Actor(ABC):
         self.history = history
         self.host = host
         self.random = random.Random(seed)
-        self.stopping = False
+        self._stopped = trio.Event()
         self.partition = world.config.name
         self._sessions = 0
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Finish what is under way and begin nothing new."""
-        self.stopping = True
+        self._stopped.set()
 
     @abstractmethod
     async def run(self) -> None:
@@ -62,7 +66,8 @@ class Actor(ABC):
     async def pause(self, mean_s: float) -> None:
         """Between two requests: often none, sometimes a long one."""
         if self.random.random() < 0.5:
-            await trio.sleep(self.random.expovariate(0.5 / mean_s))
+            with trio.move_on_after(self.random.expovariate(0.5 / mean_s)):
+                await self._stopped.wait()
         else:
             await trio.lowlevel.checkpoint()
 

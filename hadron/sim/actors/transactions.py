@@ -144,7 +144,8 @@ class Transactor(ClientActor):
                 noted.tell("committed")
             elif outcome.state == "aborted":
                 noted.tell("rolled back", "its driver says so")
-            if outcome.state != "open":
+            # Its own session and `until_resolved` may have asked at the same time.
+            if outcome.state != "open" and noted in self.unresolved:
                 self.unresolved.remove(noted)
 
     async def until_resolved(self) -> None:

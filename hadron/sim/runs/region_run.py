@@ -139,15 +139,19 @@ class RegionRun:
 
     async def finish(self) -> Verdict:
         """Publish once more in every region, wait until all is in step, stop the nodes, judge."""
-        async with trio.open_nursery() as nursery:
-            for world in self.regions.regions:
-                nursery.start_soon(self._publish_once_more, world)
+        await self.publish_once_more()
         await self.regions.wait_same_schema()
         await self.regions.wait_in_step()
         self.owed = await settle(self.regions.sets.values())
         await self.regions.wait_in_step()
         await self.regions.stop()
         return self.judge()
+
+    async def publish_once_more(self) -> None:
+        """In every region."""
+        async with trio.open_nursery() as nursery:
+            for world in self.regions.regions:
+                nursery.start_soon(self._publish_once_more, world)
 
     async def _publish_once_more(self, world: World) -> None:
         name = world.config.name

@@ -95,6 +95,8 @@ class RegionsRun:
             # First: a set that is left behind would only be seen as a group that does not end.
             await run.regions.wait_same_schema()
             async with trio.open_nursery() as nursery:
+                # Beside the rest: a set of one whose clock was ahead keeps stages waiting as long.
+                nursery.start_soon(run.publish_once_more)
                 nursery.start_soon(_drain, run)
                 if transacting is not None:
                     nursery.start_soon(transacting.drain)
