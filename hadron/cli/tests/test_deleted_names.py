@@ -7,24 +7,15 @@ import sys
 
 import pytest
 
+from hadron.cli.tests.support import run_text
+
 pytestmark = pytest.mark.usefixtures("environment")
 
 STREAMS = "kind: Stream\nname: {}\npartitions: [local/p0]\n"
 
 
-def hadron(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hadron", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def good(*arguments: str, stdin: str = "") -> str:
-    done = hadron(*arguments, stdin=stdin)
+    done = run_text(*arguments, stdin=stdin)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
@@ -34,7 +25,7 @@ def test_a_groups_dead_letter_stream() -> None:
     good("pub", "orders", "one")
     good("sub", "orders", "-G", "g", "--max-attempts", "3", "--dead-letter", "rejected", "-c", "1")
     assert "3 attempts, then to rejected" in good("group", "describe", "g", "--stream", "orders")
-    assert hadron("delete", "stream", "rejected", "--allow-destructive").returncode == 0
+    assert run_text("delete", "stream", "rejected", "--allow-destructive").returncode == 0
     assert "3 attempts; its dead letter stream 'rejected' was deleted" in good(
         "group", "describe", "g", "--stream", "orders"
     )

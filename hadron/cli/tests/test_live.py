@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import hadron
+from hadron.cli.tests.support import run_text
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
@@ -25,14 +26,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hadron", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_text(*arguments, stdin=stdin)
     done.stderr = complaints(done.stderr)
     return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from hadron.cli.tests.support import run_bytes, run_text
 from hadron.node.supervision.cluster import LocalCluster, free_ports
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -21,14 +21,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 def hadron(
     *arguments: str, stdin: bytes = b"", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "hadron", *arguments],
-        env={**os.environ, **environment},
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+    return run_bytes(*arguments, stdin=stdin, **environment)
 
 
 def shell(command: str) -> subprocess.CompletedProcess[bytes]:
@@ -62,14 +55,7 @@ def completed(line: str, **environment: str) -> set[str]:
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "hadron"],
-        env={**os.environ, **asked, **environment},
-        capture_output=True,
-        check=False,
-        timeout=60,
-        text=True,
-    )
+    done = run_text(**asked, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     return {each.removeprefix("plain,") for each in done.stdout.split()}
 
@@ -224,7 +210,7 @@ class TestCompletion:
             url = f"hadron://127.0.0.1:{server.getsockname()[1]}"
             began = time.monotonic()
             assert completed("hadron pub ", HADRON_URL=url) == set()
-        # Python's start and imports included, on a busy machine; a request would take 30 s.
+        # On a busy machine; a request would take 30 s.
         assert time.monotonic() - began < 10
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hadron.cli.tests.support import run_bytes
 from hadron.node.supervision.cluster import LocalCluster
 
 QUERY = "SELECT offset, key, value FROM record WHERE stream = 'flights' ORDER BY offset"
@@ -33,14 +34,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def hadron(
     cluster: LocalCluster, *arguments: str, stdin: bytes = b"", url: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "hadron", *arguments],
-        input=stdin,
-        capture_output=True,
-        env={**os.environ, "HADRON_URL": url or cluster.url},
-        check=False,
-        timeout=60,
-    )
+    return run_bytes(*arguments, stdin=stdin, HADRON_URL=url or cluster.url)
 
 
 def data(cluster: LocalCluster, name: str) -> str:
