@@ -8,11 +8,15 @@ import struct
 import subprocess
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hadron.model.errors import ConfigurationError
 from hadron.spark.session import check_master, silence_pyspark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _PROBE = """
 import os, signal
@@ -87,6 +91,15 @@ def _reset_all(java: socket.socket) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+@pytest.mark.spark
+def test_java_is_told_to_end_when_it_finds_no_memory(spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    arguments = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    assert "-XX:+ExitOnOutOfMemoryError" in list(arguments)
+
+
+@pytest.mark.long
 @pytest.mark.spark
 def test_java_that_finds_no_memory_ends() -> None:
     """It would end the thread that wanted some, and let those who wait for that wait for ever."""
