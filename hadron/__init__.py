@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Delivery,
         Producer,
         Receipt,
+        StageInvocation,
         Subscription,
         SyncClient,
         Transaction,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         connect_sync,
     )
     from hadron.client.blocking.faces.deliveries import SyncDelivery
+    from hadron.client.blocking.faces.invocation import SyncStageInvocation
     from hadron.client.blocking.faces.producer import SyncProducer
     from hadron.client.blocking.faces.subscription import SyncSubscription
     from hadron.client.blocking.faces.transaction import SyncTransaction
@@ -130,6 +132,8 @@ _HOMES = {
     "Subscription": "hadron.client",
     "SyncSubscription": "hadron.client.blocking.faces.subscription",
     "Delivery": "hadron.client",
+    "StageInvocation": "hadron.client",
+    "SyncStageInvocation": "hadron.client.blocking.faces.invocation",
     "SyncDelivery": "hadron.client.blocking.faces.deliveries",
     "Receipt": "hadron.client",
     "Transaction": "hadron.client",
@@ -180,12 +184,14 @@ __all__ = [
     "SchemaError",
     "SequenceError",
     "ShuttingDownError",
+    "StageInvocation",
     "StaleCompletionError",
     "StorageError",
     "Subscription",
     "SyncClient",
     "SyncDelivery",
     "SyncProducer",
+    "SyncStageInvocation",
     "SyncSubscription",
     "SyncTransaction",
     "Transaction",

@@ -7,6 +7,7 @@ From below, a lower one never imports a higher one:
 * `connecting`: the ways to leaders.
 * `schema`: what is declared, looked up and changed.
 * `producing`, `reading`, `pipelines`: what they say.
+* `handling`: the stages of a pipeline that the program runs itself.
 * `transactions`: several of these, all or nothing.
 * `consuming`: what groups are given, also in steps that are transactions.
 * `client`: the class that offers all of it.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
     from hadron.client.consuming.steps import Step
     from hadron.client.consuming.subscription import Subscription
+    from hadron.client.handling.invocation import StageInvocation
     from hadron.client.producing.producer import Producer
     from hadron.client.producing.publisher import Pending
     from hadron.client.reading.reader import BatchReader, RecordReader
@@ -62,6 +64,7 @@ _HOMES = {
     "PublishedMany": "hadron.client.transactions.contents",
     "Receipt": "hadron.client.terms.results",
     "RecordReader": "hadron.client.reading.reader",
+    "StageInvocation": "hadron.client.handling.invocation",
     "Step": "hadron.client.consuming.steps",
     "Subscription": "hadron.client.consuming.subscription",
     "SyncClient": "hadron.client.blocking.faces.client",
@@ -90,6 +93,7 @@ __all__ = [
     "PublishedMany",
     "Receipt",
     "RecordReader",
+    "StageInvocation",
     "Step",
     "Subscription",
     "SyncClient",

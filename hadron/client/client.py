@@ -22,6 +22,7 @@ from hadron.client.consuming.settings import (
     Order,
 )
 from hadron.client.consuming.subscription import Subscription
+from hadron.client.handling.methods import HandlingMethods
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.methods import PipelineMethods
 from hadron.client.producing.assembly import open_producer
@@ -57,7 +58,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
 
 
-class Client(TransactionMethods, PipelineMethods, EnteredOnce, AsyncOnly):
+class Client(TransactionMethods, HandlingMethods, PipelineMethods, EnteredOnce, AsyncOnly):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
     Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block

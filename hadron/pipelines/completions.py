@@ -91,6 +91,7 @@ class Completions:
             ended.attempts,
             reason[:_REASON_CHARACTERS],
             ended.created_ms,
+            ended.is_final,
         )
 
     def _output(self, ended: Ended, outputs: memoryview) -> Output | None:

@@ -25,6 +25,9 @@ class Runner:
     Attributes:
         stages: names of those that it runs; all of its engine when empty, also those that the
             pipeline gets later.
+        counts_invocations: its credit is of invocations, not of micro-batches.
+        name: for people.
+        code_version: of the code that it runs, as far as it has said.
     """
 
     number: int
@@ -33,9 +36,17 @@ class Runner:
     max_batch: int
     credit: int
     is_writable: Callable[[], bool] = lambda: True
+    counts_invocations: bool = False
+    name: str = ""
+    code_version: str = ""
 
     def runs(self, stage: str, engine: str) -> bool:
         return engine == self.engine and (not self.stages or stage in self.stages)
+
+    @property
+    def takes(self) -> int:
+        """Invocations, in one micro-batch."""
+        return min(self.max_batch, self.credit) if self.counts_invocations else self.max_batch
 
 
 _NEVER: Final = float("inf")
@@ -51,6 +62,21 @@ class _Batch:
     timeout_s: float
     deadline: float = _NEVER
     left: set[int] = field(default_factory=set)
+    began: float | None = None
+    code_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Whoever runs an invocation, as far as it is known.
+
+    Attributes:
+        took_s: since its micro-batch has begun; None before.
+    """
+
+    runner: str = ""
+    code_version: str = ""
+    took_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -81,9 +107,21 @@ class Dispatch:
         max_batch: int,
         credit: int,
         is_writable: Callable[[], bool] = lambda: True,
+        *,
+        counts_invocations: bool = False,
+        name: str = "",
+        code_version: str = "",
     ) -> Runner:
         runner = Runner(
-            next(self._numbers), engine, frozenset(stages), max_batch, credit, is_writable
+            next(self._numbers),
+            engine,
+            frozenset(stages),
+            max_batch,
+            credit,
+            is_writable,
+            counts_invocations,
+            name,
+            code_version,
         )
         self.runners[runner.number] = runner
         return runner
@@ -119,7 +157,7 @@ class Dispatch:
         batch = self._new_batch(runner.number, stage, timeout_s)
         batch.left.update(ids)
         self._assigned.setdefault(stage, {}).update(dict.fromkeys(ids, batch))
-        runner.credit -= 1
+        runner.credit -= len(ids) if runner.counts_invocations else 1
         return batch.number
 
     def _new_batch(self, runner: int, stage: str, timeout_s: float) -> _Batch:
@@ -127,12 +165,35 @@ class Dispatch:
         batch = self._batches[number] = _Batch(number, runner, stage, timeout_s)
         return batch
 
-    def begin(self, runner: int, numbers: Iterable[int], now: float) -> None:
-        """The runner works on these micro-batches: each has a whole timeout from now."""
+    def begin(
+        self, runner: int, numbers: Iterable[int], now: float, code_version: str = ""
+    ) -> float:
+        """The runner works on these micro-batches: each has a whole timeout from now. Returns the
+        earliest of their ends."""
+        earliest = _NEVER
         for number in numbers:
             batch = self._batches.get(number)
             if batch is not None and batch.runner == runner:
                 batch.deadline = now + batch.timeout_s
+                earliest = min(earliest, batch.deadline)
+                batch.began = now if batch.began is None else batch.began
+                batch.code_version = code_version or batch.code_version
+        return earliest
+
+    def work_on(self, stage: str, instance_id: int, now: float) -> Work:
+        """Who runs it."""
+        batch = self._assigned.get(stage, {}).get(instance_id)
+        number = batch.runner if batch is not None else 0
+        taken = self._taken.get(stage, {}).get(instance_id)
+        if taken is not None:
+            number = taken.runner
+        runner = self.runners.get(number)
+        if runner is None:
+            return Work()
+        code, took_s = runner.code_version, None
+        if batch is not None and batch.began is not None:
+            code, took_s = batch.code_version or code, now - batch.began
+        return Work(runner.name, code, took_s)
 
     def assigned(self, stage: str) -> set[int]:
         """Instances whose `stage` nobody is given: it is at a runner, or a transaction's."""

@@ -7,7 +7,7 @@ that is declared no more; each micro-batch is of one definition, and says what i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -34,6 +34,10 @@ _GRACE_S: Final = 2.0
 """Beyond a stage's timeout: what its runner says at the end of its time is on its way."""
 
 _NEVER: Final = float("inf")
+
+_NAME_CHARACTERS: Final = 80
+_CODE_CHARACTERS: Final = 40
+"""Of what runners say of themselves: it stands in a row of each attempt."""
 
 
 class _Ready(NamedTuple):
@@ -64,6 +68,8 @@ class Dispatcher:
         self._controller = controller
         self._sessions: dict[int, RunnerSession] = {}
         self._moved = trio.Event()
+        self._looks_at = _NEVER
+        """When it looks again by itself."""
 
     def wake(self) -> None:
         """Stages became ready, a runner came, or takes more."""
@@ -79,15 +85,20 @@ class Dispatcher:
         max_batch: int,
         credit: int,
         declared: Sequence[StageSpec],
+        *,
+        counts_invocations: bool = False,
+        name: str = "",
+        code_version: str = "",
     ) -> RunnerSession:
         """A runner came, for the `stages` of an engine, or for all of that engine when it names
         none.
 
         Args:
             max_batch: invocations at a time; 0 for as many as there may be.
-            credit: how many messages it takes.
+            credit: how many messages it takes, or with `counts_invocations` invocations.
             declared: the stages that there are now; there are those, too, that instances have which
                 began with others.
+            name, code_version: of the runner, for people.
 
         Raises `NotFoundError` for a stage that does not exist.
         """
@@ -101,7 +112,16 @@ class Dispatcher:
                 f"it has: {', '.join(sorted(names)) or 'none'}",
             )
         at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
-        runner = self.dispatch.join(engine, stages, at_most, credit, lambda: sink.writable)
+        runner = self.dispatch.join(
+            engine,
+            stages,
+            at_most,
+            credit,
+            lambda: sink.writable,
+            counts_invocations=counts_invocations,
+            name=name[:_NAME_CHARACTERS],
+            code_version=code_version[:_CODE_CHARACTERS],
+        )
         sink.on_writable = self.wake
         session = RunnerSession(runner, sink)
         self._sessions[runner.number] = session
@@ -112,10 +132,14 @@ class Dispatcher:
         session.runner.credit += credit
         self.wake()
 
-    def begin(self, session: RunnerSession, numbers: Iterable[int]) -> None:
+    def begin(
+        self, session: RunnerSession, numbers: Collection[int], code_version: str = ""
+    ) -> None:
         """A runner works on these micro-batches."""
-        self.dispatch.begin(session.runner.number, numbers, trio.current_time())
-        self.wake()
+        code = code_version[:_CODE_CHARACTERS]
+        ends_at = self.dispatch.begin(session.runner.number, numbers, trio.current_time(), code)
+        if ends_at < self._looks_at:
+            self.wake()
 
     def leave(self, session: RunnerSession) -> None:
         if self._sessions.pop(session.runner.number, None) is not None:
@@ -148,7 +172,8 @@ class Dispatcher:
             moved = self._moved
             self.dispatch.expire(trio.current_time())
             due_at = await self._hand_out()
-            with trio.move_on_at(min(due_at, self.dispatch.next_deadline() or _NEVER)):
+            self._looks_at = min(due_at, self.dispatch.next_deadline() or _NEVER)
+            with trio.move_on_at(self._looks_at):
                 await moved.wait()
             if moved.is_set():
                 self._moved = trio.Event()
@@ -185,7 +210,7 @@ class Dispatcher:
         if runner is None or session is None:
             # Without a session leading has ended.
             return False
-        ready = ready[: runner.max_batch]
+        ready = ready[: runner.takes]
         draft = session.sink.draft(stage, found.version, ready)
         while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
             ready = ready[: len(ready) // 2]
@@ -217,8 +242,7 @@ def _look(
     for version, stages in known.items():
         for stage in stages:
             limit = max(
-                (each.max_batch for each in runners if each.runs(stage.name, stage.engine)),
-                default=0,
+                (each.takes for each in runners if each.runs(stage.name, stage.engine)), default=0
             )
             if not limit or stage.wait is not None:
                 continue

@@ -15,6 +15,7 @@ from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
+    NotReadyError,
     PeerError,
     RequestError,
     StaleCompletionError,
@@ -468,10 +469,13 @@ class Pipelines(Part):
         ]
 
     def driver(self, pipeline_id: int) -> PipelineDriver:
-        """Raises `NotFoundError`."""
+        """Raises `NotFoundError`, `NotReadyError` while leading has just begun."""
         driver = self._drivers.get(pipeline_id)
         if driver is None:
             item = self._catalog.by_id(pipeline_id)
+            spec = item.spec
+            if isinstance(spec, PipelineSpec) and spec.replica_set == self._replica_set:
+                raise NotReadyError(f"{item.label} is not served here yet", "ask again")
             raise NotFoundError(f"{item.label} does not live on {self._replica_set}")
         return driver
 

@@ -68,6 +68,8 @@ class Ended:
         attempts: their numbers, one for each instance.
         created_ms: when each instance was made; empty where that is not to be compared.
         version: of the instances' definition; 0 where the stage has the same output in all.
+        took_ms: of each, or of all; empty where the runner does not say.
+        is_final: no other attempt is to follow these, which failed.
     """
 
     stage: str
@@ -75,6 +77,8 @@ class Ended:
     attempts: tuple[int, ...]
     created_ms: tuple[int, ...] = ()
     version: int = 0
+    took_ms: tuple[int, ...] = ()
+    is_final: bool = False
 
     def check(self) -> None:
         """Raises `RequestError` for what no runner says."""
@@ -88,6 +92,11 @@ class Ended:
             raise RequestError(
                 f"{count} instances come with {len(self.created_ms)} times of creation",
                 "send the `created_ms` of each invocation",
+            )
+        if len(self.took_ms) not in (0, 1, count):
+            raise RequestError(
+                f"{count} instances come with {len(self.took_ms)} durations",
+                "send one for each, or one for all",
             )
         if count > MAX_BATCH_RECORDS:
             raise RequestError(f"{count} instances are more than {MAX_BATCH_RECORDS} at a time")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-import msgspec
-
-from hadron.model.errors import HadronError, NotFoundError, RequestError
+from hadron.model.errors import HadronError, NotFoundError, NotReadyError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
@@ -16,8 +13,8 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
 from hadron.server.backfills import shown
-from hadron.server.stories import INSTANCE_STATUS, described, ref_of
-from hadron.serving.catalog import Catalog
+from hadron.server.runner_calls import CallSink, RunnerCall
+from hadron.server.stories import INSTANCE_STATUS, described
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state import definitions, pipeline_inputs, wait_inputs
@@ -36,10 +33,6 @@ _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
 
-_LONGEST_NUMBER: Final = (1 << 64) - 1
-"""Of a micro-batch."""
-
-_Run: TypeAlias = Call[pipelines_pb2.RunStagesRequest, pipelines_pb2.Invocations]
 _Complete: TypeAlias = Call[
     pipelines_pb2.CompleteStagesRequest, pipelines_pb2.CompleteStagesResponse
 ]
@@ -65,67 +58,6 @@ _Named = (
 """What names a pipeline."""
 
 
-class _Draft:
-    """`pipelines.runners.Draft`: a message that goes on a runner's call."""
-
-    def __init__(self, call: _Run, message: pipelines_pb2.Invocations) -> None:
-        self._call = call
-        self._message = message
-        self.size = message.ByteSize()
-
-    def send(self, number: int) -> None:
-        self._message.number = number
-        self._call.send(self._message)
-
-
-class CallSink:
-    """`pipelines.runners.RunnerSink`: a runner is told on its call."""
-
-    def __init__(self, call: _Run, catalog: Catalog, pipeline_id: int) -> None:
-        self._call = call
-        self._catalog = catalog
-        self._pipeline_id = pipeline_id
-
-    @property
-    def on_writable(self) -> Callable[[], None]:
-        return self._call.on_writable
-
-    @on_writable.setter
-    def on_writable(self, told: Callable[[], None]) -> None:
-        self._call.on_writable = told
-
-    @property
-    def writable(self) -> bool:
-        return self._call.writable
-
-    def draft(self, stage: StageSpec, version: int, ready: Sequence[views.ReadyStage]) -> _Draft:
-        message = pipelines_pb2.Invocations(
-            stage=stage.name,
-            pipeline_id=self._pipeline_id,
-            version=version,
-            spec=msgspec.json.encode(stage).decode(),
-            # Room for one.
-            number=_LONGEST_NUMBER,
-            invocations=[
-                pipelines_pb2.Invocation(
-                    instance_id=item.instance_id,
-                    attempt=item.attempt,
-                    attempts_before=item.attempts_before,
-                    created_ms=item.created_ms,
-                    failed_stage=item.failed_stage,
-                    failure=item.failure,
-                    root=ref_of(self._catalog, item.root),
-                    dependencies=[ref_of(self._catalog, each) for each in item.dependencies],
-                )
-                for item in ready
-            ],
-        )
-        return _Draft(self._call, message)
-
-    def fail(self, error: HadronError) -> None:
-        self._call.fail(error)
-
-
 def ended_of(
     request: pipelines_pb2.CompleteStagesRequest | pipelines_pb2.FailStagesRequest,
 ) -> Ended:
@@ -136,14 +68,26 @@ def ended_of(
         tuple(request.attempts),
         tuple(request.created_ms),
         request.version if isinstance(request, pipelines_pb2.CompleteStagesRequest) else 0,
+        tuple(request.took_ms),
+        isinstance(request, pipelines_pb2.FailStagesRequest) and request.is_final,
     )
 
 
 def _run_stages(
-    leading: Leading, call: _Run, request: pipelines_pb2.RunStagesRequest, _attachment: memoryview
+    leading: Leading,
+    call: RunnerCall,
+    request: pipelines_pb2.RunStagesRequest,
+    _attachment: memoryview,
 ) -> None:
     driver = _driver(leading, request)
-    sink: RunnerSink = CallSink(call, leading.catalog, driver.item.id)
+    sink: RunnerSink = CallSink(
+        call,
+        leading.catalog,
+        driver.item.id,
+        leading.visible,
+        leading.replica_set,
+        request.record_bytes,
+    )
     dispatcher = driver.dispatcher
     session = dispatcher.join(
         sink,
@@ -152,11 +96,16 @@ def _run_stages(
         request.max_batch,
         request.credit,
         driver.spec.stages,
+        counts_invocations=request.counts_invocations,
+        name=request.runner,
+        code_version=request.code_version,
     )
 
     def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:
-        dispatcher.grant(session, message.credit)
-        dispatcher.begin(session, message.begun)
+        if message.credit:
+            dispatcher.grant(session, message.credit)
+        if message.begun:
+            dispatcher.begin(session, message.begun, message.code_version)
 
     def on_end(_error: HadronError | None) -> None:
         dispatcher.leave(session)
@@ -192,6 +141,7 @@ async def _answer_complete(
         pipelines_pb2.CompleteStagesResponse(
             base_offset=appended.base_offset if appended is not None else 0,
             stale_instance_ids=completed.stale,
+            append_ms=appended.append_ms if appended is not None else 0,
         ),
         end=True,
     )
@@ -374,7 +324,7 @@ def _describe(
 ) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
     try:
         driver: PipelineDriver | None = leading.part(Pipelines).driver(item.id)
-    except NotFoundError:
+    except (NotFoundError, NotReadyError):
         driver = None
     assert isinstance(item.spec, PipelineSpec)
     stages = []

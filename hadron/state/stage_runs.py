@@ -72,6 +72,8 @@ class FailStages(Command, frozen=True, array_like=True, tag=8):
     reason: str
     created_ms: tuple[int, ...] = ()
     """As of `CompleteStages`."""
+    is_final: bool = False
+    """No other attempt follows."""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -317,7 +319,7 @@ def _fail_some(
     given_up: list[int] = []
     for instance_id, attempt in attempts.items():
         counted = attempt - before.get(instance_id, 0)
-        last = counted >= stage.retry.max_attempts
+        last = command.is_final or counted >= stage.retry.max_attempts
         if last:
             given_up.append(instance_id)
         db.execute(

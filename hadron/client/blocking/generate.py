@@ -76,6 +76,7 @@ _CLIENT: Final = Face(
     bodies={
         "read": "return record_reader(self._hold, {async_call})",
         "read_batches": "return batch_reader(self._hold, {async_call})",
+        "stage": "return SyncStageInvocations(self._hold, {async_call})",
     },
     by_hand=frozenset({"close"}),
 )
@@ -137,6 +138,21 @@ _KNOWN: Final = (
         "return self._lazy.get().{name}({given})",
         tells_more=True,
     ),
+    Face(
+        "hadron.client.handling.stage",
+        "StageInvocations",
+        f"{_BLOCKING}.handling.StageInvocationsBase",
+        "",
+        by_hand=frozenset({"close", "run"}),
+        tells_more=True,
+    ),
+    Face(
+        "hadron.client.handling.invocation",
+        "StageInvocation",
+        f"{_BLOCKING}.handling.StageInvocationBase",
+        "return self._call({async_call})",
+        tells_more=True,
+    ),
 )
 
 _ANSWERS: Final = {
@@ -144,6 +160,7 @@ _ANSWERS: Final = {
     "RecordReader": "SyncReader[Record]",
     "BatchReader": "SyncReader[RecordBatch]",
     "DeliveryBatches": "Iterator[SyncDeliveryBatch]",
+    "StageOpening": "SyncStageInvocations",
     "Steps": "Iterator[SyncStep]",
     **{face.name: f"Sync{face.name}" for face in _KNOWN},
 }

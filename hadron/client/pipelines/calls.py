@@ -218,8 +218,10 @@ class PipelineCalls:
         credit: int,
         *,
         takes_ahead: bool = False,
+        runner: str = "",
     ) -> Opening[StageRun]:
         pipeline = text_of("pipeline", pipeline)
+        runner = text_or_none_of("runner", runner)
         if engine not in ("spark", "handler"):
             raise RequestError(f"engine {engine!r} is unknown", "use spark or handler")
         if max_batch < 1 or credit < 1:
@@ -229,18 +231,28 @@ class PipelineCalls:
 
         async def make() -> StageRun:
             opening = pipelines_pb2.RunStagesRequest(
-                namespace=self._namespace,
                 pipeline=pipeline,
                 stages=stages,
                 engine=engine,
                 max_batch=max_batch,
                 credit=credit,
+                runner=runner,
             )
-            home = await self._find(pipeline, opening)
-            ready = ReadyStages(self._session, home, opening, takes_ahead=takes_ahead)
-            return StageRun(ready)
+            return StageRun(await self.ready(opening, takes_ahead=takes_ahead))
 
         return Opening(make, "run", "run_stages", f"of {pipeline!r}")
+
+    async def ready(
+        self, opening: pipelines_pb2.RunStagesRequest, *, takes_ahead: bool
+    ) -> ReadyStages:
+        """What the pipeline that is named there has for such a runner. Raises `NotFoundError`."""
+        opening.namespace = self._namespace
+        home = await self._find(opening.pipeline, opening)
+        return ReadyStages(self._session, home, opening, takes_ahead=takes_ahead)
+
+    async def home_of(self, pipeline_id: int) -> str:
+        """The replica set of a pipeline. Raises `NotFoundError`."""
+        return await self._homes.of_id(pipeline_id)
 
     async def _find(
         self,
@@ -271,6 +283,7 @@ class PipelineCalls:
         batch: bytes | None,
         partition: str,
         version: int,
+        took_ms: Sequence[int] = (),
     ) -> pipelines_pb2.CompleteStagesResponse:
         _check_pairs(instance_ids, attempts, created_ms)
         request = pipelines_pb2.CompleteStagesRequest(
@@ -281,6 +294,7 @@ class PipelineCalls:
             created_ms=created_ms,
             partition=partition,
             version=version,
+            took_ms=took_ms,
         )
         home = await self._homes.of_id(pipeline_id)
         answer, _ = await self._session.request(
@@ -296,6 +310,9 @@ class PipelineCalls:
         attempts: Sequence[int],
         created_ms: Sequence[int],
         reason: str,
+        *,
+        is_final: bool = False,
+        took_ms: Sequence[int] = (),
     ) -> None:
         _check_pairs(instance_ids, attempts, created_ms)
         request = pipelines_pb2.FailStagesRequest(
@@ -305,6 +322,8 @@ class PipelineCalls:
             attempts=attempts,
             created_ms=created_ms,
             reason=reason,
+            is_final=is_final,
+            took_ms=took_ms,
         )
         home = await self._homes.of_id(pipeline_id)
         await self._session.request(home, _FAIL, request)

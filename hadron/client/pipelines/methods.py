@@ -153,8 +153,10 @@ class PipelineMethods:
         max_batch: int = DEFAULT_MICRO_BATCH,
         credit: int = DEFAULT_CREDIT,
         takes_ahead: bool = False,
+        runner: str = "",
     ) -> Opening[StageRun]:
         """Ready invocations: `async with client.run_stages(...) as run`, iterate, `run.grant()`.
+        From below; `stage` is what programs are written with.
 
         Args:
             stages: which ones this runner can run; none means all of `engine`.
@@ -162,9 +164,10 @@ class PipelineMethods:
             credit: micro-batches that come before the first `grant`.
             takes_ahead: the program takes micro-batches before it works on them, and says
                 `run.begin(invocations)` when it does; else each begins when it is iterated to.
+            runner: what it is called in instances' stories.
         """
         return self._pipelines.run(
-            pipeline, engine, stages, max_batch, credit, takes_ahead=takes_ahead
+            pipeline, engine, stages, max_batch, credit, takes_ahead=takes_ahead, runner=runner
         )
 
     async def complete_stages(

@@ -21,7 +21,11 @@ DEFAULT_CREDIT: Final = 2
 
 
 class ReadyStages:
-    """The call to the pipeline's leader, and what it has brought (`reconnecting_call.Owner`)."""
+    """The call to the pipeline's leader, and what it has brought (`reconnecting_call.Owner`).
+
+    Attributes:
+        calls_lost: how many there were before this one: what those have brought is others' now.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,8 @@ class ReadyStages:
         self._opening = opening
         self._takes_ahead = takes_ahead
         self._credit = opening.credit
-        self._ready: deque[tuple[pipelines_pb2.Invocations, int]] = deque()
+        self._ready: deque[tuple[pipelines_pb2.Invocations, memoryview]] = deque()
+        self.calls_lost = 0
         self._call: OpenedCall | None = None
         self._failure: HadronError | None = None
         self._closed = False
@@ -64,13 +69,19 @@ class ReadyStages:
         if self._call is not None:
             self._call.send(pipelines_pb2.RunStagesRequest(credit=count))
 
-    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+    def begin(self, invocations: pipelines_pb2.Invocations, code_version: str = "") -> None:
         """Whoever leads now does not know what came from somebody else: nothing is lost then."""
         if self._call is not None:
-            self._call.send(pipelines_pb2.RunStagesRequest(begun=[invocations.number]))
+            begun = [invocations.number]
+            self._call.send(pipelines_pb2.RunStagesRequest(begun=begun, code_version=code_version))
 
     async def take(self) -> pipelines_pb2.Invocations | None:
         """The next micro-batch; None once the run is over. Raises what ended it for good."""
+        taken = await self.take_whole()
+        return None if taken is None else taken[0]
+
+    async def take_whole(self) -> tuple[pipelines_pb2.Invocations, memoryview] | None:
+        """The same with the records that came with it."""
         while not self._ready:
             if self._closed:
                 return None
@@ -79,12 +90,16 @@ class ReadyStages:
             if self._news is None:
                 self._news = anyio.Event()
             await self._news.wait()
-        invocations, size = self._ready.popleft()
+        invocations, records = self._ready.popleft()
         if self._call is not None:
-            self._call.consumed(size)
+            self._call.consumed(invocations.ByteSize() + len(records))
         if not self._takes_ahead:
             self.begin(invocations)
-        return invocations
+        return invocations, records
+
+    def _cost(self, invocations: pipelines_pb2.Invocations) -> int:
+        """In credit."""
+        return len(invocations.invocations) if self._opening.counts_invocations else 1
 
     # --- reconnecting_call.Owner --------------------------------------------------------------
 
@@ -98,14 +113,15 @@ class ReadyStages:
         self._call = call
 
     def received(self, message: pipelines_pb2.Invocations, attachment: memoryview) -> None:
-        self._credit = max(0, self._credit - 1)
-        self._ready.append((message, message.ByteSize() + len(attachment)))
+        self._credit = max(0, self._credit - self._cost(message))
+        self._ready.append((message, attachment))
         self._notify()
 
     def lost(self, error: HadronError | None) -> None:  # noqa: ARG002 - the protocol's
         # What nobody has taken yet goes to another runner, and its credit is ours again.
         self._call = None
-        self._credit += len(self._ready)
+        self.calls_lost += 1
+        self._credit += sum(self._cost(each) for each, _ in self._ready)
         self._ready.clear()
 
     def failed(self, error: HadronError) -> None:

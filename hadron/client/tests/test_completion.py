@@ -28,6 +28,7 @@ from hadron.client import (
     TransactionOutcome,
 )
 from hadron.client.blocking.faces.deliveries import SyncDeliveryBatch
+from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
 from hadron.client.blocking.faces.steps import SyncStep
 from hadron.client.blocking.intake import SyncDeliveryBatches, SyncSteps
@@ -36,6 +37,7 @@ from hadron.client.blocking.reader import SyncReader
 from hadron.client.consuming.groups import GroupReset
 from hadron.client.consuming.steps import Steps
 from hadron.client.consuming.subscription import DeliveryBatches
+from hadron.client.handling.stage import StageInvocations, StageOpening
 from hadron.client.pipelines.stage_run import StageRun
 from hadron.client.terms.opening import Opening
 from hadron.client.tests.support import both, served
@@ -70,6 +72,7 @@ CLIENT = {
     "run_stages",
     "send",
     "signal",
+    "stage",
     "status",
     "stream",
     "subscribe",
@@ -80,6 +83,18 @@ CLIENT = {
 PRODUCER = {"close", "flush", "last_sequence", "last_sequences", "send", "send_many", "send_soon"}
 SUBSCRIPTION = {"batches", "close", "flush", "poll", "poll_batch", "transactions"}
 WORK = {"ack", "commit", "publish", "publish_many", "receipts", "rollback"}
+INVOCATION = {
+    "attempt",
+    "complete",
+    "fail",
+    "failed_stage",
+    "failure",
+    "instance_id",
+    "is_ended",
+    "outputs",
+    "root",
+    "stage",
+}
 DELIVERY = {
     "ack",
     "attempt",
@@ -134,6 +149,7 @@ def offered() -> set[type]:
         found
         | {DeliveryBatches, GroupReset, Opening, SyncDeliveryBatch, SyncDeliveryBatches}
         | {StageRun, SyncPending, SyncReader, SyncStageRun}
+        | {StageInvocations, StageOpening, SyncStageInvocations}
         | {Steps, SyncStep, SyncSteps}
     )
 
@@ -152,6 +168,9 @@ def test_completion_shows_what_may_be_called() -> None:
         ([SyncReader], {"close"}),
         ([StageRun], {"begin", "grant"}),
         ([SyncStageRun], {"begin", "close", "grant"}),
+        ([StageOpening], {"run"}),
+        ([StageInvocations, SyncStageInvocations], {"close", "run"}),
+        ([hadron.StageInvocation, hadron.SyncStageInvocation], INVOCATION),
         ([hadron.Transaction, hadron.SyncTransaction], WORK | {"complete", "fail", "id", "state"}),
         ([Step, SyncStep], WORK | {"partition"}),
         ([Steps, SyncSteps], set()),

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.producing.new_records import Serializer, serialized_whole, whole_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
@@ -19,7 +20,22 @@ from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
 from hadron.wire.messages import pipelines_pb2
 
-_FORM = "give a micro-batch of `client.run_stages`, or some of its invocations as `only`"
+_FORM = "give an invocation of `client.stage`, or a micro-batch of `client.run_stages`"
+
+Ended = pipelines_pb2.Invocations | AnyInvocation
+"""What a transaction ends: a micro-batch, or one invocation."""
+
+
+def whole(
+    given: Ended, only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None
+) -> tuple[pipelines_pb2.Invocations, list[pipelines_pb2.Invocation]]:
+    """The micro-batch that is meant, and which of its invocations are. Raises `RequestError` for
+    what no run gives."""
+    if isinstance(given, AnyInvocation):
+        if only is not None:
+            raise RequestError("`only` is given with one invocation", "it is of micro-batches")
+        return given._given.micro_batch, [given._given.invocation]
+    return given, chosen(given, only)
 
 
 def chosen(

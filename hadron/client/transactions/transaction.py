@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.terms.opening import EnteredOnce
 from hadron.client.terms.results import Receipt
 from hadron.client.transactions.contents import Claimable, Published, PublishedMany
@@ -117,17 +118,18 @@ class Transaction(EnteredOnce):
 
     async def complete(
         self,
-        invocations: pipelines_pb2.Invocations,
-        outputs: Sequence[Any] | None = None,
+        invocations: pipelines_pb2.Invocations | AnyInvocation,
+        outputs: Any = None,
         *,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> PublishedMany:
-        """Complete a stage's invocations, a micro-batch of `Client.run_stages`, with the outputs
-        that the stage declares; what is returned has the outputs' `receipts` after the commit.
-        After a rollback they wait for their stage's timeout, and are given out again.
+        """Complete an invocation of `Client.stage`, or a micro-batch of `Client.run_stages`, with
+        what the stage declares as its output; what is returned has the outputs' `receipts` after
+        the commit. After a rollback they wait for their stage's timeout, and are given out again.
 
         Args:
-            outputs: a value for each invocation, in their order, as `publish` takes them.
+            outputs: a value, as `publish` takes it; of a micro-batch a list of values, one for each
+                invocation, in their order.
             only: some of the micro-batch's invocations; None is all.
 
         Raises `RequestError` for outputs that do not fit, `InvalidRecordError` and
@@ -139,7 +141,7 @@ class Transaction(EnteredOnce):
 
     async def fail(
         self,
-        invocations: pipelines_pb2.Invocations,
+        invocations: pipelines_pb2.Invocations | AnyInvocation,
         error: BaseException | str,
         *,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,

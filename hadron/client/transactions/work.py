@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from hadron.client.connecting.session import can_retry
+from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.producing.bulk import check_many, cut, slices
 from hadron.client.producing.new_records import whole_record
 from hadron.client.transactions.contents import (
@@ -31,7 +32,14 @@ from hadron.client.transactions.contents import (
     PublishedMany,
 )
 from hadron.client.transactions.driver_call import COMMIT, OPEN, ROLLBACK, DriverCall
-from hadron.client.transactions.stages import chosen, completion, failure, outputs_of, stage_of
+from hadron.client.transactions.stages import (
+    Ended,
+    completion,
+    failure,
+    outputs_of,
+    stage_of,
+    whole,
+)
 from hadron.model.errors import (
     ClosedError,
     CommitUnknownError,
@@ -232,13 +240,16 @@ class Work:
 
     async def complete(
         self,
-        invocations: pipelines_pb2.Invocations,
-        outputs: Sequence[Any] | None,
+        given: Ended,
+        outputs: Any,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None,
     ) -> PublishedMany:
         """See `Transaction.complete`."""
         self._check_usable()
-        ended = chosen(invocations, only)
+        invocations, ended = whole(given, only)
+        if isinstance(given, AnyInvocation):
+            given._given.check_open()
+            outputs = None if given._given.stage.output is None and outputs is None else [outputs]
         stage = stage_of(invocations)
         if stage is not None:
             home = await self._calls.homes.of_id(invocations.pipeline_id)
@@ -257,6 +268,8 @@ class Work:
             self._calls.now_ms(),
         )
         self._at(home)
+        if isinstance(given, AnyInvocation):
+            given._given.claim()
         published = PublishedMany()
         if batch is not None:
             published._add(batch, 0, len(records))
@@ -264,16 +277,21 @@ class Work:
 
     async def fail(
         self,
-        invocations: pipelines_pb2.Invocations,
+        given: Ended,
         error: object,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None,
     ) -> None:
         """See `Transaction.fail`."""
         self._check_usable()
-        message = failure(invocations, chosen(invocations, only), error)
+        invocations, ended = whole(given, only)
+        if isinstance(given, AnyInvocation):
+            given._given.check_open()
+        message = failure(invocations, ended, error)
         home = await self._calls.homes.of_id(invocations.pipeline_id)
         self._filled(self.contents.fail, home, message)
         self._at(home)
+        if isinstance(given, AnyInvocation):
+            given._given.claim()
 
     def _at(self, replica_set: str) -> None:
         """It does something there."""

@@ -35,7 +35,7 @@ from hadron.pipelines import dispatcher
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver
 from hadron.pipelines.runners import Ended, RunnerSession
-from hadron.server.pipelines import CallSink
+from hadron.server.runner_calls import CallSink
 from hadron.server.streams import batch_info
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.decisions import Decide

@@ -429,7 +429,7 @@ class Pipelines:
             pause_ms = retry.backoff_ms * 2 ** min(counted - 1, 20)
             chance = zlib.crc32(f"{instance_id}/{counted}".encode())
             run.ready_ms = entry.now_ms + pause_ms + pause_ms * chance // 2**34
-            if counted >= retry.max_attempts:
+            if command.is_final or counted >= retry.max_attempts:
                 run.status = FAILED
                 pipeline.give_up(now, command.stage, instance_id, entry.now_ms)
         return {"appended": None, "stale": sorted(stale)}

@@ -87,7 +87,7 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (
         FailStages(5, "enrich", (7,), (2,), "too cold", (9,)),
-        "970805a6656e7269636891079102a8746f6f20636f6c649109",
+        "980805a6656e7269636891079102a8746f6f20636f6c649109c2",
     ),
     (
         StateDigest("hadron_group", b"\x91\x01", 7, True, b"\x05" * 16),

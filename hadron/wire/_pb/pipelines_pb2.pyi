@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunStagesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index", "begun")
+    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index", "begun", "counts_invocations", "record_bytes", "runner", "code_version")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,10 @@ class RunStagesRequest(_message.Message):
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
@@ -28,7 +32,11 @@ class RunStagesRequest(_message.Message):
     pipeline_id: int
     metadata_index: int
     begun: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., begun: _Optional[_Iterable[int]] = ...) -> None: ...
+    counts_invocations: bool
+    record_bytes: int
+    runner: str
+    code_version: str
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., begun: _Optional[_Iterable[int]] = ..., counts_invocations: _Optional[bool] = ..., record_bytes: _Optional[int] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ...) -> None: ...
 
 class RecordRef(_message.Message):
     __slots__ = ("stream", "partition", "offset", "stream_id")
@@ -63,23 +71,35 @@ class Invocation(_message.Message):
     def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ..., failed_stage: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Invocations(_message.Message):
-    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec")
+    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec", "batches")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
     stage: str
     pipeline_id: int
     invocations: _containers.RepeatedCompositeFieldContainer[Invocation]
     number: int
     version: int
     spec: str
-    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ...) -> None: ...
+    batches: _containers.RepeatedCompositeFieldContainer[RecordBatch]
+    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[RecordBatch, _Mapping]]] = ...) -> None: ...
+
+class RecordBatch(_message.Message):
+    __slots__ = ("stream_id", "partition", "info")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    partition: str
+    info: _common_pb2.BatchInfo
+    def __init__(self, stream_id: _Optional[int] = ..., partition: _Optional[str] = ..., info: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ...) -> None: ...
 
 class CompleteStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version", "took_ms")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +107,7 @@ class CompleteStagesRequest(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -94,31 +115,38 @@ class CompleteStagesRequest(_message.Message):
     partition: str
     created_ms: _containers.RepeatedScalarFieldContainer[int]
     version: int
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ...) -> None: ...
+    took_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., took_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CompleteStagesResponse(_message.Message):
-    __slots__ = ("base_offset", "stale_instance_ids")
+    __slots__ = ("base_offset", "stale_instance_ids", "append_ms")
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STALE_INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_MS_FIELD_NUMBER: _ClassVar[int]
     base_offset: int
     stale_instance_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, base_offset: _Optional[int] = ..., stale_instance_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    append_ms: int
+    def __init__(self, base_offset: _Optional[int] = ..., stale_instance_ids: _Optional[_Iterable[int]] = ..., append_ms: _Optional[int] = ...) -> None: ...
 
 class FailStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason", "created_ms")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason", "created_ms", "is_final", "took_ms")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
     attempts: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     created_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    is_final: bool
+    took_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., is_final: _Optional[bool] = ..., took_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListInstancesRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "status", "after_id", "limit", "pipeline_id", "metadata_index")
@@ -141,20 +169,41 @@ class ListInstancesRequest(_message.Message):
 class ListInstancesResponse(_message.Message):
     __slots__ = ("instances",)
     class Stage(_message.Message):
-        __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for")
+        __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for", "tried", "runner", "running_ms")
         NAME_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
         OUTPUT_FIELD_NUMBER: _ClassVar[int]
         REASON_FIELD_NUMBER: _ClassVar[int]
         WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+        TRIED_FIELD_NUMBER: _ClassVar[int]
+        RUNNER_FIELD_NUMBER: _ClassVar[int]
+        RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
         name: str
         status: str
         attempts: int
         output: RecordRef
         reason: str
         waits_for: str
-        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ..., waits_for: _Optional[str] = ...) -> None: ...
+        tried: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Attempt]
+        runner: str
+        running_ms: int
+        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ..., waits_for: _Optional[str] = ..., tried: _Optional[_Iterable[_Union[ListInstancesResponse.Attempt, _Mapping]]] = ..., runner: _Optional[str] = ..., running_ms: _Optional[int] = ...) -> None: ...
+    class Attempt(_message.Message):
+        __slots__ = ("number", "ended_ms", "took_ms", "runner", "code_version", "reason")
+        NUMBER_FIELD_NUMBER: _ClassVar[int]
+        ENDED_MS_FIELD_NUMBER: _ClassVar[int]
+        TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+        RUNNER_FIELD_NUMBER: _ClassVar[int]
+        CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        number: int
+        ended_ms: int
+        took_ms: int
+        runner: str
+        code_version: str
+        reason: str
+        def __init__(self, number: _Optional[int] = ..., ended_ms: _Optional[int] = ..., took_ms: _Optional[int] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
     class Instance(_message.Message):
         __slots__ = ("id", "status", "root", "created_ms", "stages")
         ID_FIELD_NUMBER: _ClassVar[int]

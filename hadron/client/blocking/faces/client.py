@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.producer import SyncProducer
+from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
 from hadron.client.blocking.faces.subscription import SyncSubscription
 from hadron.client.blocking.faces.transaction import SyncTransaction
@@ -22,6 +23,7 @@ from hadron.client.consuming.settings import (
     DEFAULT_MAX_IN_FLIGHT,
     Order,
 )
+from hadron.client.handling.stage import DEFAULT_INVOCATIONS
 from hadron.client.pipelines.stage_run import DEFAULT_CREDIT
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.new_records import Serializer
@@ -593,6 +595,43 @@ class SyncClient(ClientBase):
             lambda client: client.resolve_transaction(transaction, act, participant=participant)
         )
 
+    def stage(
+        self,
+        pipeline: str,
+        stage: str,
+        *,
+        max_in_flight: int = DEFAULT_INVOCATIONS,
+        value_serializer: Serializer | None = None,
+        value_deserializer: Deserializer | None = None,
+        runner: str = "",
+        code_version: str = "",
+    ) -> SyncStageInvocations:
+        """Invocations of a stage with `engine: handler`, which this program runs:
+        `for invocation in client.stage("departures", "verdict")`, with
+        `invocation.root` and `invocation.outputs`, to be ended by `invocation.complete(...)`
+        or `fail`; or `client.stage(...).run(handler)`, many at a time.
+
+        Args:
+            max_in_flight: invocations that are here and have not ended, at most.
+            value_serializer: from what `complete` is given to bytes, str or anything JSON.
+            value_deserializer: called with a record's value when it is touched: `.value` is what it
+                gives.
+            runner: what this program is called in instances' stories; "" is host and process.
+            code_version: of the program, for the same place: a release, or a commit.
+        """
+        return SyncStageInvocations(
+            self._hold,
+            lambda client: client.stage(
+                pipeline,
+                stage,
+                max_in_flight=max_in_flight,
+                value_serializer=value_serializer,
+                value_deserializer=value_deserializer,
+                runner=runner,
+                code_version=code_version,
+            ),
+        )
+
     def pipeline_progress(
         self, name: str = "", *, within_s: float | None = None
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
@@ -749,8 +788,10 @@ class SyncClient(ClientBase):
         max_batch: int = DEFAULT_MICRO_BATCH,
         credit: int = DEFAULT_CREDIT,
         takes_ahead: bool = False,
+        runner: str = "",
     ) -> SyncStageRun:
         """Ready invocations: `with client.run_stages(...) as run`, iterate, `run.grant()`.
+        From below; `stage` is what programs are written with.
 
         Args:
             stages: which ones this runner can run; none means all of `engine`.
@@ -758,6 +799,7 @@ class SyncClient(ClientBase):
             credit: micro-batches that come before the first `grant`.
             takes_ahead: the program takes micro-batches before it works on them, and says
                 `run.begin(invocations)` when it does; else each begins when it is iterated to.
+            runner: what it is called in instances' stories.
         """
         return SyncStageRun(
             self._hold,
@@ -768,6 +810,7 @@ class SyncClient(ClientBase):
                 max_batch=max_batch,
                 credit=credit,
                 takes_ahead=takes_ahead,
+                runner=runner,
             ),
         )
 

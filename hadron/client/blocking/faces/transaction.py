@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from hadron.client.blocking.transacting import TransactionBase
+from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.transactions.contents import Claimable, Published, PublishedMany
 from hadron.model.record import Headers
 from hadron.wire.messages import pipelines_pb2
@@ -98,17 +99,19 @@ class SyncTransaction(TransactionBase):
 
     def complete(
         self,
-        invocations: pipelines_pb2.Invocations,
-        outputs: Sequence[Any] | None = None,
+        invocations: pipelines_pb2.Invocations | AnyInvocation,
+        outputs: Any = None,
         *,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,
     ) -> PublishedMany:
-        """Complete a stage's invocations, a micro-batch of `SyncClient.run_stages`, with the
-        outputs that the stage declares; what is returned has the outputs' `receipts` after the
-        commit. After a rollback they wait for their stage's timeout, and are given out again.
+        """Complete an invocation of `SyncClient.stage`, or a micro-batch of
+        `SyncClient.run_stages`, with what the stage declares as its output; what is returned has
+        the outputs' `receipts` after the commit. After a rollback they wait for their stage's
+        timeout, and are given out again.
 
         Args:
-            outputs: a value for each invocation, in their order, as `publish` takes them.
+            outputs: a value, as `publish` takes it; of a micro-batch a list of values, one for each
+                invocation, in their order.
             only: some of the micro-batch's invocations; None is all.
 
         Raises `RequestError` for outputs that do not fit, `InvalidRecordError` and
@@ -120,7 +123,7 @@ class SyncTransaction(TransactionBase):
 
     def fail(
         self,
-        invocations: pipelines_pb2.Invocations,
+        invocations: pipelines_pb2.Invocations | AnyInvocation,
         error: BaseException | str,
         *,
         only: pipelines_pb2.Invocation | Iterable[pipelines_pb2.Invocation] | None = None,

@@ -1,0 +1,18 @@
+"""The blocking face of `hadron.client.handling.stage`, made of it by `make faces`."""
+
+from __future__ import annotations
+
+from hadron.client.blocking.handling import StageInvocationsBase
+
+
+class SyncStageInvocations(StageInvocationsBase):
+    """Invocations of a stage. Made by `SyncClient.stage`; loop over it, in a `with` block or
+    without one. Several threads may loop over one in a block.
+
+    At most `max_in_flight` are here that have not ended. When the connection to the leader is lost
+    they go to another runner at once, and what is said of them later counts if it is first. Leaving
+    the loop, or its block, gives back what has not ended, without using up an attempt.
+
+    The stage's timeout runs for an invocation from when it is handed out; where others of its
+    micro-batch are handed out later, from then.
+    """

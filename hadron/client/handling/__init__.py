@@ -1,0 +1,7 @@
+"""Stages with `engine: handler`, which the program runs itself.
+
+* `invocation`: one instance's turn at a stage: what came with it, and how it ends.
+* `records`: the records that it is about: they came with it, or are fetched.
+* `ends`: what became of invocations, gathered into one request for many.
+* `stage`: the loop over them.
+"""

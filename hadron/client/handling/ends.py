@@ -1,0 +1,200 @@
+"""What became of invocations: gathered while requests are under way, and sent as one for many.
+
+Safety rule: what is said here may be lost, or said twice. An attempt ends once, by its number; what
+its leader calls stale somebody else has ended, or the same program, whose answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import anyio
+
+from hadron.client.connecting.session import Session
+from hadron.client.pipelines.calls import PipelineCalls
+from hadron.client.terms.results import Receipt
+from hadron.model.batch_building import BatchBuilder
+from hadron.model.errors import ConflictError, HadronError, StaleCompletionError
+from hadron.model.record import NewRecord
+from hadron.wire.messages import pipelines_pb2
+
+_SENDERS: Final = 2
+"""Of requests of one kind: one is gathered while its leader's disk has another."""
+
+_MAX_ENDS: Final = 1_000
+_MAX_BYTES: Final = 1 << 20
+"""Of one request."""
+
+
+class Kind(NamedTuple):
+    """What may be said in one request.
+
+    Attributes:
+        output: the stream that outputs go to; "" for a stage without any.
+        reason: why they failed; "" when they did not.
+    """
+
+    pipeline_id: int
+    stage: str
+    version: int
+    output: str = ""
+    partition: str = ""
+    reason: str = ""
+    is_final: bool = False
+
+
+@dataclass(slots=True)
+class End:
+    """Of one invocation; `done` is set once it is known what became of it."""
+
+    invocation: pipelines_pb2.Invocation
+    took_ms: int
+    record: NewRecord | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+    receipt: Receipt | None = None
+    error: HadronError | None = None
+
+    async def wait(self) -> Receipt | None:
+        """Where the output is. Raises why it did not end so."""
+        await self.done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.receipt
+
+
+class Ends:
+    """Of a program's invocations of one pipeline."""
+
+    def __init__(self, session: Session, calls: PipelineCalls) -> None:
+        self._session = session
+        self._calls = calls
+        self._waiting: dict[Kind, deque[End]] = {}
+        self._senders: dict[Kind, int] = {}
+
+    def add(self, kind: Kind, end: End) -> None:
+        """Say it soon: with others that end until then."""
+        self._waiting.setdefault(kind, deque()).append(end)
+        if self._senders.get(kind, 0) < _SENDERS and (
+            not self._senders.get(kind) or len(self._waiting[kind]) >= _MAX_ENDS
+        ):
+            self._start(kind)
+
+    def _start(self, kind: Kind) -> None:
+        self._senders[kind] = self._senders.get(kind, 0) + 1
+        self._session.background.start(self._send_all, kind)
+
+    async def _send_all(self, kind: Kind) -> None:
+        try:
+            while waiting := self._waiting.get(kind):
+                await self._send(kind, *_portion(waiting, self._session.ports.clock.now_ms()))
+        finally:
+            self._senders[kind] -= 1
+            if not self._senders[kind]:
+                del self._senders[kind]
+                if not self._waiting.get(kind):
+                    self._waiting.pop(kind, None)
+
+    async def _send(self, kind: Kind, ends: list[End], builder: BatchBuilder | None) -> None:
+        if not ends:
+            return
+        try:
+            await self._say(kind, ends, None if builder is None else builder.build())
+        except ConflictError as error:
+            if len(ends) == 1:
+                _settle(ends, error)
+            # A transaction has one of them; which, it does not say.
+            for each in ends if len(ends) > 1 else ():
+                await self._send(kind, *_portion(deque([each]), self._now_ms))
+        except HadronError as error:
+            _settle(ends, error)
+        except BaseException:
+            _settle(ends, self._session.closed or StaleCompletionError("the program has ended"))
+            raise
+
+    @property
+    def _now_ms(self) -> int:
+        return self._session.ports.clock.now_ms()
+
+    async def _say(self, kind: Kind, ends: list[End], batch: bytes | None) -> None:
+        ids = [each.invocation.instance_id for each in ends]
+        attempts = [each.invocation.attempt for each in ends]
+        created_ms = [each.invocation.created_ms for each in ends]
+        took_ms = [each.took_ms for each in ends]
+        if kind.reason:
+            await self._calls.fail(
+                kind.pipeline_id,
+                kind.stage,
+                ids,
+                attempts,
+                created_ms,
+                kind.reason,
+                is_final=kind.is_final,
+                took_ms=took_ms,
+            )
+            _settle(ends, None)
+            return
+        answer = await self._calls.complete(
+            kind.pipeline_id,
+            kind.stage,
+            ids,
+            attempts,
+            created_ms,
+            batch,
+            kind.partition,
+            kind.version,
+            took_ms,
+        )
+        if answer.stale_instance_ids:
+            await self._say_others(kind, ends, set(answer.stale_instance_ids))
+            return
+        place = kind.partition or await self._calls.home_of(kind.pipeline_id)
+        for index, each in enumerate(ends):
+            if kind.output:
+                offset = answer.base_offset + index
+                each.receipt = Receipt(kind.output, place, offset, answer.append_ms, False)
+            each.done.set()
+
+    async def _say_others(self, kind: Kind, ends: list[End], stale: set[int]) -> None:
+        """Nothing was done: without those that are stale it is."""
+        left: deque[End] = deque()
+        for each in ends:
+            instance_id = each.invocation.instance_id
+            if instance_id not in stale:
+                left.append(each)
+                continue
+            each.error = StaleCompletionError(
+                f"attempt {each.invocation.attempt} of stage {kind.stage!r} of instance "
+                f"{instance_id} has ended: by somebody else, or by what was said of it before",
+                "go on with the next one",
+            )
+            each.done.set()
+        while left:
+            await self._send(kind, *_portion(left, self._now_ms))
+
+
+def _portion(waiting: deque[End], now_ms: int) -> tuple[list[End], BatchBuilder | None]:
+    """Those that are said in one request, with their outputs. What is too large is told so."""
+    ends: list[End] = []
+    builder: BatchBuilder | None = None
+    while waiting and len(ends) < _MAX_ENDS:
+        record = waiting[0].record
+        if record is not None:
+            builder = builder or BatchBuilder()
+            if ends and (builder.full or builder.size >= _MAX_BYTES):
+                break
+            try:
+                builder.add(record, now_ms)
+            except HadronError as error:
+                _settle([waiting.popleft()], error)
+                continue
+        ends.append(waiting.popleft())
+    return ends, builder
+
+
+def _settle(ends: list[End], error: HadronError | None) -> None:
+    for each in ends:
+        if not each.done.is_set():
+            each.error = error
+            each.done.set()

@@ -1,0 +1,296 @@
+"""One instance's turn at a stage that the program runs itself.
+
+What such an invocation is stands here for the blocking client too.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, Self
+
+import anyio
+
+from hadron.client.handling.ends import End, Ends, Kind
+from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
+from hadron.client.terms.results import Receipt
+from hadron.model.errors import ClosedError, RequestError, StaleCompletionError
+from hadron.model.pipelines import StageSpec
+from hadron.model.record import Headers, Record
+from hadron.wire.messages import pipelines_pb2
+
+_log: Final = logging.getLogger(__name__)
+
+_MAX_REASON: Final = 500
+"""Characters of what a handler raised: one line, kept with the instance."""
+
+_MAX_TOOK_MS: Final = (1 << 32) - 1
+
+
+class Given:
+    """An invocation as it came, and how its end is said.
+
+    Attributes:
+        micro_batch, invocation: as they were sent.
+        stage: as it is declared for this instance.
+        began_s: when it was handed to the program.
+        on_end: called once it is over, however.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_is_over",
+        "_serializer",
+        "began_s",
+        "invocation",
+        "is_ended",
+        "micro_batch",
+        "on_end",
+        "outputs",
+        "root",
+        "stage",
+    )
+
+    def __init__(
+        self,
+        micro_batch: pipelines_pb2.Invocations,
+        invocation: pipelines_pb2.Invocation,
+        stage: StageSpec,
+        root: Record,
+        outputs: dict[str, Record],
+        ends: Ends,
+        serializer: Serializer | None,
+        on_end: Callable[[], None],
+    ) -> None:
+        self.micro_batch = micro_batch
+        self.invocation = invocation
+        self.stage = stage
+        self.root = root
+        self.outputs = outputs
+        self.on_end = on_end
+        self.began_s = anyio.current_time()
+        self.is_ended = False
+        self._is_over = False
+        self._ends = ends
+        self._serializer = serializer
+
+    async def complete(self, value: Any, *given: Any) -> Receipt | None:
+        """`given`: as `new_record` takes it, up to the timestamp."""
+        self.check_open()
+        output = self.stage.output
+        record = None
+        if output is not None:
+            if self._serializer is not None:
+                value = serialized_whole(self._serializer, value)
+            record = new_record(value, *given)
+        elif value is not None or any(given):
+            raise RequestError(
+                f"stage {self.stage.name!r} declares no output, and one is given",
+                "complete it without, or declare `output: {stream: NAME}`",
+            )
+        partition = ""
+        if record is not None and output is not None:
+            partition = record.partition or output.partition
+        kind = self._kind()._replace(
+            output=output.stream if output is not None else "", partition=partition
+        )
+        return await self._end(kind, record)
+
+    async def fail(self, error: object, *, retryable: bool) -> None:
+        self.check_open()
+        await self._end(self._kind()._replace(reason=reason_of(error), is_final=not retryable))
+
+    def claim(self) -> None:
+        """A transaction ends it, whatever becomes of that."""
+        self._over()
+
+    async def _end(self, kind: Kind, record: Any = None) -> Receipt | None:
+        took_ms = int((anyio.current_time() - self.began_s) * 1_000)
+        end = End(self.invocation, min(took_ms, _MAX_TOOK_MS), record)
+        self.is_ended = True
+        self._ends.add(kind, end)
+        try:
+            receipt = await end.wait()
+        except StaleCompletionError:
+            self._over()
+            raise
+        except BaseException:
+            # It may be said once more: it counts once.
+            self.is_ended = False
+            raise
+        self._over()
+        return receipt
+
+    def _over(self) -> None:
+        self.is_ended = True
+        if not self._is_over:
+            self._is_over = True
+            self.on_end()
+
+    def _kind(self) -> Kind:
+        sent = self.micro_batch
+        return Kind(sent.pipeline_id, sent.stage, sent.version)
+
+    def check_open(self) -> None:
+        """Raises `RequestError` when it has ended."""
+        if self.is_ended:
+            raise RequestError(
+                f"stage {self.stage.name!r} of instance {self.invocation.instance_id} was ended "
+                "before",
+                "complete or fail an invocation once",
+            )
+
+
+class AnyInvocation:
+    """An instance's turn at a stage; async or blocking."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+
+    @property
+    def root(self) -> Record:
+        """The record that has triggered the instance."""
+        return self._given.root
+
+    @property
+    def outputs(self) -> Mapping[str, Record]:
+        """Of the stages that this one depends on, by their names."""
+        return self._given.outputs
+
+    @property
+    def instance_id(self) -> int:
+        return self._given.invocation.instance_id
+
+    @property
+    def stage(self) -> str:
+        return self._given.stage.name
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first one, also after the instance was retried."""
+        return self._given.invocation.attempt - self._given.invocation.attempts_before
+
+    @property
+    def failed_stage(self) -> str:
+        """Where this is the pipeline's `on_failure` stage: which stage was given up."""
+        return self._given.invocation.failed_stage
+
+    @property
+    def failure(self) -> str:
+        """Why it was."""
+        return self._given.invocation.failure
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the program has completed or failed it."""
+        return self._given.is_ended
+
+    def __repr__(self) -> str:
+        state = "ended" if self.is_ended else "open"
+        return (
+            f"<{type(self).__name__} of stage {self.stage!r}, instance {self.instance_id}, "
+            f"attempt {self.attempt}, {state}>"
+        )
+
+
+class StageInvocation(AnyInvocation):
+    """An instance's turn at a stage, given to this program: end it with `complete` or `fail`.
+
+    In a block, `async with invocation:`, what is raised fails the attempt: the traceback goes to
+    the log, one line of it to the instance, and the program goes on behind the block. Where the
+    block's end is reached, and the stage declares no output, it is completed.
+    """
+
+    __slots__ = ()
+
+    async def complete(
+        self,
+        value: Any = None,
+        *,
+        key: bytes | str | None = None,
+        type: str = "",
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        id: str = "",
+        partition: str | None = None,
+        timestamp: datetime | None = None,
+    ) -> Receipt | None:
+        """The stage is done, with this output, where it declares one: with the arguments of
+        `Producer.send`. Returns where the output is, once both are committed together.
+
+        Those that end while others are on their way to the disk go there together: run many at a
+        time.
+
+        Args:
+            partition: of the output's stream; None is the stage's own choice.
+
+        Raises:
+            InvalidRecordError, RecordTooLargeError, RequestError: it was not completed, and may
+                still be.
+            StaleCompletionError: the attempt has ended otherwise: it went to another runner after
+                the stage's timeout or a lost connection, or the instance was cancelled.
+            HadronError: as `Producer.send` raises it. It may be repeated.
+        """
+        return await self._given.complete(
+            value, key, type, timestamp_ms, headers, id, partition, timestamp
+        )
+
+    async def fail(self, error: BaseException | str, *, retryable: bool = True) -> None:
+        """The attempt has failed, with `error` as the reason; the stage's retry policy decides what
+        follows. With `retryable=False` nothing does: the instance is given up.
+
+        Raises `StaleCompletionError` as `complete` does."""
+        await self._given.fail(error, retryable=retryable)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if error is not None and not isinstance(error, Exception):
+            return False
+        return await settle(self._given, error)
+
+
+async def settle(given: Given, error: Exception | None) -> bool:
+    """A block has ended, by an error or without: end its invocation. Returns whether the program
+    goes on."""
+    if isinstance(error, ClosedError):
+        return False
+    if isinstance(error, StaleCompletionError):
+        _log.info("%s", error)
+        return True
+    try:
+        if error is not None:
+            _log.error(
+                "stage %r of instance %d, attempt %d:\n%s",
+                given.stage.name,
+                given.invocation.instance_id,
+                given.invocation.attempt,
+                "".join(traceback.format_exception(error)).rstrip(),
+            )
+            if not given.is_ended:
+                await given.fail(error, retryable=True)
+        elif not given.is_ended:
+            if given.stage.output is not None:
+                await given.fail("its handler came to an end without an output", retryable=True)
+            else:
+                await given.complete(None)
+    except StaleCompletionError as stale:
+        _log.info("%s", stale)
+    return True
+
+
+def reason_of(error: object) -> str:
+    """One line for the instance. Raises `RequestError` when it says nothing."""
+    if isinstance(error, BaseException):
+        said = f"{type(error).__name__}: {error}" if f"{error}" else type(error).__name__
+        return " ".join(said.split())[:_MAX_REASON]
+    if not isinstance(error, str) or not error.strip():
+        raise RequestError(
+            f"{error!r} does not say why a stage has failed", "give an exception, or a text"
+        )
+    return error

@@ -1,0 +1,320 @@
+"""The stage of a pipeline that a program runs itself: its invocations, one by one."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Self
+
+import anyio
+import msgspec
+
+from hadron.client.connecting.session import Session
+from hadron.client.handling.ends import End, Ends, Kind
+from hadron.client.handling.invocation import Given, StageInvocation, reason_of
+from hadron.client.handling.records import RECORD_BYTES, FetchedRecords, SentRecords
+from hadron.client.pipelines.calls import PipelineCalls
+from hadron.client.pipelines.stage_run import ReadyStages
+from hadron.client.producing.new_records import Serializer
+from hadron.client.reading.calls import ReadCalls
+from hadron.client.terms.arguments import check_deserializer, text_of, text_or_none_of, whole_of
+from hadron.client.terms.opening import EnteredOnce, Opening
+from hadron.model.backoff import Backoff
+from hadron.model.errors import ClosedError, HadronError, StaleCompletionError
+from hadron.model.limits import MAX_MICRO_BATCH
+from hadron.model.pipelines import StageSpec
+from hadron.model.record import Deserializer, Record
+from hadron.wire.messages import pipelines_pb2
+
+DEFAULT_INVOCATIONS: Final = 100
+"""A commit takes some milliseconds: with so many at a time a thousand a second and more are done,
+and a program that is killed has had few."""
+
+_MAX_IN_FLIGHT: Final = 100_000
+
+_SAID_PER_TIMEOUT: Final = 4
+"""How often it is said that a micro-batch is worked on, while its invocations begin."""
+
+_ROOMS: Final = 8
+"""Credit is given in so many steps for all that may be in flight."""
+
+_log: Final = logging.getLogger(__name__)
+
+Handler = Callable[[StageInvocation], Awaitable[Any] | Any]
+"""Gets an invocation; what it returns is the output."""
+
+
+class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program runs a stage; the arguments of `Client.stage`."""
+
+    pipeline: str
+    stage: str
+    max_in_flight: int
+    value_serializer: Serializer | None
+    value_deserializer: Deserializer | None
+    runner: str
+    code_version: str
+
+    def checked(self) -> Self:
+        """Raises `RequestError`."""
+        text_of("pipeline", self.pipeline)
+        text_of("stage", self.stage)
+        whole_of("max_in_flight", self.max_in_flight, 1, _MAX_IN_FLIGHT)
+        check_deserializer(self.value_deserializer)
+        text_or_none_of("runner", self.runner)
+        text_or_none_of("code_version", self.code_version)
+        return self
+
+
+class _MicroBatch:
+    """As it was sent, and how much of it the program has been handed."""
+
+    def __init__(
+        self, sent: pipelines_pb2.Invocations, records: SentRecords, stage: StageSpec, call: int
+    ) -> None:
+        self.sent = sent
+        self.records = records
+        self.stage = stage
+        self.call = call
+        self.left = deque(sent.invocations)
+        self.said_s = float("-inf")
+
+
+class StageInvocations(EnteredOnce):
+    """Invocations of a stage, `async for invocation in client.stage(...)`.
+
+    At most `max_in_flight` are here that have not ended. When the connection to the leader is lost
+    they go to another runner at once, and what is said of them later counts if it is first. Leaving
+    the loop, or its block, gives back what has not ended, without using up an attempt.
+
+    The stage's timeout runs for an invocation from when it is handed out; where others of its
+    micro-batch are handed out later, from then.
+    """
+
+    def __init__(
+        self, session: Session, calls: PipelineCalls, reading: ReadCalls, settings: StageSettings
+    ) -> None:
+        self._session = session
+        self._calls = calls
+        self._settings = settings
+        self._ends = Ends(session, calls)
+        self._fetched = FetchedRecords(reading, settings.value_deserializer)
+        self._stages: ReadyStages | None = None
+        self._micro_batch: _MicroBatch | None = None
+        self._specs: dict[str, StageSpec] = {}
+        self._ended = 0
+        self._turn = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<StageInvocations {self}>"
+
+    def __str__(self) -> str:
+        settings = self._settings
+        state = "not open yet" if self._stages is None else str(self._stages)
+        return f"of stage {settings.stage!r} of {settings.pipeline!r}, {state}"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StageInvocation:
+        given = await self._next()
+        if given is None:
+            raise StopAsyncIteration
+        return StageInvocation(given)
+
+    async def run(self, handler: Handler) -> None:
+        """Call `handler` with each invocation, `max_in_flight` at a time: what it returns is the
+        output, unless it has ended the invocation itself. What it raises fails the attempt: the
+        traceback goes to the log, and one line of it to the instance. It may be async, or not: then
+        one runs at a time. Returns when the stage or the client is closed."""
+        failure: HadronError | None = None
+        async with anyio.create_task_group() as tasks:
+            try:
+                while (given := await self._next()) is not None:
+                    tasks.start_soon(self._handle, handler, StageInvocation(given))
+            except HadronError as error:
+                failure = error
+        if failure is not None:
+            # Out of the group, which would wrap it.
+            raise failure
+
+    async def _handle(self, handler: Handler, invocation: StageInvocation) -> None:
+        async with invocation:
+            value = handler(invocation)
+            if inspect.isawaitable(value):
+                value = await value
+            if not invocation.is_ended:
+                await invocation.complete(value)
+
+    # --- one after the other ----------------------------------------------------------------------
+
+    async def _next(self) -> Given | None:
+        """With the records that it names; None once this is closed. Raises what ended it."""
+        # Several tasks may loop over one stage.
+        async with self._turn:
+            while True:
+                stages = await self._open()
+                self._give_back(stages)
+                current = self._micro_batch
+                if current is None:
+                    taken = await stages.take_whole()
+                    if taken is None:
+                        return None
+                    self._take(stages, *taken)
+                    continue
+                invocation = current.left.popleft()
+                if not current.left:
+                    self._micro_batch = None
+                given = await self._given(stages, current, invocation)
+                if given is not None:
+                    return given
+
+    async def _open(self) -> ReadyStages:
+        if self._stages is None:
+            settings = self._settings
+            opening = pipelines_pb2.RunStagesRequest(
+                pipeline=settings.pipeline,
+                stages=[settings.stage],
+                engine="handler",
+                max_batch=min(settings.max_in_flight, MAX_MICRO_BATCH),
+                credit=settings.max_in_flight,
+                counts_invocations=True,
+                record_bytes=RECORD_BYTES,
+                runner=settings.runner or f"{socket.gethostname()}/{os.getpid()}",
+                code_version=settings.code_version,
+            )
+            self._stages = await self._calls.ready(opening, takes_ahead=True)
+            self._stages.start()
+        return self._stages
+
+    def _take(self, stages: ReadyStages, sent: pipelines_pb2.Invocations, data: memoryview) -> None:
+        stage = self._specs.get(sent.spec)
+        if stage is None:
+            # There are as many as definitions that instances live with.
+            self._specs = {sent.spec: msgspec.json.decode(sent.spec, type=StageSpec)}
+            stage = self._specs[sent.spec]
+        records = SentRecords(sent, data, self._settings.value_deserializer)
+        self._micro_batch = _MicroBatch(sent, records, stage, stages.calls_lost)
+
+    def _give_back(self, stages: ReadyStages) -> None:
+        """What came with a call that was lost is others', but for what the program was handed."""
+        current = self._micro_batch
+        if current is not None and current.call != stages.calls_lost:
+            stages.grant(len(current.left))
+            self._micro_batch = None
+
+    async def _given(
+        self, stages: ReadyStages, current: _MicroBatch, invocation: pipelines_pb2.Invocation
+    ) -> Given | None:
+        """None where it names records that are gone: it has failed then."""
+        now_s = anyio.current_time()
+        if now_s - current.said_s > current.stage.timeout_ms / 1_000 / _SAID_PER_TIMEOUT:
+            current.said_s = now_s
+            stages.begin(current.sent)
+        try:
+            root, *others = [
+                current.records.find(ref) or await self._fetch(ref)
+                for ref in (invocation.root, *invocation.dependencies)
+            ]
+        except ClosedError:
+            raise
+        except HadronError as error:
+            await self._give_up(current, invocation, error)
+            return None
+        return Given(
+            current.sent,
+            invocation,
+            current.stage,
+            root,
+            dict(zip(current.stage.dependencies, others, strict=True)),
+            self._ends,
+            self._settings.value_serializer,
+            self._on_end,
+        )
+
+    async def _give_up(
+        self, current: _MicroBatch, invocation: pipelines_pb2.Invocation, error: HadronError
+    ) -> None:
+        """Of an attempt: its records are gone."""
+        sent, why = current.sent, f"a record that it is about cannot be read: {reason_of(error)}"
+        _log.error("stage %r of instance %d: %s", sent.stage, invocation.instance_id, why)
+        end = End(invocation, 0)
+        self._ends.add(Kind(sent.pipeline_id, sent.stage, sent.version, reason=why), end)
+        try:
+            await end.wait()
+        except StaleCompletionError as stale:
+            _log.info("%s", stale)
+        self._on_end()
+
+    async def _fetch(self, ref: pipelines_pb2.RecordRef) -> Record:
+        """However long it takes: to fail because a leader is away would use up attempts."""
+        backoff = Backoff(self._session.ports.random)
+        while True:
+            try:
+                return await self._fetched.get(ref)
+            except HadronError as error:
+                if not error.retryable or self._session.closed is not None:
+                    raise
+                _log.warning("%s/%s/%d: %s", ref.stream, ref.partition, ref.offset, error)
+            await anyio.sleep(backoff.next_s())
+
+    def _on_end(self) -> None:
+        """Where few have ended the leader has credit left for as many as are missing here."""
+        self._ended += 1
+        if self._stages is not None and self._ended * _ROOMS >= self._settings.max_in_flight:
+            self._stages.grant(self._ended)
+            self._ended = 0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more; what has not ended goes to other runners. Loops over it end."""
+        if self._stages is not None:
+            self._stages.stop()
+
+    async def __aenter__(self) -> Self:
+        self._enter("stage")
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class StageOpening(Opening[StageInvocations]):
+    """`Opening` of a stage, over which one may loop at once: `async for … in client.stage(…)`."""
+
+    def __aiter__(self) -> StageLoop:
+        return StageLoop(self)
+
+    async def run(self, handler: Handler) -> None:
+        """`StageInvocations.run`, in a block of its own."""
+        async with self as stage:
+            await stage.run(handler)
+
+
+class StageLoop:
+    """A loop without a block: it ends with what it stands in, wherever that is left."""
+
+    def __init__(self, opening: StageOpening) -> None:
+        self._opening = opening
+        self._stage: StageInvocations | None = None
+        self._thread = threading.get_ident()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StageInvocation:
+        if self._stage is None:
+            self._stage = await self._opening.__aenter__()
+        return await self._stage.__anext__()
+
+    def __del__(self) -> None:
+        # A loop that is left gives its iterator up at once.
+        if self._stage is not None and threading.get_ident() == self._thread:
+            self._stage.close()

@@ -1,0 +1,267 @@
+"""Stages that a program runs itself, `client.stage`, over whole nodes."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.client import Client
+from hadron.client.handling.invocation import StageInvocation
+from hadron.model.errors import RequestError, StaleCompletionError
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.state.retention import TrimStream
+from hadron.testing.nodes import running_cluster
+
+META, EU, US = "meta", "eu/p0", "us/p0"
+SETS = {META: 1, EU: 1, US: 1}
+RETRY = Retry(max_attempts=2, backoff_ms=10)
+
+
+async def declare(client: Client, **stage: Any) -> None:
+    first: dict[str, Any] = {"retry": RETRY, "output": Output("out"), **stage}
+    pipeline = PipelineSpec(
+        replica_set=EU,
+        input="in",
+        start="earliest",
+        stages=(
+            StageSpec(name="make", engine="handler", **first),
+            StageSpec(name="use", engine="handler", dependencies=("make",), retry=RETRY)
+            if first["output"]
+            else StageSpec(name="use", engine="handler", after=("make",)),
+        ),
+    )
+    await client.apply(
+        [
+            SchemaObject(kind="Stream", name="in", spec=StreamSpec(partitions=(EU, US))),
+            SchemaObject(kind="Stream", name="out", spec=StreamSpec(partitions=(EU, US))),
+            SchemaObject(kind="Pipeline", name="p", spec=pipeline),
+        ]
+    )
+
+
+async def publish(client: Client, partition: str, *values: Any) -> None:
+    async with client.producer("in", partition=partition) as producer:
+        for value in values:
+            await producer.send(value, key="k", type="made.up", headers={"h": "1"})
+
+
+async def done(client: Client, count: int, failed: int = 0) -> None:
+    """Until so many instances are."""
+    while True:
+        (shown,) = await client.pipeline_progress("p")
+        if (shown.done, shown.failed) == (count, failed):
+            return
+        await trio.sleep(0.05)
+
+
+async def test_what_triggered_it_and_what_others_made_come_with_an_invocation(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        await publish(client, EU, {"n": 1})
+        await publish(client, US, {"n": 2})
+        with trio.fail_after(60):
+            made = {}
+            async for invocation in client.stage("p", "make"):
+                root = invocation.root
+                assert (root.key, root.type, root.headers) == ("k", "made.up", {"h": "1"})
+                assert (root.stream, root.offset, invocation.attempt) == ("in", 0, 1)
+                to = US if root.partition == EU else EU
+                receipt = await invocation.complete(
+                    {"twice": root.value["n"] * 2}, key="o", type="doubled", partition=to
+                )
+                assert receipt is not None
+                assert (receipt.stream, receipt.partition, receipt.offset) == ("out", to, 0)
+                made[invocation.instance_id] = to
+                if len(made) == 2:
+                    break
+            used = {}
+            async with client.stage("p", "use") as stage:
+                async for invocation in stage:
+                    output = invocation.outputs["make"]
+                    assert (output.key, output.type) == ("o", "doubled")
+                    assert output.partition == made[invocation.instance_id]
+                    used[invocation.root.value["n"]] = output.value["twice"]
+                    assert await invocation.complete() is None
+                    with pytest.raises(RequestError, match="was ended before"):
+                        await invocation.complete()
+                    if len(used) == 2:
+                        break
+            assert used == {1: 2, 2: 4}
+            await done(client, 2)
+
+
+async def test_many_are_run_at_a_time_and_what_raises_fails_alone(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[tuple[int, int]] = []
+    most = now = 0
+
+    async def make(invocation: StageInvocation) -> Any:
+        nonlocal most, now
+        now += 1
+        most = max(most, now)
+        await trio.sleep(0.01)
+        now -= 1
+        ran.append((invocation.root.value, invocation.attempt))
+        if invocation.root.value % 10 == 3:
+            raise ValueError("three\nof many")
+        return invocation.root.value
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        await publish(client, EU, *range(40))
+        with trio.fail_after(60), caplog.at_level(logging.ERROR):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.stage("p", "make", max_in_flight=16).run, make)
+                nursery.start_soon(client.stage("p", "use").run, lambda _: None)
+                await done(client, 36, 4)
+                nursery.cancel_scope.cancel()
+        assert 8 <= most <= 16
+        assert sorted(ran) == sorted(
+            (n, attempt) for n in range(40) for attempt in ((1, 2) if n % 10 == 3 else (1,))
+        )
+        failed = await client.instances("p", status="failed")
+        reasons = {stage.reason for each in failed for stage in each.stages if stage.reason}
+        assert reasons == {"ValueError: three of many"}
+        assert "raise ValueError" in caplog.text
+        assert sorted([record.value async for record in client.read("out")]) == [
+            n for n in range(40) if n % 10 != 3
+        ]
+
+
+async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=None)
+        await publish(client, EU, "a", "b", "c")
+        with trio.fail_after(60):
+            async for invocation in client.stage("p", "make"):
+                assert invocation.root.value == "a"
+                break
+            async with client.stage("p", "make") as stage:
+                kept = await anext(stage)
+                # Without a loop it is left by its block.
+                assert (kept.root.value, kept.attempt) == ("a", 1)
+            seen = []
+            async with client.stage("p", "make") as stage:
+                async for invocation in stage:
+                    seen.append((invocation.root.value, invocation.attempt))
+                    async with invocation:
+                        pass
+                    if len(seen) == 3:
+                        break
+            assert seen == [("a", 1), ("b", 1), ("c", 1)]
+            with pytest.raises(StaleCompletionError):
+                await kept.complete()
+
+
+async def test_a_failure_that_is_final_uses_no_other_attempt(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, retry=Retry(max_attempts=5))
+        await publish(client, EU, "a")
+        with trio.fail_after(60):
+            async for invocation in client.stage("p", "make"):
+                await invocation.fail("no such customer", retryable=False)
+                break
+            (failed,) = await client.instances("p", status="failed")
+        assert [(each.attempts, each.reason) for each in failed.stages if each.reason] == [
+            (1, "no such customer")
+        ]
+
+
+async def test_a_transaction_ends_an_invocation(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        await publish(client, EU, "a", "b")
+        with trio.fail_after(60):
+            async with client.stage("p", "make") as stage:
+                first, second = await anext(stage), await anext(stage)
+                async with client.transaction() as tx:
+                    await tx.complete(first, "output")
+                    await tx.publish("out", "beside", partition=US)
+                async with client.transaction() as tx:
+                    await tx.fail(second, ValueError("no"))
+                assert first.is_ended
+                with pytest.raises(RequestError, match="was ended before"):
+                    async with client.transaction() as tx:
+                        await tx.complete(first, "again")
+            async for invocation in client.stage("p", "use"):
+                assert invocation.outputs["make"].value == "output"
+                await invocation.complete()
+                break
+        values = {(each.partition, each.value) async for each in client.read("out")}
+        assert values == {(EU, "output"), (US, "beside")}
+
+
+async def test_another_runner_has_at_once_what_one_had_whose_connection_is_lost(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        await publish(client, EU, *range(20))
+        with trio.fail_after(60):
+            async with cluster.client() as lost, lost.stage("p", "make") as stage:
+                held = [await anext(stage) for _ in range(20)]
+            seen = set()
+            async with client.stage("p", "make") as stage:
+                async for invocation in stage:
+                    assert invocation.attempt == 1
+                    await invocation.complete(invocation.root.value)
+                    seen.add(invocation.root.value)
+                    if len(seen) == len(held):
+                        break
+        assert seen == set(range(20))
+
+
+async def test_a_leader_that_fails_costs_no_output(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        with trio.fail_after(120):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    client.stage("p", "make").run, lambda invocation: invocation.root.value
+                )
+                nursery.start_soon(client.stage("p", "use").run, lambda _: None)
+                for number in range(3):
+                    await publish(client, EU, *range(number * 10, number * 10 + 10))
+                    await cluster[EU].crash("n1")
+                    await cluster[EU].restart("n1")
+                    await cluster.wait_serving()
+                await done(client, 30)
+                nursery.cancel_scope.cancel()
+        values = [each.value async for each in client.read("out")]
+        assert sorted(values) == list(range(30))
+
+
+async def test_an_invocation_whose_record_is_gone_fails(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=None)
+        await publish(client, US, "a", "b")
+        with trio.fail_after(60):
+            while len(await client.instances("p")) < 2:  # noqa: ASYNC110 - others make them
+                await trio.sleep(0.05)
+            stream_id = (await client.stream("in")).id
+            leadership = cluster[US].node("n1").member._leadership
+            assert leadership is not None
+            await leadership.controller.execute(TrimStream(stream_id, 1))
+            async with client.stage("p", "make") as stage:
+                invocation = await anext(stage)
+                assert invocation.root.value == "b"
+                await invocation.complete()
+                with trio.move_on_after(1):
+                    await anext(stage)
+            (failed,) = await client.instances("p", status="failed")
+        (reason,) = (each.reason for each in failed.stages if each.reason)
+        assert "cannot be read: OffsetOutOfRangeError" in reason
