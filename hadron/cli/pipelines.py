@@ -233,10 +233,93 @@ def instance_row(instance: _Instance) -> dict[str, Any]:
                 "output": reference(stage.output) if stage.HasField("output") else None,
                 "reason": stage.reason,
                 "waits_for": stage.waits_for,
+                "runner": stage.runner,
+                "running_ms": stage.running_ms,
+                "tried": [
+                    {
+                        "attempt": each.number,
+                        "ended_ms": each.ended_ms,
+                        "took_ms": each.took_ms if each.HasField("took_ms") else None,
+                        "runner": each.runner,
+                        "code_version": each.code_version,
+                        "reason": each.reason,
+                    }
+                    for each in stage.tried
+                ],
             }
             for stage in instance.stages
         ],
     }
+
+
+def attempt_rows(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of an instance: each attempt that has ended, or runs, in the order of their ends."""
+    from hadron.model.units import format_time
+
+    found = [
+        {
+            "stage": stage["name"],
+            **each,
+            "ended": format_time(each["ended_ms"]),
+            "took": _seconds(each["took_ms"]),
+            "result": each["reason"] or "done",
+        }
+        for stage in row["stages"]
+        for each in stage["tried"]
+    ]
+    found.sort(key=lambda each: each["ended_ms"])
+    found += [
+        {
+            "stage": stage["name"],
+            "attempt": (stage["tried"][-1]["attempt"] if stage["tried"] else 0) + 1,
+            "ended": "",
+            "took": _seconds(stage["running_ms"]),
+            "runner": stage["runner"],
+            "code_version": "",
+            "result": "runs",
+        }
+        for stage in row["stages"]
+        if stage["status"] == "running"
+    ]
+    return found
+
+
+def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
+    """How fast pipeline `name` is. Raises `NotFoundError`."""
+    found = client.pipeline_progress(name, with_pace=True)
+    if not found:
+        raise NotFoundError(f"there is no pipeline {name!r}", "`hadron get pipelines` lists all")
+    (pipeline,) = found
+    row = _progress_row(pipeline)
+    kept = ("name", "live", "done", "failed", "cancelled", "input_lag")
+    return {
+        **{key: row[key] for key in kept},
+        "triggered_per_s": round(pipeline.triggered_per_s, 2),
+        "stages": [
+            {
+                "name": stage.name,
+                "per_s": round(stage.per_s, 2),
+                "p50_ms": stage.p50_ms if stage.HasField("p50_ms") else None,
+                "p95_ms": stage.p95_ms if stage.HasField("p95_ms") else None,
+                "backlog": max(0, stage.ready - stage.waiting),
+                "waiting": stage.waiting,
+                "running": stage.running,
+                "done": stage.done,
+                "failed": stage.failed,
+                "runners": stage.runners,
+            }
+            for stage in pipeline.stages
+        ],
+    }
+
+
+def seconds_columns(stage: dict[str, Any]) -> dict[str, Any]:
+    """A stage of `stats_row`, for people."""
+    return {**stage, "p50": _seconds(stage["p50_ms"]), "p95": _seconds(stage["p95_ms"])}
+
+
+def _seconds(ms: int | None) -> str:
+    return "" if ms is None else f"{ms / 1_000:,.3f} s"
 
 
 def reference(ref: pipelines_pb2.RecordRef) -> str:

@@ -9,6 +9,7 @@ from hadron.model.batch import judge_batch
 from hadron.model.errors import NotFoundError, NotReadyError, RequestError
 from hadron.model.pipelines import Output, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.pipelines.dispatch import Work
 from hadron.pipelines.runners import Ended
 from hadron.serving.catalog import Catalog
 from hadron.state.publishing import PublishStages
@@ -22,11 +23,17 @@ Definitions = Mapping[int, tuple[StageSpec, ...]]
 
 
 class Completions:
-    """Of one pipeline. `definitions` gives those that are known of."""
+    """Of one pipeline. `definitions` gives those that are known of, `work_on` who runs a stage of
+    an instance."""
 
     def __init__(
-        self, item: SchemaObject, catalog: Catalog, definitions: Callable[[], Definitions]
+        self,
+        item: SchemaObject,
+        catalog: Catalog,
+        definitions: Callable[[], Definitions],
+        work_on: Callable[[str, int], Work],
     ) -> None:
+        self._work_on = work_on
         self._item = item
         self._catalog = catalog
         self._definitions = definitions
@@ -57,6 +64,7 @@ class Completions:
             len(outputs),
             ended.created_ms,
             ended.version,
+            *self._told(ended),
         )
 
     def publication(
@@ -77,6 +85,7 @@ class Completions:
             ended.version,
             item.id,
             wanted,
+            *self._told(ended),
         )
         return command, item.metadata_index
 
@@ -92,7 +101,16 @@ class Completions:
             reason[:_REASON_CHARACTERS],
             ended.created_ms,
             ended.is_final,
+            *self._told(ended),
         )
+
+    def _told(self, ended: Ended) -> tuple[str, str, tuple[int, ...]]:
+        """Who ran them, with what code, and how long: of a micro-batch, which one runner has."""
+        work = self._work_on(ended.stage, ended.instance_ids[0])
+        took_ms = ended.took_ms
+        if not took_ms and work.took_s is not None:
+            took_ms = (int(work.took_s * 1_000),)
+        return work.runner, work.code_version, took_ms
 
     def _output(self, ended: Ended, outputs: memoryview) -> Output | None:
         """Where they go. Raises `RequestError` when they are not what the stage declares."""

@@ -20,7 +20,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.controller import Controller
-from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.pipelines.dispatch import Dispatch, Runner, Work
 from hadron.pipelines.runners import RunnerSession, RunnerSink
 from hadron.state import definitions, pipeline_views
 from hadron.state.pipeline_views import ReadyStage
@@ -140,6 +140,10 @@ class Dispatcher:
         ends_at = self.dispatch.begin(session.runner.number, numbers, trio.current_time(), code)
         if ends_at < self._looks_at:
             self.wake()
+
+    def work_on(self, stage: str, instance_id: int) -> Work:
+        """Who runs a stage of an instance."""
+        return self.dispatch.work_on(stage, instance_id, trio.current_time())
 
     def leave(self, session: RunnerSession) -> None:
         if self._sessions.pop(session.runner.number, None) is not None:

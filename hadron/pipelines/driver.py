@@ -107,7 +107,9 @@ class PipelineDriver:
         )
         self._expiring = Expiring(item.id, controller)
         self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
-        self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)
+        self.completions = Completions(
+            item, catalog, lambda: self.dispatcher.definitions, self.dispatcher.work_on
+        )
         for transaction, lock in locks.of_owner(STAGES, item.id):
             self.dispatcher.take(transaction, lock)
 

@@ -17,7 +17,7 @@ from hadron.server.runner_calls import CallSink, RunnerCall
 from hadron.server.stories import INSTANCE_STATUS, described
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state import definitions, pipeline_inputs, wait_inputs
+from hadron.state import definitions, pipeline_inputs, stories, wait_inputs
 from hadron.state import pipeline_views as views
 from hadron.state.backfills import Backfill, backfills
 from hadron.state.pipeline_tables import FAILED, LIVE
@@ -258,6 +258,7 @@ async def _answer_progress(
         and wanted in (None, item.id)
     ]
     await leading.controller.confirm_leadership()
+    now_ms = leading.controller.log_now_ms()
     async with call.room(MAX_MESSAGE_BYTES):
         found = await leading.controller.query(
             lambda db: [
@@ -268,6 +269,9 @@ async def _answer_progress(
                     skips(db).get(("pipeline", item.id), 0),
                     definitions.all_stages(db, item.id),
                     backfills(db, item.id),
+                    stories.paces(db, item.id, definitions.all_stages(db, item.id), now_ms)
+                    if request.with_pace
+                    else None,
                 )
                 for item in items
             ]
@@ -321,6 +325,7 @@ def _describe(
     skipped: int,
     declared: definitions.Stages,
     filling: list[Backfill],
+    paces: stories.Paces | None,
 ) -> pipelines_pb2.PipelineProgressResponse.Pipeline:
     try:
         driver: PipelineDriver | None = leading.part(Pipelines).driver(item.id)
@@ -347,6 +352,8 @@ def _describe(
                 else 0,
             )
         )
+        if paces is not None:
+            _tell_pace(stages[-1], paces.stages.get(stage.name, stories.Pace()))
     inputs = _inputs(leading, item, driver, cursors)
     return _Progress.Pipeline(
         namespace=item.namespace,
@@ -364,7 +371,14 @@ def _describe(
         backfills=map(shown, filling[-_MAX_SHOWN:]),
         stages=stages,
         untyped=driver.consumer.untyped if driver else 0,
+        triggered_per_s=paces.triggered_per_s if paces is not None else 0.0,
     )
+
+
+def _tell_pace(stage: pipelines_pb2.PipelineProgressResponse.Stage, pace: stories.Pace) -> None:
+    stage.per_s, stage.waiting = pace.per_s, pace.waiting
+    if pace.p50_ms >= 0:
+        stage.p50_ms, stage.p95_ms = pace.p50_ms, pace.p95_ms
 
 
 def _inputs(

@@ -13,6 +13,7 @@ from hadron.serving.leading import Leading
 from hadron.state import definitions
 from hadron.state import pipeline_views as views
 from hadron.state.pipeline_tables import LIVE
+from hadron.state.stories import Attempt
 from hadron.wire.messages import pipelines_pb2
 
 INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
@@ -59,8 +60,12 @@ def described(
         known = _Instances.Stage(name=each.name, status=statuses[each.name], waits_for=waits_for)
         if stage is not None:
             known.attempts, known.reason = stage.attempts, stage.reason
+            known.tried.extend(_tried(one) for one in stage.tried)
             if stage.output is not None:
                 known.output.CopyFrom(ref_of(leading.catalog, stage.output))
+        if statuses[each.name] == "running":
+            work = driver.dispatcher.work_on(each.name, item.instance_id)
+            known.runner, known.running_ms = work.runner, int((work.took_s or 0.0) * 1_000)
         shown.append(known)
     return _Instances.Instance(
         id=item.instance_id,
@@ -68,6 +73,17 @@ def described(
         root=ref_of(leading.catalog, item.root),
         created_ms=item.created_ms,
         stages=shown,
+    )
+
+
+def _tried(attempt: Attempt) -> pipelines_pb2.ListInstancesResponse.Attempt:
+    return _Instances.Attempt(
+        number=attempt.number,
+        ended_ms=attempt.ended_ms,
+        took_ms=attempt.took_ms if attempt.took_ms >= 0 else None,
+        runner=attempt.runner,
+        code_version=attempt.code_version,
+        reason=attempt.reason,
     )
 
 

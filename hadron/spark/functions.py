@@ -7,13 +7,18 @@ the data, so it raises an error of its own kind: nobody's attempts may be used u
 from __future__ import annotations
 
 import difflib
+import functools
+import hashlib
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.problems import did_you_mean
@@ -27,6 +32,9 @@ StageFunction = Callable[["DataFrame"], "DataFrame"]
 
 _LISTED: Final = 8
 """Functions of a module that a hint names, when none is close to what was written."""
+
+
+_VERSION_DIGITS: Final = 12
 
 
 class StageCodeError(StageError):
@@ -82,6 +90,24 @@ def load_function(stage: StageSpec) -> StageFunction:
     if not callable(found):
         raise StageLoadError(f"{label(stage)} is a {type(found).__name__}, not a function")
     return cast(StageFunction, found)
+
+
+def code_version(spec: str) -> str:
+    """Of a stage as it is declared (JSON): of the file that its function was loaded from, the
+    beginning of its SHA-256; "" where there is none."""
+    run = msgspec.json.decode(spec, type=StageSpec).run if spec else ""
+    return _version_of(run.partition(":")[0])
+
+
+@functools.cache
+def _version_of(module_name: str) -> str:
+    """A module is loaded once."""
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    try:
+        data = Path(file or "").read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(data).hexdigest()[:_VERSION_DIGITS]
 
 
 def label(stage: StageSpec) -> str:

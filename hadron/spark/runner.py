@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +21,7 @@ import trio
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError
 from hadron.model.limits import DEFAULT_MICRO_BATCH
+from hadron.spark.functions import code_version
 from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
 from hadron.wire.system import SystemRandom
 
@@ -194,6 +197,7 @@ class StageRunner:
             max_batch=self._max_batch,
             credit=_CREDIT,
             takes_ahead=True,
+            runner=f"{socket.gethostname()}/{os.getpid()}",
         )
         try:
             await worker.check_functions(self._stages)
@@ -214,7 +218,9 @@ class StageRunner:
 
     async def _process(self, worker: MicroBatchWorker, stream: Any, invocations: Any) -> None:
         try:
-            done = await worker.process(invocations, lambda: stream.begin(invocations))
+            done = await worker.process(
+                invocations, lambda: stream.begin(invocations, code_version(invocations.spec))
+            )
         except HadronError as error:
             # The server hands the invocations out again: to us, or to somebody else.
             if error.retryable:

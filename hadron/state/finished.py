@@ -17,6 +17,7 @@ from hadron.state.pipeline_tables import (
     FAILED,
     INSTANCE,
     INSTANCE_LETTER,
+    STAGE_ATTEMPT,
     STAGE_COUNT,
     STAGE_RETRY,
     STAGE_RUN,
@@ -68,7 +69,7 @@ def apply_drop_instances(context: Context, command: DropInstances) -> Dropped:
             key,
         ).fetchall()
         stage_runs.count(db, pipeline_id, name, ready=-ready)
-        for table in (STAGE_RUN, STAGE_RETRY):
+        for table in (STAGE_RUN, STAGE_RETRY, STAGE_ATTEMPT):
             db.execute(f"DELETE FROM {table} WHERE pipeline_id = ? AND stage = ? AND {some}", key)
     waits.drop(db, pipeline_id, ids)
     db.execute(f"DELETE FROM {INSTANCE} WHERE pipeline_id = ? AND {some}", (pipeline_id, ids))

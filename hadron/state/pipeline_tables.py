@@ -18,6 +18,7 @@ INSTANCE: Final = PREFIX + "instance"
 STAGE_RUN: Final = PREFIX + "stage_run"
 STAGE_PUBLISHING: Final = PREFIX + "stage_publishing"
 STAGE_RETRY: Final = PREFIX + "stage_retry"
+STAGE_ATTEMPT: Final = PREFIX + "stage_attempt"
 STAGE_WAIT: Final = PREFIX + "stage_wait"
 PIPELINE_WAIT: Final = PREFIX + "pipeline_wait"
 PIPELINE_WAIT_START: Final = PREFIX + "pipeline_wait_start"
@@ -106,6 +107,17 @@ CREATE TABLE IF NOT EXISTS {STAGE_RETRY}(       -- of `retries`
     instance_id INTEGER NOT NULL,
     attempts_before INTEGER NOT NULL,   -- attempts that count no more
     PRIMARY KEY (pipeline_id, stage, instance_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {STAGE_ATTEMPT}(     -- of `stories`
+    pipeline_id INTEGER NOT NULL,
+    stage TEXT NOT NULL,
+    instance_id INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,           -- its number, from 1
+    ended_ms INTEGER NOT NULL,
+    took_ms INTEGER NOT NULL,           -- -1 where nobody knows
+    runner TEXT NOT NULL, code_version TEXT NOT NULL,   -- as the runner says
+    reason TEXT,                        -- why it failed
+    PRIMARY KEY (pipeline_id, stage, instance_id, attempt)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS {STAGE_WAIT}(        -- of `waits`
     pipeline_id INTEGER NOT NULL,

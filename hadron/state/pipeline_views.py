@@ -12,6 +12,7 @@ import msgspec
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.ports import Database
+from hadron.state import stories
 from hadron.state.pipeline_tables import (
     INSTANCE,
     PIPELINE,
@@ -22,6 +23,7 @@ from hadron.state.pipeline_tables import (
     STAGE_RUN,
     STAGE_WAIT,
 )
+from hadron.state.stories import Attempt
 
 _LARGEST: Final = (1 << 63) - 1
 """SQLite's largest integer; the wire carries larger ones."""
@@ -54,6 +56,7 @@ class StageStatus(msgspec.Struct, frozen=True):
     attempts: that failed, since the instance was retried if it was.
     ready_ms: not before then, or when it was.
     due_ms: until then it waits for a record or a signal, at most; 0 for ever.
+    tried: the latest attempts, oldest first.
     """
 
     name: str
@@ -63,6 +66,7 @@ class StageStatus(msgspec.Struct, frozen=True):
     reason: str
     ready_ms: int = 0
     due_ms: int = 0
+    tried: tuple[Attempt, ...] = ()
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -290,7 +294,7 @@ def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStat
         f" LEFT JOIN {STAGE_WAIT} w USING (pipeline_id, stage, instance_id)"
         " WHERE c.pipeline_id = ? ORDER BY c.stage",
         (instance_id, pipeline_id),
-    )
+    ).fetchall()
     return tuple(
         StageStatus(
             name,
@@ -300,6 +304,7 @@ def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStat
             reason or "",
             ready_ms,
             due_ms,
+            stories.of_stage(db, pipeline_id, name, instance_id),
         )
         for name, status, attempts, stream_id, partition, offset, reason, ready_ms, due_ms in rows
     )

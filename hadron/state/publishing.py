@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from hadron.model.errors import RequestError
 from hadron.model.ports import Database
 from hadron.model.transactions import DELETED, DONE, StatementResult
-from hadron.state import stage_runs
+from hadron.state import stage_runs, stories
 from hadron.state.machine import Command, Context
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
 from hadron.state.pipeline_tables import INSTANCE, STAGE_PUBLISHING, STAGE_RUN, is_here
@@ -34,6 +34,10 @@ class PublishStages(Command, frozen=True, array_like=True, tag=45):
     version: int
     stream_id: int
     partition: str
+    runner: str = ""
+    """As of `CompleteStages`, and so is what follows."""
+    code_version: str = ""
+    took_ms: tuple[int, ...] = ()
 
 
 def apply_publish_stages(_context: Context, _command: PublishStages) -> NoReturn:
@@ -56,6 +60,8 @@ def begin(context: Context, command: PublishStages) -> StatementResult:
         f" FROM {STAGE_PUBLISHING} WHERE lsn = ?1",
         (context.lsn, pipeline_id, command.stage, command.stream_id, command.partition, ids),
     )
+    took_ms = stories.durations(command, len(command.instance_ids))
+    stories.note(context, command, command.instance_ids, command.attempts, took_ms)
     context.emit(StagesEnded(pipeline_id, command.stage, command.instance_ids))
     return DONE
 

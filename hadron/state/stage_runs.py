@@ -17,7 +17,16 @@ from hadron.model.pipelines import StageSpec, branch_of, branches_of
 from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
-from hadron.state import branches, definitions, instance_letters, instances, locks, streams, waits
+from hadron.state import (
+    branches,
+    definitions,
+    instance_letters,
+    instances,
+    locks,
+    stories,
+    streams,
+    waits,
+)
 from hadron.state.machine import BatchShape, Command, Context, NoChange
 from hadron.state.pipeline_events import StagesEnded
 from hadron.state.pipeline_tables import (
@@ -53,6 +62,11 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
     not compared."""
     version: int = 0
     """Of the definition that all of them go by: it says where outputs go. 0: not compared."""
+    runner: str = ""
+    """Who ran them, for people, and so is what follows."""
+    code_version: str = ""
+    took_ms: tuple[int, ...] = ()
+    """Each, or all of them; empty where nobody knows."""
 
     @property
     def batches(self) -> tuple[BatchShape, ...]:
@@ -74,6 +88,10 @@ class FailStages(Command, frozen=True, array_like=True, tag=8):
     """As of `CompleteStages`."""
     is_final: bool = False
     """No other attempt follows."""
+    runner: str = ""
+    """As of `CompleteStages`, and so is what follows."""
+    code_version: str = ""
+    took_ms: tuple[int, ...] = ()
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -136,6 +154,7 @@ def complete(context: Context, command: CompleteStages) -> Completed:
             for index, instance_id in enumerate(ids)
         ],
     )
+    stories.note(context, command, ids, command.attempts, stories.durations(command, len(ids)))
     count(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
     advance(context, pipeline_id, command.stage, ids)
     context.emit(StagesEnded(pipeline_id, command.stage, ids))
@@ -300,6 +319,10 @@ def fail(context: Context, command: FailStages) -> Completed:
     if not attempts or not is_here(db, pipeline_id):
         raise NoChange(Completed(None, command.instance_ids))
     declared = definitions.all_stages(db, pipeline_id)
+    all_ms = stories.durations(command, len(command.instance_ids))
+    took_ms = dict(zip(command.instance_ids, all_ms, strict=True))
+    some_ms = [took_ms[each] for each in attempts]
+    stories.note(context, command, [*attempts], [*attempts.values()], some_ms, command.reason)
     given_up: list[int] = []
     for version, ids in definitions.by_version(db, pipeline_id, list(attempts)).items():
         (stage,) = (each for each in declared[version] if each.name == command.stage)

@@ -35,6 +35,30 @@ _STAGE_COLUMNS = {
 }
 
 
+_ATTEMPT_COLUMNS = {
+    "stage": "STAGE",
+    "attempt": ">ATTEMPT",
+    "ended": "ENDED",
+    "took": ">TOOK",
+    "runner": "RUNNER",
+    "code_version": "CODE",
+    "result": "~RESULT",
+}
+
+_STATS_COLUMNS = {
+    "name": "STAGE",
+    "per_s": ">PER S",
+    "p50": ">P50",
+    "p95": ">P95",
+    "backlog": ">BACKLOG",
+    "waiting": ">WAITING",
+    "running": ">RUNNING",
+    "done": ">DONE",
+    "failed": ">FAILED",
+    "runners": ">RUNNERS",
+}
+
+
 @click.group("pipeline", short_help="Run a pipeline's stages and watch its instances.")
 def command() -> None:
     """Pipelines: stages that run for every record of a stream.
@@ -388,7 +412,8 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
     """Show how far pipeline NAME is, or all of them; with an ID, where that instance is.
 
     Of an instance: what triggered it, and of each stage its status, how many attempts failed, where
-    its output is, why it failed, and what it waits for.
+    its output is, why it failed, and what it waits for; then its attempts, the latest five of each
+    stage: who ran them, for how long, and with what code.
 
     \b
     Examples:
@@ -422,7 +447,7 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
 
 def _show_one(client: SyncClient, name: str, instance_id: int, output: str) -> None:
     """Raises `NotFoundError`."""
-    from hadron.cli.pipelines import instance_row
+    from hadron.cli.pipelines import attempt_rows, instance_row
     from hadron.model.errors import NotFoundError
     from hadron.model.units import format_time
 
@@ -444,6 +469,40 @@ def _show_one(client: SyncClient, name: str, instance_id: int, output: str) -> N
         for each in row["stages"]
     ]
     print_rows(_STAGE_COLUMNS, stages, output)
+    if attempts := attempt_rows(row):
+        click.echo()
+        print_rows(_ATTEMPT_COLUMNS, attempts, output)
+
+
+@command.command("stats")
+@click.argument("name", shell_complete=names_of("Pipeline"))
+@output_option
+@connects
+@click.pass_context
+def stats(ctx: click.Context, name: str, output: str) -> None:
+    """Show how fast pipeline NAME is: attempts that ended in a second, within the last minute, and
+    how long half of the latest ones took, and 95 of a hundred.
+
+    BACKLOG could run now, WAITING waits for its time, a record or a signal. Times are those of the
+    latest 2,000 instances at a stage.
+
+    \b
+    Examples:
+      hadron pipeline stats departures
+      hadron pipeline stats departures -o json
+    """
+    from hadron.cli.pipelines import seconds_columns, stats_row
+
+    with session_of(ctx).connect() as client:
+        row = stats_row(client, name)
+    if output == "json":
+        print_json(row)
+        return
+    click.echo(
+        f"{row['name']}: {row['triggered_per_s']:,.1f} instances/s, {row['live']:,} live, "
+        f"{row['failed']:,} failed, {row['input_lag']:,} records of the input to go"
+    )
+    print_rows(_STATS_COLUMNS, [seconds_columns(each) for each in row["stages"]], output)
 
 
 command.add_command(backfill)

@@ -23,8 +23,8 @@ class Invocations:
     def grant(self, count: int) -> None:
         self._portal.call(self._run.grant, count)
 
-    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
-        self._portal.call(self._run.begin, invocations)
+    def begin(self, invocations: pipelines_pb2.Invocations, code_version: str) -> None:
+        self._portal.call(self._run.begin, invocations, code_version)
 
     def next(self) -> pipelines_pb2.Invocations | None:
         try:

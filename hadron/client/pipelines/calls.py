@@ -43,11 +43,13 @@ class PipelineCalls:
         self._namespace = session.endpoint.namespace
 
     async def progress(
-        self, name: str, within_s: float | None = None
+        self, name: str, within_s: float | None = None, *, with_pace: bool = False
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
         name = text_or_none_of("pipeline", name)
         homes = self._session.topology.names()
-        request = pipelines_pb2.PipelineProgressRequest(namespace=self._namespace, pipeline=name)
+        request = pipelines_pb2.PipelineProgressRequest(
+            namespace=self._namespace, pipeline=name, with_pace=with_pace
+        )
         if name:
             homes = [await self._find(name, request)]
 

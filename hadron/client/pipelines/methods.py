@@ -18,11 +18,11 @@ class PipelineMethods:
     _pipelines: PipelineCalls
 
     async def pipeline_progress(
-        self, name: str = "", *, within_s: float | None = None
+        self, name: str = "", *, within_s: float | None = None, with_pace: bool = False
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
-        """Counts of instances and stages of one pipeline, or of all. Raises `IncompleteError` as
-        `groups` does."""
-        return await self._pipelines.progress(name, within_s)
+        """Counts of instances and stages of one pipeline, or of all; with `with_pace` also rates,
+        and how long stages take. Raises `IncompleteError` as `groups` does."""
+        return await self._pipelines.progress(name, within_s, with_pace=with_pace)
 
     async def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100

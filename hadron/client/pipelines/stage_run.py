@@ -157,10 +157,11 @@ class StageRun(EnteredOnce):
         """Ask for `count` more micro-batches."""
         self._stages.grant(count)
 
-    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+    def begin(self, invocations: pipelines_pb2.Invocations, code_version: str = "") -> None:
         """Say that this program works on a micro-batch, or still does: its stage's timeout runs
-        from here. Iterating says it by itself, unless the run `takes_ahead`."""
-        self._stages.begin(invocations)
+        from here. Iterating says it by itself, unless the run `takes_ahead`. `code_version`, of
+        what runs it, is for the instances' stories."""
+        self._stages.begin(invocations, code_version)
 
     def __aiter__(self) -> StageRun:
         return self

@@ -93,6 +93,7 @@ class Pipeline:
     cursors: by partition: the stream, up to where all was looked at, the ballot before that, and
         how often the partition had lost it.
     runs: by (stage, instance id).
+    tried: by stage, instance and attempt, what is told of the latest attempts.
     retried: by that, how many attempts there were before the last retry.
     counted: by stage, what its runs were when the pipeline was deleted.
     started: by request: the first id of what was started by hand, and how many.
@@ -112,6 +113,9 @@ class Pipeline:
     instances: dict[int, Instance] = field(default_factory=dict)
     runs: dict[tuple[str, int], Run] = field(default_factory=dict)
     retried: dict[tuple[str, int], int] = field(default_factory=dict)
+    tried: dict[tuple[str, int, int], tuple[int, int, str, str, str | None]] = field(
+        default_factory=dict
+    )
     counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     started: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     backfills: dict[int, Backfill] = field(default_factory=dict)

@@ -30,6 +30,7 @@ def rows_of(pipelines: Pipelines) -> Rows:
             "looked_at",
             "backfill",
             "stage_retry",
+            "stage_attempt",
             "stage_wait",
             "pipeline_wait",
             "pipeline_wait_start",
@@ -104,6 +105,7 @@ def _add(found: Rows, each: int, pipeline: Pipeline) -> None:
         (each, *key, at.offset, *at.ballot, at.truncations)
         for key, at in pipeline.waits.cursors.items()
     ]
+    found["stage_attempt"] += [(each, *key, *told) for key, told in pipeline.tried.items()]
     found["stage_retry"] += [(each, *key, at) for key, at in pipeline.retried.items()]
     counts = pipeline.counted
     if pipeline.is_here:

@@ -679,6 +679,17 @@ class Commands:
         ids, attempts, made = zip(*chosen, strict=True)
         created_ms = made if rng.random() < 0.5 else ()
         if rng.random() < 0.5:
-            return FailStages(pipeline_id, stage, ids, attempts, "why", created_ms)
+            is_final = rng.random() < 0.1
+            return FailStages(
+                pipeline_id, stage, ids, attempts, "why", created_ms, is_final, *self._told(ids)
+            )
         output = rng.choice((0, self._stream()))
-        return CompleteStages(pipeline_id, stage, ids, attempts, output, 70, created_ms)
+        return CompleteStages(
+            pipeline_id, stage, ids, attempts, output, 70, created_ms, 0, *self._told(ids)
+        )
+
+    def _told(self, ids: Sequence[int]) -> tuple[str, str, tuple[int, ...]]:
+        """What a runner says of itself: all, or nothing."""
+        rng = self._random
+        took_ms = tuple(rng.randint(0, 9) for _ in ids)
+        return rng.choice((("", "", ()), ("n1/7", "v2", took_ms), ("n2/8", "", (5,))))

@@ -195,7 +195,8 @@ class FakeClient:
                 ):
                     self._send.send_nowait(message)
 
-    def begin(self, invocations: Any) -> None:
+    def begin(self, invocations: Any, code_version: str = "") -> None:
+        del code_version
         self.begun.append(invocations.number)
 
     def _is_open(self, stage: str, instance: int) -> bool:

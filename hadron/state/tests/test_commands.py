@@ -82,12 +82,12 @@ GOLDEN: list[tuple[Command, str]] = [
         "980605a86c6f63616c2f703000cd012c9201cd012b920000c400",
     ),
     (
-        CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000, (9, 300)),
-        "990705a6656e7269636892010292010304ce000111709209cd012c00",
+        CompleteStages(5, "enrich", (1, 2), (1, 3), 4, 70_000, (9, 300), 0, "r", "c", (7,)),
+        "9c0705a6656e7269636892010292010304ce000111709209cd012c00a172a1639107",
     ),
     (
-        FailStages(5, "enrich", (7,), (2,), "too cold", (9,)),
-        "980805a6656e7269636891079102a8746f6f20636f6c649109c2",
+        FailStages(5, "enrich", (7,), (2,), "too cold", (9,), True, "r", "c", (7,)),
+        "9b0805a6656e7269636891079102a8746f6f20636f6c649109c3a172a1639107",
     ),
     (
         StateDigest("hadron_group", b"\x91\x01", 7, True, b"\x05" * 16),
@@ -169,7 +169,7 @@ GOLDEN: list[tuple[Command, str]] = [
     (MoveInput(5, "eu/p0", 0, 300, True, Ballot(1, 2)), "972c05a565752f703000cd012cc3920102"),
     (
         PublishStages(5, "do", (1,), (2,), (300,), 1, 4, "eu/p0"),
-        "992d05a2646f9101910291cd012c0104a565752f7030",
+        "9c2d05a2646f9101910291cd012c0104a565752f7030a0a090",
     ),
     (
         StartInstances(5, 4, "eu/p0", (7, 300), b"rr", b"\x05" * 16),

@@ -400,36 +400,46 @@ class PipelineStartResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class PipelineProgressRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "pipeline_id", "metadata_index")
+    __slots__ = ("namespace", "pipeline", "pipeline_id", "metadata_index", "with_pace")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WITH_PACE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     pipeline_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    with_pace: bool
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., with_pace: _Optional[bool] = ...) -> None: ...
 
 class PipelineProgressResponse(_message.Message):
     __slots__ = ("pipelines",)
     class Stage(_message.Message):
-        __slots__ = ("name", "ready", "running", "done", "failed", "runners")
+        __slots__ = ("name", "ready", "running", "done", "failed", "runners", "per_s", "p50_ms", "p95_ms", "waiting")
         NAME_FIELD_NUMBER: _ClassVar[int]
         READY_FIELD_NUMBER: _ClassVar[int]
         RUNNING_FIELD_NUMBER: _ClassVar[int]
         DONE_FIELD_NUMBER: _ClassVar[int]
         FAILED_FIELD_NUMBER: _ClassVar[int]
         RUNNERS_FIELD_NUMBER: _ClassVar[int]
+        PER_S_FIELD_NUMBER: _ClassVar[int]
+        P50_MS_FIELD_NUMBER: _ClassVar[int]
+        P95_MS_FIELD_NUMBER: _ClassVar[int]
+        WAITING_FIELD_NUMBER: _ClassVar[int]
         name: str
         ready: int
         running: int
         done: int
         failed: int
         runners: int
-        def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ...) -> None: ...
+        per_s: float
+        p50_ms: int
+        p95_ms: int
+        waiting: int
+        def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ..., per_s: _Optional[float] = ..., p50_ms: _Optional[int] = ..., p95_ms: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
     class Pipeline(_message.Message):
-        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled", "backfills")
+        __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled", "backfills", "triggered_per_s")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         NAME_FIELD_NUMBER: _ClassVar[int]
         ID_FIELD_NUMBER: _ClassVar[int]
@@ -445,6 +455,7 @@ class PipelineProgressResponse(_message.Message):
         SKIPPED_FIELD_NUMBER: _ClassVar[int]
         CANCELLED_FIELD_NUMBER: _ClassVar[int]
         BACKFILLS_FIELD_NUMBER: _ClassVar[int]
+        TRIGGERED_PER_S_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         name: str
         id: int
@@ -460,7 +471,8 @@ class PipelineProgressResponse(_message.Message):
         skipped: int
         cancelled: int
         backfills: _containers.RepeatedCompositeFieldContainer[PipelineProgressResponse.Backfill]
-        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[PipelineProgressResponse.Input, _Mapping]]] = ..., skipped: _Optional[int] = ..., cancelled: _Optional[int] = ..., backfills: _Optional[_Iterable[_Union[PipelineProgressResponse.Backfill, _Mapping]]] = ...) -> None: ...
+        triggered_per_s: float
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ..., instances: _Optional[int] = ..., live: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., input_offset: _Optional[int] = ..., input_next_offset: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[PipelineProgressResponse.Stage, _Mapping]]] = ..., untyped: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[PipelineProgressResponse.Input, _Mapping]]] = ..., skipped: _Optional[int] = ..., cancelled: _Optional[int] = ..., backfills: _Optional[_Iterable[_Union[PipelineProgressResponse.Backfill, _Mapping]]] = ..., triggered_per_s: _Optional[float] = ...) -> None: ...
     class Backfill(_message.Message):
         __slots__ = ("number", "partition", "from_offset", "next_offset", "to_offset", "per_s", "again", "status", "created")
         NUMBER_FIELD_NUMBER: _ClassVar[int]

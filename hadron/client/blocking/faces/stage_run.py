@@ -21,8 +21,9 @@ class SyncStageRun(StageRunBase):
         """Ask for `count` more micro-batches."""
         self._lazy.get().grant(count)
 
-    def begin(self, invocations: pipelines_pb2.Invocations) -> None:
+    def begin(self, invocations: pipelines_pb2.Invocations, code_version: str = "") -> None:
         """Say that this program works on a micro-batch, or still does: its stage's timeout runs
-        from here. Iterating says it by itself, unless the run `takes_ahead`.
+        from here. Iterating says it by itself, unless the run `takes_ahead`. `code_version`, of
+        what runs it, is for the instances' stories.
         """
-        self._lazy.get().begin(invocations)
+        self._lazy.get().begin(invocations, code_version)
