@@ -342,7 +342,7 @@ def _fail_some(
     given_up: list[int] = []
     for instance_id, attempt in attempts.items():
         counted = attempt - before.get(instance_id, 0)
-        last = command.is_final or counted >= stage.retry.max_attempts
+        last = counted >= stage.retry.max_attempts or command.is_final
         if last:
             given_up.append(instance_id)
         db.execute(

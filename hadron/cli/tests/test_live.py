@@ -426,6 +426,35 @@ def test_pipelines_are_shown() -> None:
     assert good("pipeline", "instances", "shown", "--status", "done", "--output", "json") == "[]\n"
 
 
+def test_attempts_and_how_fast_stages_are_are_shown() -> None:
+    good("apply", "-f", "-", stdin=PIPELINE.format(name="tried"))
+    good("pub", "tried-in", "a", "b")
+    with (
+        hadron.connect_sync(os.environ["HADRON_URL"]) as client,
+        client.stage("tried", "only", runner="me/7", code_version="v3") as stage,
+    ):
+        for _ in range(2):
+            invocation = next(iter(stage))
+            if invocation.root.value == "a":
+                invocation.fail("too cold", retryable=False)
+            else:
+                invocation.complete()
+    row = as_json("pipeline", "show", "tried", "1")
+    (tried,) = row["stages"][0]["tried"]
+    assert tried.pop("ended_ms") > 0
+    assert 0 <= tried.pop("took_ms") < 20_000
+    assert tried == {"attempt": 1, "runner": "me/7", "code_version": "v3", "reason": "too cold"}
+    shown = good("pipeline", "show", "tried", "2").splitlines()
+    assert shown[-1].split()[:2] == ["only", "1"]
+    assert shown[-1].split()[-3:] == ["me/7", "v3", "done"]
+    stats = as_json("pipeline", "stats", "tried")
+    (only,) = stats["stages"]
+    assert stats["triggered_per_s"] == round(2 / 60, 2)
+    assert (only["per_s"], only["done"], only["failed"], only["backlog"]) == (0.03, 1, 1, 0)
+    assert 0 <= only["p50_ms"] <= only["p95_ms"] < 20_000
+    assert "tried: 0.0 instances/s, 0 live, 1 failed" in good("pipeline", "stats", "tried")
+
+
 WAITING = """
 kind: Stream
 name: {name}-in
