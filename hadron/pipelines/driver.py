@@ -160,8 +160,7 @@ class PipelineDriver:
             return await self._publish(*elsewhere, outputs)
         command = self.completion(ended, outputs, partition)
         self._check_free(command)
-        result: Completed = await self._controller.execute(command, outputs)
-        return result
+        return await self._known(await self._controller.execute(command, outputs))
 
     async def _publish(
         self, command: PublishStages, metadata_index: int, outputs: memoryview
@@ -189,7 +188,12 @@ class PipelineDriver:
         await self._know_definitions()
         command = self.completions.failure(ended, reason)
         self._check_free(command)
-        result: Completed = await self._controller.execute(command)
+        return await self._known(await self._controller.execute(command))
+
+    async def _known(self, result: Completed) -> Completed:
+        """Where nothing is logged, a leader that was deposed would not notice."""
+        if result.stale:
+            await self._controller.confirm_leadership()
         return result
 
     async def _know_definitions(self) -> None:
