@@ -282,3 +282,84 @@ def transactions_command(
         ),
         output,
     )
+
+
+_PIPELINE_PARTS = ("instances", "latency")
+
+
+@command.command("pipelines", short_help="Measure what stages cost that a program runs.")
+@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@_record_bytes
+@_durability
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often instances are run; the median counts.",
+)
+@click.option(
+    "--instances",
+    type=click.IntRange(1_000),
+    default=30_000,
+    show_default=True,
+    help="Instances of each round.",
+)
+@click.option(
+    "--triggers",
+    type=click.IntRange(20),
+    default=300,
+    show_default=True,
+    help="Records that latency is taken from.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_PIPELINE_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@click.option("--quick", is_flag=True, help="A look: one round of few.")
+@output_option
+@click.pass_context
+def pipelines_command(
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    rounds: int,
+    instances: int,
+    triggers: int,
+    parts: tuple[str, ...],
+    output: str,
+    *,
+    quick: bool,
+) -> int:
+    """Measure pipelines with `engine: handler`, whose handlers do nothing: instances a second, and
+    how soon a record has its output.
+
+    \b
+    Examples:
+      hadron bench pipelines
+      hadron bench pipelines --quick --nodes 1
+      hadron bench pipelines --part latency -o json
+    """
+    from hadron.bench.pipelines import Plan, run
+
+    def chosen(name: str, value: int, quickly: int) -> int:
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        return quickly if quick and not given else value
+
+    return run(
+        Plan(
+            nodes=nodes,
+            record_bytes=record_bytes,
+            durability=durability,
+            rounds=chosen("rounds", rounds, 1),
+            instances=chosen("instances", instances, 5_000),
+            triggers=chosen("triggers", triggers, 100),
+            parts=parts or _PIPELINE_PARTS,
+        ),
+        output,
+    )

@@ -1,0 +1,236 @@
+"""`hadron bench pipelines`: what stages cost that a program runs itself (`engine: handler`).
+
+Their handlers do nothing, so what is measured is everything around them: triggers, invocations,
+completions. The handlers run in this one process, whose CPU time stands beside the leader's.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
+from hadron.bench.stats import ProcessUse, percentile
+from hadron.client import Client, StageInvocation, connect
+from hadron.model.errors import HadronError
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.supervision.cluster import LocalCluster
+
+MIN_INSTANCES_PER_S: Final = 5_000.0
+MAX_LATENCY_MS: Final = 10.0
+
+PARTITION: Final = "local/p0"
+IN_FLIGHT: Final = 2_000
+_LOOK_EVERY_S: Final = 0.02
+_WARM_UP: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    Attributes:
+        instances: of each round.
+        triggers: that latency is taken from.
+        parts: which, of `PARTS`.
+    """
+
+    nodes: int
+    record_bytes: int
+    durability: str
+    rounds: int
+    instances: int
+    triggers: int
+    parts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one round; CPU times are microseconds per instance."""
+
+    per_s: float
+    leader_us: float
+    runner_us: float
+
+
+def run(plan: Plan, output: str) -> int:
+    """Measure and print; returns the exit status."""
+    started = time.monotonic()
+    found: list[Part] = []
+    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+        cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability=plan.durability)
+        with cluster:
+            leader = ProcessUse(cluster.pid(cluster.leader))
+            try:
+                anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
+            except HadronError:
+                # What was measured until then stays true.
+                print_tables(found, "not all was measured: see the error below")
+                raise
+    durability = "fsync" if plan.nodes == 1 else plan.durability
+    seconds = time.monotonic() - started
+    if output == "json":
+        setting = {
+            "durability": durability,
+            "nodes": plan.nodes,
+            "record_bytes": plan.record_bytes,
+            "rounds": plan.rounds,
+            "instances": plan.instances,
+            "triggers": plan.triggers,
+            "took_s": round(seconds),
+        }
+        print_json(found, setting)
+    else:
+        print_tables(
+            found,
+            f"{plan.nodes} node(s) and the handlers on this machine ({os.cpu_count()} cores, "
+            f"{platform.machine()}, Python {platform.python_version()}), durability {durability}; "
+            f"medians of {plan.rounds} rounds; took {seconds:.0f} s",
+        )
+    return 0
+
+
+async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) -> None:
+    """Add to `found` what each part has come to."""
+    gc.freeze()
+    started = time.monotonic()
+    async with connect(url) as client:
+        for name, measure in PARTS.items():
+            if name in plan.parts:
+                print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
+                found.append(await measure(client, plan, leader))
+
+
+# --- how many ---------------------------------------------------------------------------------
+
+
+async def measure_instances(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """Instances of one empty stage, without an output and with one, from records that are there."""
+    part = Part(
+        f"{plan.instances:,} instances of one empty stage, {IN_FLIGHT:,} in flight",
+        ("stage", "instances/s", "leader µs each", "runner µs each"),
+    )
+    value = b"x" * plan.record_bytes
+    await _declare_streams(client, "in", "out")
+    async with client.producer("in") as producer:
+        await producer.send_many([value] * plan.instances)
+    for kind in ("without output", "with output"):
+        speeds = [
+            await _run_all(client, plan, leader, f"{kind.replace(' ', '-')}-{turn}", kind)
+            for turn in range(plan.rounds)
+        ]
+        per_s = middle([each.per_s for each in speeds])
+        leader_us = middle([each.leader_us for each in speeds])
+        runner_us = middle([each.runner_us for each in speeds])
+        part.rows.append((kind, number(per_s), number(leader_us), number(runner_us)))
+        short = kind.partition(" ")[0]
+        part.figures[f"{short}_per_s"] = per_s
+        part.figures[f"{short}_leader_us"] = leader_us
+        part.figures[f"{short}_runner_us"] = runner_us
+        if kind == "without output":
+            part.verdicts.append(
+                Verdict(
+                    "instances/s of empty stages",
+                    number(per_s),
+                    f">= {number(MIN_INSTANCES_PER_S)}",
+                    per_s >= MIN_INSTANCES_PER_S,
+                )
+            )
+    return part
+
+
+async def _run_all(client: Client, plan: Plan, leader: ProcessUse, name: str, kind: str) -> Speed:
+    """A pipeline over what is there, from its declaration until all of it is done."""
+    output = Output("out") if kind == "with output" else None
+    await _declare_pipeline(client, name, "in", "earliest", output)
+    began, leader_s, own_s = time.monotonic(), leader.cpu_s(), time.process_time()
+
+    async def handle(_: StageInvocation) -> bytes | None:
+        return None if output is None else b"done"
+
+    async with anyio.create_task_group() as tasks:
+        stage = client.stage(name, "empty", max_in_flight=IN_FLIGHT)
+        tasks.start_soon(stage.run, handle)
+        # Others do it.
+        while (await client.pipeline_progress(name))[0].done < plan.instances:  # noqa: ASYNC110
+            await anyio.sleep(_LOOK_EVERY_S)
+        took_s = time.monotonic() - began
+        used = leader.cpu_s() - leader_s, time.process_time() - own_s
+        tasks.cancel_scope.cancel()
+    each_us = [seconds / plan.instances * 1e6 for seconds in used]
+    return Speed(plan.instances / took_s, *each_us)
+
+
+# --- how soon -------------------------------------------------------------------------------------
+
+
+async def measure_latency(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """From a record on its way to the output that a reader has got, one after the other."""
+    await _declare_streams(client, "asked", "answered")
+    await _declare_pipeline(client, "answers", "asked", "earliest", Output("answered"))
+    value = b"x" * plan.record_bytes
+    taken_ms: list[float] = []
+    leader_s = leader.cpu_s()
+    async with anyio.create_task_group() as tasks, client.producer("asked") as producer:
+        stage = client.stage("answers", "empty")
+        tasks.start_soon(stage.run, lambda invocation: invocation.root.value)
+        answers = client.read("answered", follow=True)
+        for turn in range(_WARM_UP + plan.triggers):
+            if turn == _WARM_UP:
+                leader_s = leader.cpu_s()
+            began = time.monotonic()
+            await producer.send_soon(value)
+            await anext(answers)
+            if turn >= _WARM_UP:
+                taken_ms.append((time.monotonic() - began) * 1_000)
+        leader_us = (leader.cpu_s() - leader_s) / plan.triggers * 1e6
+        tasks.cancel_scope.cancel()
+    p50, p95 = percentile(taken_ms, 0.5), percentile(taken_ms, 0.95)
+    part = Part(
+        f"from trigger to output with a warm handler, {plan.triggers:,} one after the other",
+        ("", "p50 ms", "p95 ms", "leader µs each"),
+    )
+    part.rows.append(("trigger to output", number(p50), number(p95), number(leader_us)))
+    part.figures = {"p50_ms": p50, "p95_ms": p95, "latency_leader_us": leader_us}
+    part.verdicts.append(
+        Verdict(
+            "trigger to first output, p50",
+            f"{number(p50)} ms",
+            f"<= {number(MAX_LATENCY_MS)} ms",
+            p50 <= MAX_LATENCY_MS,
+        )
+    )
+    return part
+
+
+# --- what it is measured on -----------------------------------------------------------------------
+
+
+async def _declare_streams(client: Client, *names: str) -> None:
+    spec = StreamSpec(partitions=(PARTITION,))
+    await client.apply([SchemaObject(kind="Stream", name=name, spec=spec) for name in names])
+
+
+async def _declare_pipeline(
+    client: Client, name: str, source: str, start: str, output: Output | None
+) -> None:
+    spec = PipelineSpec(
+        replica_set=PARTITION,
+        input=source,
+        start=start,
+        stages=(StageSpec(name="empty", engine="handler", output=output),),
+    )
+    await client.apply([SchemaObject(kind="Pipeline", name=name, spec=spec)])
+
+
+PARTS: Final = {"instances": measure_instances, "latency": measure_latency}
