@@ -45,12 +45,14 @@ class _Ready(NamedTuple):
 
     Attributes:
         due_ms: when there is more; None without any that waits for its time.
+        is_all: nothing more may run than these.
     """
 
     version: int
     stage: StageSpec
     invocations: list[ReadyStage]
     due_ms: int | None
+    is_all: bool
 
 
 class Dispatcher:
@@ -191,15 +193,18 @@ class Dispatcher:
                 _look, self._item.id, now_ms, self.dispatch.able(), self.dispatch.all_out()
             )
             self.definitions, found = await self._controller.query(look)
-            handed_out = False
+            # Where all that was there is handed out there is nothing to look for: what becomes
+            # ready from here on wakes this.
+            is_more = False
             for each in found:
-                handed_out |= self._hand_to_one(each)
-            if not handed_out:
+                count = self._hand_to_one(each)
+                is_more |= count > 0 and (not each.is_all or count < len(each.invocations))
+            if not is_more:
                 due_ms = [each.due_ms for each in found if each.due_ms is not None]
                 return min((now + max(each - now_ms, 1) / 1_000 for each in due_ms), default=_NEVER)
 
-    def _hand_to_one(self, found: _Ready) -> bool:
-        """Whether a runner was given some."""
+    def _hand_to_one(self, found: _Ready) -> int:
+        """How many a runner was given."""
         stage = found.stage
         # What was read is a moment old.
         ready = [
@@ -208,12 +213,12 @@ class Dispatcher:
             if not self.dispatch.is_out(stage.name, each.instance_id)
         ]
         if not ready:
-            return False
+            return 0
         runner = self.dispatch.runner_for(stage.name, stage.engine)
         session = self._sessions.get(runner.number) if runner is not None else None
         if runner is None or session is None:
             # Without a session leading has ended.
-            return False
+            return 0
         ready = ready[: runner.takes]
         draft = session.sink.draft(stage, found.version, ready)
         while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
@@ -224,7 +229,7 @@ class Dispatcher:
                 runner, stage.name, [each.instance_id for each in ready], _lease_s(stage)
             )
         )
-        return True
+        return len(ready)
 
 
 def _look(
@@ -263,7 +268,7 @@ def _look(
                 others = [each for each in stages if each is not stage]
                 ready = pipeline_views.with_failures(db, pipeline_id, ready, others)
             due_ms = pipeline_views.next_ready_ms(db, pipeline_id, version, stage.name, now_ms)
-            found.append(_Ready(version, stage, ready, due_ms))
+            found.append(_Ready(version, stage, ready, due_ms, len(ready) < limit))
     return known, found
 
 

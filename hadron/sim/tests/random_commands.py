@@ -679,7 +679,7 @@ class Commands:
         ids, attempts, made = zip(*chosen, strict=True)
         created_ms = made if rng.random() < 0.5 else ()
         if rng.random() < 0.5:
-            is_final = rng.random() < 0.1
+            is_final = sum(ids) % 11 == 0
             return FailStages(
                 pipeline_id, stage, ids, attempts, "why", created_ms, is_final, *self._told(ids)
             )
@@ -688,8 +688,9 @@ class Commands:
             pipeline_id, stage, ids, attempts, output, 70, created_ms, 0, *self._told(ids)
         )
 
-    def _told(self, ids: Sequence[int]) -> tuple[str, str, tuple[int, ...]]:
-        """What a runner says of itself: all, or nothing."""
-        rng = self._random
-        took_ms = tuple(rng.randint(0, 9) for _ in ids)
-        return rng.choice((("", "", ()), ("n1/7", "v2", took_ms), ("n2/8", "", (5,))))
+    @staticmethod
+    def _told(ids: Sequence[int]) -> tuple[str, str, tuple[int, ...]]:
+        """What a runner says of itself: all, some or nothing. It is not drawn: what is said for
+        people changes no seed's commands."""
+        took_ms = tuple(each % 10 for each in ids)
+        return (("", "", ()), ("n1/7", "v2", took_ms), ("n2/8", "", (5,)))[sum(ids) % 3]
