@@ -59,7 +59,13 @@ def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     return {"graph": graph(found.spec), **next(iter(progress_rows(client, found.name)), {})}
 
 
-TELLS: Final = Tells(notes=_notes, status=_status)
+def _checks(objects: Sequence[SchemaObject]) -> list[str]:
+    from hadron.cli.stage_functions import check
+
+    return check(objects)
+
+
+TELLS: Final = Tells(notes=_notes, checks=_checks, status=_status)
 
 
 def graph(spec: PipelineSpec) -> list[str]:

@@ -25,6 +25,10 @@ def _nothing(_client: SyncClient, _given: Sequence[Any]) -> list[str]:
     return []
 
 
+def _unchecked(_given: Sequence[SchemaObject]) -> list[str]:
+    return []
+
+
 def _no_status(_client: SyncClient, _found: SchemaObject) -> dict[str, Any]:
     return {}
 
@@ -34,11 +38,14 @@ class Tells:
     """
     Attributes:
         notes: what people should know of these, though they are as they should be.
+        checks: what can be seen of them here only, before they are applied: what could not be
+            looked at. Raises `SchemaError`.
         status: how an object is doing, by keys of its own.
         losses: what others lose with these objects. Asked before they are deleted, and told after.
     """
 
     notes: Callable[[SyncClient, Sequence[SchemaObject]], list[str]] = _nothing
+    checks: Callable[[Sequence[SchemaObject]], list[str]] = _unchecked
     status: Callable[[SyncClient, SchemaObject], dict[str, Any]] = _no_status
     losses: Callable[[SyncClient, Sequence[Key]], list[str]] = _nothing
 

@@ -10,6 +10,7 @@ import click
 from hadron.cli.objects import notes_on, object_to_dict, print_diff, read_files
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
+from hadron.cli.telling import features
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -48,7 +49,8 @@ def command(
     """Apply schema documents: all of them, or none when one is refused.
 
     A new Token's secret is printed once; only its hash is stored. What this version
-    only stores, and does nothing with, is named.
+    only stores, and does nothing with, is named. The functions of Spark stages are looked for in
+    modules that import here, by another process; what does not import here is named.
 
     \b
     Examples:
@@ -60,6 +62,7 @@ def command(
     documents = read_files(files)
     objects = _objects(ctx, documents, allow_destructive)
     try:
+        unseen = [each for feature in features() for each in feature.checks(objects)]
         with session_of(ctx).connect() as client:
             dropped: list[str] = []
             if dry_run or any(map(_has_limits, objects)):
@@ -69,7 +72,7 @@ def command(
             applied = (
                 planned if dry_run else client.apply(objects, allow_destructive=allow_destructive)
             )
-            notes = notes_on(client, objects) + dropped
+            notes = notes_on(client, objects) + unseen + dropped
     except SchemaError as refusal:
         raise documents.located(refusal) from refusal
     if output == "json":

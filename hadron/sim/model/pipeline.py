@@ -22,6 +22,8 @@ from hadron.sim.model.waits import (
     other_way,
     other_ways,
 )
+from hadron.state.publishing import PublishStages
+from hadron.state.stage_runs import CompleteStages, FailStages
 
 LIVE: Final = 1
 WAITING: Final = 0
@@ -124,6 +126,20 @@ class Pipeline:
     letters: dict[int, str] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
     waits: Waits = field(default_factory=Waits)
+
+    def tell(
+        self, now_ms: int, command: CompleteStages | FailStages | PublishStages, index: int
+    ) -> None:
+        """P16: of the attempt at `index`; five of each stage of an instance are kept."""
+        attempt, instance_id = command.attempts[index], command.instance_ids[index]
+        took = command.took_ms or (-1,)
+        took_ms = took[index] if len(took) == len(command.instance_ids) else took[0]
+        reason = command.reason[:200] or None if isinstance(command, FailStages) else None
+        told = now_ms, took_ms, command.runner, command.code_version, reason
+        self.tried[command.stage, instance_id, attempt] = told
+        for key in list(self.tried):
+            if key[:2] == (command.stage, instance_id) and key[2] <= attempt - 5:
+                del self.tried[key]
 
     def has_done(
         self, stages: set[str], instance_id: int, statuses: tuple[int, ...] = PASSED

@@ -356,27 +356,9 @@ class Pipelines:
             run = pipeline.runs[command.stage, instance_id]
             run.status, run.reason = DONE, None
             run.output = (output, self.replica_set, base + index) if output else (None,) * 3
-            self._tell(entry, pipeline, command, index)
+            pipeline.tell(entry.now_ms, command, index)
         self._advance(pipeline, spec, command.stage, list(ids), entry.now_ms)
         return {"appended": done, "stale": []}
-
-    def _tell(
-        self,
-        entry: Entry,
-        pipeline: Pipeline,
-        command: CompleteStages | FailStages | PublishStages,
-        index: int,
-    ) -> None:
-        """Of the attempt at `index`; five of each stage of an instance are kept."""
-        attempt, instance_id = command.attempts[index], command.instance_ids[index]
-        took = command.took_ms or (-1,)
-        took_ms = took[index] if len(took) == len(command.instance_ids) else took[0]
-        reason = command.reason[:200] or None if isinstance(command, FailStages) else None
-        told = entry.now_ms, took_ms, command.runner, command.code_version, reason
-        pipeline.tried[command.stage, instance_id, attempt] = told
-        for key in list(pipeline.tried):
-            if key[:2] == (command.stage, instance_id) and key[2] <= attempt - 5:
-                del pipeline.tried[key]
 
     def publish(self, entry: Entry, command: PublishStages) -> None:
         """P9: from here on it is nobody's; it is done once the other set has finished."""
@@ -384,7 +366,7 @@ class Pipelines:
         for index, instance_id in enumerate(command.instance_ids):
             run = pipeline.runs[command.stage, instance_id]
             run.status, run.reason = PUBLISHING, None
-            self._tell(entry, pipeline, command, index)
+            pipeline.tell(entry.now_ms, command, index)
         self.publishing.setdefault(entry.lsn, []).append(command)
 
     def published(
@@ -446,7 +428,7 @@ class Pipelines:
             retry = pipeline.stages_of(instance.version, now)[command.stage].retry
             counted = attempt - pipeline.retried.get((command.stage, instance_id), 0)
             run.attempts, run.reason = attempt, command.reason
-            self._tell(entry, pipeline, command, command.instance_ids.index(instance_id))
+            pipeline.tell(entry.now_ms, command, command.instance_ids.index(instance_id))
             pause_ms = retry.backoff_ms * 2 ** min(counted - 1, 20)
             chance = zlib.crc32(f"{instance_id}/{counted}".encode())
             run.ready_ms = entry.now_ms + pause_ms + pause_ms * chance // 2**34

@@ -134,11 +134,12 @@ OWN: Final = {
     "groups": r"(cli\.commands\.(group|sub)|cli\.following|client\.blocking\.(deliveries|intake)"
     r"|client\.consuming|delivery|server\.group"
     r"|state\.(groups|group_|attempts)|wire\._pb\.groups_pb2|wire\.messages\.groups_pb2)",
-    "pipelines": r"(cli\.commands\.(backfill|pipeline|stage_running)|cli\.pipelines"
-    r"|client\.blocking\.invocations|client\.pipelines|metadata\.pipeline|model\.(documents\.)?(pipelines|stages)|node\.stage_|"
-    r"pipelines|server\.(backfills|pipelines)|spark"
+    "pipelines": r"(cli\.commands\.(backfill|pipeline|stage_running)"
+    r"|cli\.(pipelines|stage_functions)|client\.blocking\.(handling|invocations)|client\.(handling|pipelines)"
+    r"|metadata\.pipeline|model\.(documents\.)?(pipelines|stages)|node\.stage_|"
+    r"pipelines|server\.(backfills|pipelines|runner_calls)|spark"
     r"|state\.(backfills|cancellations|definitions|finished|instance|pipeline|publishing|retries"
-    r"|stage_)|wire\._pb\.pipelines_pb2|wire\.messages\.pipelines_pb2)",
+    r"|stage_|stories)|wire\._pb\.pipelines_pb2|wire\.messages\.pipelines_pb2)",
 }
 """Modules that are a feature's own, within `hadron`."""
 
@@ -162,7 +163,7 @@ ELSEWHERE: Final = {
         *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate")
     },
     "pipelines": {
-        *("cli.commands.demo", "client.blocking.generate", "metadata.validation"),
+        *("cli.commands.demo", "client", "client.blocking.generate", "metadata.validation"),
         *("model.kinds", "node.other_leaders", "server.signals", "server.stories"),
         *("state.waits", "state.branches", "state.wait_inputs", "cli.stage_progress"),
     },
