@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from hadron.model.transactions import TransactionId
-from hadron.pipelines.dispatch import Dispatch, Runner
+from hadron.pipelines.dispatch import Dispatch, Runner, Work
 
 T = TransactionId("local/p1", 1, 7, 1)
 
@@ -33,6 +33,29 @@ class TestScenes:
         dispatch = Dispatch()
         dispatch.join("e", ["a"], 10, 5, lambda: False)
         assert dispatch.runner_for("a", "e") is None
+
+    def test_credit_may_be_of_invocations(self) -> None:
+        dispatch = Dispatch()
+        runner = dispatch.join("e", ["a"], 10, 15, counts_invocations=True)
+        assert runner.takes == 10
+        dispatch.assign(runner, "a", range(10), 100.0)
+        assert (runner.credit, runner.takes) == (5, 5)
+        dispatch.assign(runner, "a", range(10, 15), 100.0)
+        assert dispatch.runner_for("a", "e") is None
+
+    def test_who_works_on_what_and_for_how_long_is_known(self) -> None:
+        dispatch = Dispatch()
+        runner = dispatch.join("e", ["a"], 10, 5, name="host/7", code_version="v1")
+        number = dispatch.assign(runner, "a", [1, 2], 100.0)
+        assert dispatch.work_on("a", 1, 3.0) == Work("host/7", "v1")
+        assert dispatch.begin(runner.number, [number], 5.0, "v2") == 105.0
+        # It says that it goes on.
+        dispatch.begin(runner.number, [number], 7.0)
+        assert dispatch.work_on("a", 2, 9.0) == Work("host/7", "v2", 4.0)
+        dispatch.take("a", T, [1])
+        assert dispatch.work_on("a", 1, 9.0) == Work("host/7", "v1")
+        dispatch.leave(runner.number)
+        assert dispatch.work_on("a", 2, 9.0) == Work()
 
     def test_what_a_runner_holds_is_free_when_it_goes(self) -> None:
         dispatch = Dispatch()
