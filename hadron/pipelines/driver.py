@@ -301,6 +301,9 @@ class PipelineDriver:
                 value = memoryview(encode_values([b""], self._clock.now_ms()))
         command = SignalInstance(self.item.id, instance_id, stage, out_stream_id, len(value))
         done: Signalled = await self._controller.execute(command, value)
+        if done.again:
+            # Nothing is logged: a leader that was deposed would not notice.
+            await self._controller.confirm_leadership()
         return done
 
     async def cancel(

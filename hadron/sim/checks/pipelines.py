@@ -1,5 +1,5 @@
 """Checks of pipelines: one instance per trigger, one output per stage, and every instance ends
-(PROTOCOL E3, docs/PIPELINES.md P1 to P13).
+(PROTOCOL E3, docs/PIPELINES.md P1 to P14).
 
 Over all replica sets at once: inputs and outputs may be at others than the pipeline's home, whose
 tables say what became of them. What an output is of, its value says (`made.output_of`).
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Final, NamedTuple
 
 from hadron.model.kinds import spec_from_json
-from hadron.model.pipelines import PipelineSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec, branch_of
 from hadron.sim.evidence.evidence import Contents, Evidence, Violation
 from hadron.sim.evidence.history import CLUSTER, Apply, History, Settle, Steer
 from hadron.sim.evidence.made import Made, output_of
-from hadron.sim.evidence.node_files import InputRow, PipelineRows
+from hadron.sim.evidence.node_files import InputRow, PipelineRows, RunRow
 from hadron.sim.evidence.regions import Cluster
 
 LIVE: Final = 1
@@ -28,6 +28,9 @@ DONE: Final = 2
 FAILED: Final = 3
 CANCELLED: Final = 4
 PUBLISHING: Final = 4
+_TOO_LATE: Final = 6
+_PASSED: Final = (5, _TOO_LATE)
+"""Of stages: skipped, or they have waited for too long and the instance has gone another way."""
 
 
 class Flow(NamedTuple):
@@ -222,9 +225,11 @@ def instances_are_what_their_stages_are(flows: Flows) -> Iterator[Violation]:
                     wrong = f"has no definition {made.version}"
             else:
                 usual = {each.name for each in definition.stages} - {definition.on_failure}
-                done = {stage for stage, run in runs.items() if run.status == DONE}
+                done = {stage for stage, run in runs.items() if run.status in (DONE, *_PASSED)}
                 if (made.status == DONE) != (usual <= done) and made.status in (LIVE, DONE):
                     wrong = f"has status {made.status}, and {sorted(done)} done of {sorted(usual)}"
+                if made.status == DONE and not wrong:
+                    wrong = _both_ways(definition.stages, runs)
             statuses = {run.status for run in runs.values()}
             if made.status == FAILED and FAILED not in statuses:
                 wrong = "is given up, and none of its stages is"
@@ -237,6 +242,18 @@ def instances_are_what_their_stages_are(flows: Flows) -> Iterator[Violation]:
                     "instances_are_what_their_stages_are",
                     f"instance {instance_id} of {flow} {wrong}",
                 )
+
+
+def _both_ways(stages: Sequence[StageSpec], runs: Mapping[str, RunRow]) -> str:
+    """P14: what a stage waits for has come, or it has waited for too long: one of the two."""
+    for stage in stages:
+        run, other = runs.get(stage.name), branch_of(stage)
+        if run is None or not other:
+            continue
+        late = other in runs and runs[other].status in (READY, DONE, FAILED)
+        if late != (run.status == _TOO_LATE):
+            return f"has {stage.name} with status {run.status}, and goes its other way: {late}"
+    return ""
 
 
 def counters_agree(flows: Flows) -> Iterator[Violation]:

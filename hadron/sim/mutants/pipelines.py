@@ -178,3 +178,25 @@ plant(
     ),
     scenarios=("finished-instances-are-kept-for-a-while",),
 )
+
+plant(
+    "wait forgotten by the next leader",
+    "how long a stage may wait is looked at by the leader that it was armed under, and by no other",
+    Edit(
+        "pipelines.expiring:Expiring.run",
+        "while True:",
+        "while not self._controller.ballot.incarnation > 1 or await trio.sleep_forever():",
+    ),
+    scenarios=("waits-that-outlive-their-leader",),
+)
+
+plant(
+    "wait that ends before its time",
+    "who looks at how long stages may wait takes each of them for over",
+    Edit(
+        "pipelines.expiring:Expiring.run",
+        "if due_ms is not None and due_ms <= now_ms:",
+        "now_ms += 3_600_000\n            if due_ms is not None:",
+    ),
+    scenarios=("waits-that-outlive-their-leader",),
+)
