@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.handling.invocation import StageInvocation
-from hadron.model.errors import RequestError, StaleCompletionError
+from hadron.model.errors import HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.state.retention import TrimStream
@@ -55,9 +56,11 @@ async def publish(client: Client, partition: str, *values: Any) -> None:
 async def done(client: Client, count: int, failed: int = 0) -> None:
     """Until so many instances are."""
     while True:
-        (shown,) = await client.pipeline_progress("p")
-        if (shown.done, shown.failed) == (count, failed):
-            return
+        # While a leader is away there may be no answer in time.
+        with suppress(HadronError):
+            (shown,) = await client.pipeline_progress("p")
+            if (shown.done, shown.failed) == (count, failed):
+                return
         await trio.sleep(0.05)
 
 
