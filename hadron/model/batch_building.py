@@ -86,6 +86,28 @@ class BatchBuilder:
         self.size += size
         return index
 
+    def extend(self, other: BatchBuilder) -> int:
+        """Append all records of another one; returns the index of the first."""
+        start = len(self._values)
+        self._values += other._values
+        self._encodings += other._encodings
+        self._timestamps += other._timestamps
+        self._keys.update({start + index: key for index, key in other._keys.items()})
+        self._headers += [(start + index, headers) for index, headers in other._headers]
+        self._ids += [(start + index, own) for index, own in other._ids]
+        if self._types or other._types:
+            self._extend_types(other, start)
+        self.size += other.size
+        return start
+
+    def _extend_types(self, other: BatchBuilder, start: int) -> None:
+        if not self._types and start:
+            self._types[""] = array("I", range(start))
+        types = other._types or {"": array("I", range(len(other._values)))}
+        for name, indexes in types.items():
+            of_type = self._types.setdefault(name, array("I"))
+            of_type.extend([start + index for index in indexes])
+
     def _add_type(self, name: str, index: int) -> None:
         if not self._types and index:
             self._types[""] = array("I", range(index))

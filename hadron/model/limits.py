@@ -112,5 +112,8 @@ MAX_SET_STATEMENTS: Final = 10_000
 nothing, and everybody else waits for that: 7 µs a statement, of two busy cores. Records that are
 given together share a statement."""
 
+MAX_TOGETHER: Final = 256
+"""Transactions that are decided by one entry, each of them a row."""
+
 MAX_PARTICIPANTS: Final = 256
 """Replica sets in one transaction. Each is asked and told on its own."""

@@ -10,6 +10,7 @@ anew with 0, in a higher epoch. So a message that comes late can touch no other 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -54,6 +55,13 @@ class TransactionId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.replica_set}/{self.epoch}.{self.incarnation}/{self.number}"
+
+
+def numbered(first: TransactionId, count: int) -> Iterator[TransactionId]:
+    """So many, one behind the other."""
+    replica_set, epoch, incarnation, number = first
+    for each in range(number, number + count):
+        yield TransactionId(replica_set, epoch, incarnation, each)
 
 
 def check_id(transaction: TransactionId) -> None:

@@ -136,6 +136,8 @@ def add_answer(event: transactions_pb2.TransactEvent, answer: ToClient) -> int:
     if isinstance(answer, Committed):
         committed = added.committed
         committed.number = answer.transaction.number
+        if answer.transactions > 1:
+            committed.transactions = answer.transactions
         for name, results in answer.results.items():
             of_set = committed.results.add(replica_set=name)
             for each in results:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from hadron.model.errors import FrameError, HadronError, OverloadedError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_MESSAGE_BYTES
+from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_TOGETHER
 from hadron.model.transactions import MAX_NUMBER, TransactionId
 from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from
@@ -131,6 +131,9 @@ class _Session:
         number = check_number("a transaction's number", part.number)
         first = check_number("a statement's number", part.first)
         transaction = TransactionId.of(self._home, self._ballot, number)
+        records = tuple(part.records)
+        if records:
+            _check_shared(part, self._home)
         statements: list[Statement] = []
         error: HadronError | None = None
         for each in part.statements:
@@ -142,9 +145,9 @@ class _Session:
                 except HadronError as refusal:
                     error = refusal
         if error is not None:
-            self._caller.receive(Rollback(transaction, error))
+            self._caller.receive(Rollback(transaction, error, records))
         elif part.end == _End.COMMIT:
-            self._caller.receive(Commit(transaction, first, statements))
+            self._caller.receive(Commit(transaction, first, statements, records=records))
         elif part.end == _End.ROLLBACK:
             self._caller.receive(Rollback(transaction))
         elif part.end == _End.OPEN:
@@ -163,6 +166,25 @@ class _Session:
             return Statement(target, statement.SerializeToString(), batch)
         command = read(self._leading, (transaction, HOME), statement, batch)
         return Statement(target, command, batch)
+
+
+def _check_shared(part: _Part, home: str) -> None:
+    """Several transactions share a statement. Raises `FrameError` for what no client says of
+    them."""
+    statement = part.statements[0] if len(part.statements) == 1 else None
+    if (
+        statement is None
+        or part.first
+        or part.end != _End.COMMIT
+        or len(part.records) > MAX_TOGETHER
+        or statement.replica_set != home
+        or statement.WhichOneof("kind") != "publish"
+        or statement.publish.HasField("expect_key_offset")
+    ):
+        raise FrameError(
+            f"{len(part.records)} transactions from number {part.number} on cannot be committed "
+            f"together: at most {MAX_TOGETHER} share one statement, which publishes at {home}"
+        )
 
 
 # --- what became of one -----------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Decisions that wait at the same time, as one entry: of transactions that only publish at the
-driver's own set, whatever they do at others.
+driver's own set, whatever they do at others. A client that commits many such at the same time says
+so itself, and their records share a batch.
 
 Such a transaction is a few rows; an entry of its own, with its body and its hashes, would cost more
 than they do. What only appends is refused for no other's sake and sees nothing of it, so each of
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.model.transactions import (
     MAX_NUMBER,
@@ -21,8 +23,9 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
     check_id,
+    numbered,
 )
-from hadron.state import bodies, decisions
+from hadron.state import bodies, decisions, streams
 from hadron.state.appends import Append, append_all
 from hadron.state.bodies import Place
 from hadron.state.decisions import Decide, Decided
@@ -66,6 +69,57 @@ class DecideAppends(Command, frozen=True, array_like=True, tag=42):
                 for append in each.appends
             ]
         )
+
+
+class DecideRun(Command, frozen=True, array_like=True, tag=57):
+    """As a `Decide` for each of several transactions, numbered one behind the other, which only
+    publish to one stream here: their records are a batch, the entry's body. Returns the first
+    one's `Decided`, with what came of the batch; refused as `DecideAppends`.
+
+    Attributes:
+        transaction: the first one.
+        records: how many each has, in order.
+        statement: the `AppendBatch` of all of them, encoded.
+    """
+
+    transaction: TransactionId
+    records: tuple[int, ...]
+    statement: bytes
+
+    @property
+    def joined(self) -> tuple[bytes, ...]:
+        return (self.statement,)
+
+
+def apply_decide_run(context: Context, command: DecideRun) -> Decided:
+    """Raises what a `Decide` does, and `RequestError` when one was decided before, or the batch has
+    not as many records as they have."""
+    first = command.transaction
+    if not 0 <= first.number <= MAX_NUMBER - len(command.records):
+        check_id(first)
+    decisions.check_driven_here(context, first, first.ballot)
+    append = context.machine.decode(command.statement)
+    if (
+        type(append) is not AppendBatch
+        or min(command.records, default=0) < 1
+        or sum(command.records) != append.count
+    ):
+        raise RequestError(
+            f"{len(command.records)} transactions from {first} on do not share these records",
+            "each has one of them at least, and all are in one batch",
+        )
+    context.machine.statement(append).check(context, append)
+    appended = streams.append(context, append.stream_id, append.count, append.size)
+    base, now_ms, lsn = appended.base_offset, context.now_ms, context.lsn
+    decided: list[Decided] = []
+    transactions = numbered(first, len(command.records))
+    for transaction, count in zip(transactions, command.records, strict=True):
+        results = (StatementResult(base, count, now_ms),)
+        decided.append(Decided(transaction, lsn, now_ms, results, {}, ()))
+        base += count
+    decisions.keep_all(context, decided)
+    whole = StatementResult(appended.base_offset, append.count, now_ms)
+    return Decided(first, lsn, now_ms, (whole,), {}, ())
 
 
 def apply_decide_appends(context: Context, command: DecideAppends) -> tuple[Decided, ...]:
@@ -143,6 +197,6 @@ def _join(commands: Sequence[Decide]) -> DecideAppends:
 
 FEATURE: Final = Feature(
     name="joint decisions",
-    commands={DecideAppends: apply_decide_appends},
+    commands={DecideAppends: apply_decide_appends, DecideRun: apply_decide_run},
     gathers={Decide: Gather(key=_key, join=_join)},
 )

@@ -59,14 +59,18 @@ class Blocks:
         for number in self._callers.pop(caller, ()):
             del self._blocks[number]
 
-    def begin(self, caller: int, transaction: TransactionId) -> bool:
-        """Whether the call may begin it; from here on nobody may."""
+    def begin(self, caller: int, transaction: TransactionId, count: int = 1) -> bool:
+        """Whether the call may begin it, and those numbered behind it up to `count`; from here on
+        nobody may."""
         if transaction.ballot != self._ballot or transaction.replica_set != self._home:
             return False
         block = self._blocks.get(transaction.block)
         if block is None or block.caller != caller or transaction.number <= block.last:
             return False
-        block.last = transaction.number
+        last = transaction.number + count - 1
+        if last >> BLOCK_BITS != transaction.block:
+            return False
+        block.last = last
         return True
 
     def may_begin(self, transaction: TransactionId) -> bool:

@@ -25,6 +25,8 @@ from hadron.model.transactions import TransactionId
 from hadron.serving.perseverance import PAUSE_S, persevere
 from hadron.state import decisions
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
+from hadron.state.joint_decisions import DecideRun
+from hadron.state.machine import Command
 from hadron.state.slices import Dropped
 from hadron.transactions.callers import Callers
 from hadron.transactions.effects import (
@@ -165,7 +167,11 @@ class Driver:
         self.callers.answer(effect.caller, answer)
 
     def _log_decision(self, effect: LogDecision) -> None:
-        command = Decide(effect.transaction, effect.participants, effect.statements)
+        command: Command
+        if effect.records:
+            command = DecideRun(effect.transaction, effect.records, *effect.statements)
+        else:
+            command = Decide(effect.transaction, effect.participants, effect.statements)
         done = partial(self._on_decision, effect.transaction)
         self._log.submit(command, joined(effect.bodies), done=done)
 

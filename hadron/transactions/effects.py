@@ -147,12 +147,14 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class LogDecision(msgspec.Struct, frozen=True):
-    """Log that the transaction is committed, with what it does here."""
+    """Log that the transaction is committed, with what it does here, or several that share its
+    statement (`messages.Commit.records`)."""
 
     transaction: TransactionId
     participants: tuple[Participant, ...]
     statements: tuple[bytes, ...]
     bodies: Sequence[Body]
+    records: tuple[int, ...] = ()
 
 
 class LogFinished(msgspec.Struct, frozen=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hadron.model.transactions import Participant, TransactionId
+from hadron.model.transactions import Participant, TransactionId, numbered
 from hadron.transactions.limits import (
     CHUNK_BYTES,
     CHUNK_COMMAND_BYTES,
@@ -100,7 +100,7 @@ class Finishing:
 
 
 class Transaction:
-    """One transaction.
+    """One transaction, or several that are decided together: of those `id` is the first.
 
     Attributes:
         caller: the client's call; 0 when an earlier leadership has decided it.
@@ -114,6 +114,7 @@ class Transaction:
         is_noted_at_once: that participants have finished, without waiting for others' notes.
         unprepared: how many participants have not written all intents.
         finishing: once it is decided, and participants have to finish.
+        records: of several: how many each has; of one it is empty.
     """
 
     __slots__ = (
@@ -129,6 +130,7 @@ class Transaction:
         "is_noted_at_once",
         "kept",
         "phase",
+        "records",
         "size",
         "touched_at",
         "unprepared",
@@ -145,6 +147,16 @@ class Transaction:
         self.begun_at = self.touched_at = now
         self.finishing: Finishing | None = None
         self.is_noted_at_once = False
+        self.records: tuple[int, ...] = ()
+
+    def ids(self) -> Iterator[TransactionId]:
+        """Its own, or those of all."""
+        return numbered(self.id, len(self.records) or 1)
+
+    def has(self, transaction: TransactionId) -> bool:
+        """Whether it is one of these."""
+        behind = transaction.number - self.id.number
+        return transaction[:3] == self.id[:3] and 0 <= behind < (len(self.records) or 1)
 
     def take_home(self, statement: Statement, limits: Limits) -> bool:
         """Whether the deciding entry has room for it, too."""

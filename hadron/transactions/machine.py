@@ -66,8 +66,8 @@ from hadron.transactions.messages import (
     Message,
     Prepared,
     PrepareRefused,
-    Request,
     Results,
+    Rollback,
     RolledBack,
     Statement,
     TakeBlock,
@@ -110,6 +110,8 @@ class Machine:
         self._held: dict[TransactionId, Transaction] = {}
         self._open: dict[TransactionId, Transaction] = {}
         """Those that are not decided, the oldest first."""
+        self._runs: dict[TransactionId, Transaction] = {}
+        """Of those: several that are decided together, by the first one."""
         self._blocks = Blocks(home, ballot)
         self._remotes = Remotes(random, limits.answer_s)
         self._unfinished: dict[str, int] = {}
@@ -164,13 +166,16 @@ class Machine:
             self._give_block(caller)
             return
         held = self._held.get(request.transaction)
-        if held is not None and held.caller != caller:
-            self._unfit(caller, request.transaction, "is not open on this call")
-        elif held is None:
-            if self._blocks.begin(caller, request.transaction):
-                self._begin(caller, request)
+        if held is None:
+            held = Transaction(request.transaction, caller, self._now)
+            if not isinstance(request, Add):
+                held.records = request.records
+            if self._blocks.begin(caller, held.id, len(held.records) or 1):
+                self._begin(held, request)
             else:
-                self._unfit(caller, request.transaction, "is not open on this call")
+                self._unfit(caller, held, "is not open on this call")
+        elif held.caller != caller:
+            self._unfit(caller, held, "is not open on this call")
         elif isinstance(request, Add):
             self._add(held, request.first, request.statements)
         elif isinstance(request, Commit):
@@ -178,15 +183,16 @@ class Machine:
         elif held.phase is Phase.OPEN or held.phase is Phase.PREPARING:
             self._roll_back(held, request.error or refusals.by_client())
 
-    def _unfit(self, caller: int, transaction: TransactionId, why: str) -> None:
-        error = refusals.unfit(transaction, why, f"{self.home}/{self.ballot}")
-        self._effects.append(Reply(caller, Unfit(transaction, error)))
+    def _unfit(self, caller: int, held: Transaction, why: str) -> None:
+        for each in held.ids():
+            error = refusals.unfit(each, why, f"{self.home}/{self.ballot}")
+            self._effects.append(Reply(caller, Unfit(each, error)))
 
-    def _begin(self, caller: int, request: Request) -> None:
+    def _begin(self, held: Transaction, request: Add | Commit | Rollback) -> None:
         """The first that is heard of a transaction."""
-        assert not isinstance(request, TakeBlock)
-        held = Transaction(request.transaction, caller, self._now)
         self._held[held.id] = self._open[held.id] = held
+        if held.records:
+            self._runs[held.id] = held
         if self._sweep_at is None:
             self._sweep_at = self._now + _SWEEP_S
         if len(self._open) > self.limits.open_transactions:
@@ -207,7 +213,7 @@ class Machine:
             # A copy of what came.
             return True
         if held.phase is not Phase.OPEN:
-            self._unfit(held.caller, held.id, "is to be committed already")
+            self._unfit(held.caller, held, "is to be committed already")
             return False
         if known < 0:
             self._roll_back(held, refusals.gone_astray(held, first))
@@ -320,6 +326,7 @@ class Machine:
                 held.participants(),
                 tuple([each.command for each in home]),
                 [each.body for each in home],
+                held.records,
             )
         )
 
@@ -331,7 +338,8 @@ class Machine:
         results = {self.home: event.results} if held.home else {}
         if not held.branches:
             del self._held[held.id]
-            self._effects.append(Reply(held.caller, Committed(held.id, results)))
+            committed = Committed(held.id, results, len(held.records) or 1)
+            self._effects.append(Reply(held.caller, committed))
             return
         held.home = []
         self._finish(held, Finishing(held.participants(), results))
@@ -340,6 +348,7 @@ class Machine:
     def _close(self, held: Transaction) -> None:
         """It is not open any more."""
         del self._open[held.id]
+        self._runs.pop(held.id, None)
         self.held_bytes -= held.kept
         assert self.held_bytes >= 0, self.held_bytes
         held.kept = 0
@@ -355,7 +364,8 @@ class Machine:
         """Nothing is known of it any more, and nothing is told to participants: they will ask."""
         held = self._held.pop(event.transaction)
         self._close(held)
-        self._effects.append(Reply(held.caller, CommitUnknown(held.id, event.error)))
+        for each in held.ids():
+            self._effects.append(Reply(held.caller, CommitUnknown(each, event.error)))
 
     def _roll_back(self, held: Transaction, error: HadronError) -> None:
         """Participants that do not hear of it will ask."""
@@ -365,7 +375,8 @@ class Machine:
             for first in branch.chunks:
                 self._remotes.settle(name, (held.id, first))
             self._send(name, Abort(held.id))
-        self._effects.append(Reply(held.caller, RolledBack(held.id, error)))
+        for each in held.ids():
+            self._effects.append(Reply(held.caller, RolledBack(each, error)))
 
     # --- what is decided ------------------------------------------------------------------------
 
@@ -434,7 +445,7 @@ class Machine:
                 held.caller = 0
 
     def _rollback_forced(self, event: RollbackForced) -> None:
-        held = self._held.get(event.transaction)
+        held = self.held(event.transaction)
         if held is None:
             # Its first statements may be on their way.
             self._blocks.use_up(event.transaction)
@@ -530,25 +541,12 @@ class Machine:
         self._effects += self._notes.take(self._now)
         if self._sweep_at is not None and self._sweep_at <= self._now:
             self._sweep_at = self._now + _SWEEP_S
+            now, limits, reason = self._now, self.limits, self._remotes.reason
             for held in list(self._open.values()):
-                if (error := self._overdue(held)) is not None:
+                if (error := refusals.overdue(held, now, limits, reason)) is not None:
                     self._roll_back(held, error)
         for name, errand in self._remotes.tick(self._now):
             self._send_errand(name, errand)
-
-    def _overdue(self, held: Transaction) -> HadronError | None:
-        """Why an open transaction ends now."""
-        limits, now = self.limits, self._now
-        if held.phase is Phase.DECIDING:
-            return None
-        if held.phase is Phase.OPEN and now - held.touched_at > limits.idle_s:
-            return refusals.idle(held, limits)
-        if held.phase is Phase.OPEN and now - held.begun_at > limits.total_s:
-            return refusals.open_for_long(held, limits)
-        for name, branch in held.branches.items():
-            if not branch.is_prepared and now - branch.since > limits.prepare_s:
-                return refusals.away(held, name, self._remotes.reason(name), limits)
-        return None
 
     def _send_errand(self, name: str, errand: Errand) -> None:
         transaction, first = errand
@@ -564,7 +562,9 @@ class Machine:
 
     def held(self, transaction: TransactionId) -> Transaction | None:
         """For looking at it only."""
-        return self._held.get(transaction)
+        # One of several that are being decided together? There are few of those.
+        of_several = (each for each in self._runs.values() if each.has(transaction))
+        return self._held.get(transaction) or next(of_several, None)
 
     def stuck(self) -> list[tuple[str, int, str]]:
         """(replica set, how many decided transactions wait for it, why) of those that are away."""
@@ -577,7 +577,9 @@ class Machine:
     def shown(self, now: float) -> Iterator[Shown]:
         """All that are held, as people look at them."""
         for held in self._held.values():
-            yield held.shown(now, self._remotes.reason)
+            shown = held.shown(now, self._remotes.reason)
+            for each in held.ids():
+                yield shown._replace(transaction=each)
 
 
 _STEPS: Final[dict[type[Any], Callable[[Machine, Any], None]]] = {

@@ -56,12 +56,15 @@ class Commit(msgspec.Struct, frozen=True):
 
     Attributes:
         is_noted_at_once: more than its client waits for the note that participants have finished.
+        records: several transactions, this one and those numbered behind it, of which nothing else
+            is said: how many records each has of the one statement, which appends them here.
     """
 
     transaction: TransactionId
     first: int
     statements: Sequence[Statement] = ()
     is_noted_at_once: bool = False
+    records: tuple[int, ...] = ()
 
 
 class Rollback(msgspec.Struct, frozen=True):
@@ -69,10 +72,12 @@ class Rollback(msgspec.Struct, frozen=True):
 
     Attributes:
         error: why, where it is not the client's wish: one of them was refused at the door.
+        records: as in `Commit`.
     """
 
     transaction: TransactionId
     error: HadronError | None = None
+    records: tuple[int, ...] = ()
 
 
 Request: TypeAlias = TakeBlock | Add | Commit | Rollback
@@ -97,10 +102,13 @@ class Committed(msgspec.Struct, frozen=True):
 
     Attributes:
         results: of each replica set's statements; `DELETED` at one that an operator has given up.
+        transactions: of several that were committed together, the first of which this names: the
+            one result is of the records of all.
     """
 
     transaction: TransactionId
     results: Mapping[str, Results]
+    transactions: int = 1
 
 
 class RolledBack(msgspec.Struct, frozen=True):

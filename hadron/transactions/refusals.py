@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hadron.model.errors import (
     DeadlineExceededError,
     HadronError,
@@ -12,7 +14,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.transactions import TransactionId
-from hadron.transactions.held import Transaction
+from hadron.transactions.held import Phase, Transaction
 from hadron.transactions.limits import MAX_STATEMENT_COMMAND_BYTES, Limits
 from hadron.transactions.messages import Statement
 
@@ -114,6 +116,26 @@ def intents_lost(held: Transaction, name: str, before: int, now: int) -> HadronE
         "do it again; was it resolved by hand, or the replica set restored?",
         retryable=True,
     )
+
+
+def overdue(
+    held: Transaction, now: float, limits: Limits, reason: Callable[[str], str]
+) -> HadronError | None:
+    """Why an open transaction ends now.
+
+    Args:
+        reason: why a replica set is not heard of; "" while it is.
+    """
+    if held.phase is Phase.DECIDING:
+        return None
+    if held.phase is Phase.OPEN and now - held.touched_at > limits.idle_s:
+        return idle(held, limits)
+    if held.phase is Phase.OPEN and now - held.begun_at > limits.total_s:
+        return open_for_long(held, limits)
+    for name, branch in held.branches.items():
+        if not branch.is_prepared and now - branch.since > limits.prepare_s:
+            return away(held, name, reason(name), limits)
+    return None
 
 
 def idle(held: Transaction, limits: Limits) -> HadronError:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 192 << 10
 """Of a batch that is complete: as a producer's."""
 
+SHARED_BYTES: Final = 16 << 10
+"""Of one of the transactions that share a batch, and of what they find there: with more they gain
+little by it, and who reads one of them reads all."""
+
 _RANGES_PER_STATEMENT: Final = 10_000
 """Some 200 kB: a statement has half a megabyte at most, besides its batch."""
 
@@ -99,17 +103,18 @@ class Batch:
     """Records of one statement.
 
     Attributes:
+        start: where they begin in `result`, which is of other transactions' records, too.
         result: what became of it, once its transaction is committed; None where that is not known,
             as when the partition's replica set is away.
     """
 
-    __slots__ = ("builder", "count", "own_ids", "place", "result")
+    __slots__ = ("builder", "count", "own_ids", "place", "result", "start")
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.own_ids: dict[int, str] = {}
         self.builder: BatchBuilder | None = None
-        self.count = 0
+        self.count = self.start = 0
         self.result: transactions_pb2.StatementResult | None = None
 
     def record_receipt(self, index: int) -> Receipt | None:
@@ -134,7 +139,7 @@ class Batch:
         return BatchReceipt(
             place.stream,
             place.replica_set,
-            result.base_offset + first,
+            result.base_offset + self.start + first,
             count,
             result.append_ms,
             False,
@@ -246,6 +251,7 @@ class Contents:
     """Of one transaction.
 
     Attributes:
+        codec: of its batches.
         count: of statements that are complete.
         size: of their batches and those that are being filled, in bytes.
         waiting_bytes: of what `take` has not given yet.
@@ -256,9 +262,9 @@ class Contents:
         "_batches",
         "_bodies",
         "_by_set",
-        "_codec",
         "_open",
         "_statements",
+        "codec",
         "count",
         "size",
         "waiting_bytes",
@@ -266,7 +272,7 @@ class Contents:
 
     def __init__(self, codec: str = "none") -> None:
         self.count = self.size = self.waiting_bytes = 0
-        self._codec = codec
+        self.codec = codec
         self._open: dict[Place, Batch] = {}
         self._acks: dict[tuple[Any, ...], tuple[str, _Acks]] = {}
         self._statements: list[transactions_pb2.Statement] = []
@@ -343,7 +349,7 @@ class Contents:
         publish = _Statement.Publish()
         publish.CopyFrom(place.publish)
         publish.expect_key_offset = expected
-        self._complete_batch(batch, builder.build(codec=self._codec), publish)
+        self._complete_batch(batch, builder.build(codec=self.codec), publish)
         return batch
 
     def add_values(self, place: Place, values: Sequence[bytes], size: int, now_ms: int) -> Batch:
@@ -353,7 +359,7 @@ class Contents:
             self._seal(before)
         batch = Batch(place)
         batch.count = len(values)
-        data = encode_values(values, now_ms, codec=self._codec)
+        data = encode_values(values, now_ms, codec=self.codec)
         self._batches.append(batch)
         self._grow(size)
         self._complete_batch(batch, data)
@@ -394,7 +400,7 @@ class Contents:
         builder = BatchBuilder()
         for record in outputs:
             builder.add(record, now_ms)
-        data = builder.build(codec=self._codec)
+        data = builder.build(codec=self.codec)
         if len(data) > MAX_BATCH_BYTES:
             raise RecordTooLargeError(
                 f"{len(outputs)} outputs of {len(data)} bytes are over the limit of a batch, "
@@ -425,7 +431,7 @@ class Contents:
     def _seal(self, batch: Batch) -> None:
         del self._open[batch.place]
         assert batch.builder is not None
-        self._complete_batch(batch, batch.builder.build(codec=self._codec))
+        self._complete_batch(batch, batch.builder.build(codec=self.codec))
 
     def _complete_batch(
         self, batch: Batch, data: bytes, publish: _Statement.Publish | None = None
@@ -449,6 +455,25 @@ class Contents:
                 "it is rolled back; do it in several transactions",
             )
 
+    def lone_place(self) -> Place | None:
+        """Where all of it goes, if that is few records of which none was sent yet, and a batch of
+        them may have other transactions' records, too."""
+        if self.count or self._acks or len(self._open) != 1 or self.size > SHARED_BYTES:
+            return None
+        (place,) = self._open
+        # Of a key that others hold only one of them would be refused.
+        return None if place.is_indexed else place
+
+    def give_lone(self, shared: BatchBuilder) -> int:
+        """Put them into a batch with others; they are complete from here on. Returns how many."""
+        _, batch = self._open.popitem()
+        assert batch.builder is not None
+        batch.start = shared.extend(batch.builder)
+        batch.builder = None
+        self._by_set[batch.place.replica_set] = [batch]
+        self.count, self.waiting_bytes = 1, 0
+        return batch.count
+
     def take(self) -> tuple[list[transactions_pb2.Statement], list[bytes]]:
         """All that was added since the last time, complete from here on, and its batches."""
         for batch in list(self._open.values()):
@@ -470,7 +495,12 @@ class Contents:
             of_set = self._by_set.get(each.replica_set, ())
             for batch, result in zip(of_set, each.results, strict=False):
                 if batch is not None:
-                    batch.result = result
+                    batch.result, batch.start = result, 0
+
+    def committed_together(self, result: transactions_pb2.StatementResult) -> None:
+        """What the batch came to that has others' records, too."""
+        (batch,) = self._batches
+        batch.result = result
 
     def receipts(self) -> list[Receipt]:
         """Of all records, in the order in which their batches were begun."""

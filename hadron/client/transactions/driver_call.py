@@ -20,6 +20,8 @@ import anyio
 
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.connecting.session import Session
+from hadron.client.transactions.contents import SHARED_BYTES, Contents, Place
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import ClosedError, HadronError, PeerError
 from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
@@ -38,6 +40,9 @@ ROLLBACK: Final = _Request.ROLLBACK
 
 _MESSAGE_BYTES: Final = 1 << 20
 """Of statements and their batches in one message: the driver makes entries of about as much."""
+
+_TOGETHER: Final = 128
+"""Transactions that share a statement: while these are logged, others are made."""
 
 _PART_STATEMENTS: Final = 64
 """Up to so many are taken for small without a look."""
@@ -64,6 +69,10 @@ class Spoken(Protocol):
 
     def committed(self, results: Sequence[transactions_pb2.ReplicaSetResults]) -> None: ...
 
+    def committed_together(self, result: transactions_pb2.StatementResult) -> None:
+        """With others, whose records the result counts, too."""
+        ...
+
     def rolled_back(self, error: HadronError) -> None:
         """Nothing of it was done, nor will be."""
         ...
@@ -71,6 +80,47 @@ class Spoken(Protocol):
     def unsure(self, error: HadronError) -> None:
         """The driver will say no more of it."""
         ...
+
+
+class _Shared:
+    """Transactions that were made at the same time, and only publish to one partition: their
+    records are one batch, and one statement.
+
+    Attributes:
+        first: the first one's number; those of the others follow.
+        records: how many each has.
+    """
+
+    __slots__ = ("_codec", "_place", "builder", "first", "records")
+
+    def __init__(self, place: Place, codec: str, first: int) -> None:
+        self._place = place
+        self._codec = codec
+        self.first = first
+        self.records: list[int] = []
+        self.builder = BatchBuilder()
+
+    def takes(self, place: Place, codec: str, number: int) -> bool:
+        """Whether another one may be among them."""
+        return (
+            place is self._place
+            and codec == self._codec
+            and number == self.first + len(self.records)
+            and len(self.records) < _TOGETHER
+            and self.builder.size < SHARED_BYTES
+        )
+
+    def part(self) -> tuple[transactions_pb2.TransactRequest.Part, bytes]:
+        data = self.builder.build(codec=self._codec)
+        statement = transactions_pb2.Statement(
+            replica_set=self._place.replica_set, length=len(data), publish=self._place.publish
+        )
+        # One alone is a transaction like any other.
+        records = self.records if len(self.records) > 1 else ()
+        part = _Request.Part(
+            number=self.first, statements=(statement,), end=COMMIT, records=records
+        )
+        return part, data
 
 
 class DriverCall:
@@ -93,6 +143,8 @@ class DriverCall:
         self._parts: list[transactions_pb2.TransactRequest.Part] = []
         self._bodies: list[bytes] = []
         self._bytes = 0
+        self._shared: _Shared | None = None
+        """What is said last, and not a part yet."""
         self._lingering: dict[Spoken, None] = {}
         self._news: anyio.Event | None = None
         self._flush_wanted: anyio.Event | None = None
@@ -176,13 +228,41 @@ class DriverCall:
                 self._say(spoken, some, of_some, OPEN)
         self._say(spoken, statements, bodies, end)
         if end == COMMIT:
-            is_first = not self._owed
-            self._owed[spoken.number] = anyio.current_time()
+            self._owe(spoken)
         else:
-            is_first = False
             if end == ROLLBACK:
                 self._spoken.pop(spoken.number, None)
-        if is_first or self._bytes >= _MESSAGE_BYTES:
+            self._leave(is_urgent=False)
+
+    def commit_lone(self, spoken: Spoken, contents: Contents) -> None:
+        """Commit a transaction that has a `lone_place` and was begun just now: by itself when
+        nothing is owed an answer, else in one statement with others that are committed now."""
+        self._lingering.pop(spoken, None)
+        place = contents.lone_place()
+        assert place is not None
+        shared = self._shared
+        if shared is None or not shared.takes(place, contents.codec, spoken.number):
+            self._close_shared()
+            shared = self._shared = _Shared(place, contents.codec, spoken.number)
+        self._bytes += contents.size
+        shared.records.append(contents.give_lone(shared.builder))
+        self._owe(spoken)
+
+    def _close_shared(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            part, data = shared.part()
+            self._parts.append(part)
+            self._bodies.append(data)
+
+    def _owe(self, spoken: Spoken) -> None:
+        """It is to be committed."""
+        is_first = not self._owed
+        self._owed[spoken.number] = anyio.current_time()
+        self._leave(is_urgent=is_first)
+
+    def _leave(self, *, is_urgent: bool) -> None:
+        if is_urgent or self._bytes >= _MESSAGE_BYTES:
             self._flush()
         elif self._flush_wanted is not None:
             self._flush_wanted.set()
@@ -195,6 +275,7 @@ class DriverCall:
         bodies: Sequence[bytes],
         end: transactions_pb2.TransactRequest.End,
     ) -> None:
+        self._close_shared()
         self._parts.append(
             _Request.Part(number=spoken.number, first=spoken.said, statements=statements, end=end)
         )
@@ -221,7 +302,8 @@ class DriverCall:
     def _flush(self) -> None:
         """Send what was said, as far as the leader allows."""
         call = self._call
-        while self._parts and call is not None and call.writable:
+        while (self._parts or self._shared) and call is not None and call.writable:
+            self._close_shared()
             parts, bodies = self._parts, self._bodies
             self._parts, self._bodies, self._bytes = [], [], 0
             message = _Request(parts=parts)
@@ -297,10 +379,7 @@ class DriverCall:
         for answer in message.answers:
             kind = answer.WhichOneof("kind")
             if kind == "committed":
-                said = answer.committed
-                spoken = self._answered(said.number)
-                if spoken is not None:
-                    spoken.committed(said.results)
+                self._committed(answer.committed)
             elif kind == "rolled_back":
                 spoken = self._answered(answer.rolled_back.number)
                 if spoken is not None:
@@ -316,8 +395,20 @@ class DriverCall:
                 spoken = self._answered(answer.unfit.number)
                 if spoken is not None:
                     spoken.unsure(error_from_message(answer.unfit.error))
-        if self._parts:
+        if self._parts or self._shared:
             self._flush()
+
+    def _committed(self, said: transactions_pb2.TransactEvent.Committed) -> None:
+        if not said.transactions:
+            spoken = self._answered(said.number)
+            if spoken is not None:
+                spoken.committed(said.results)
+            return
+        result = said.results[0].results[0]
+        for number in range(said.number, said.number + said.transactions):
+            spoken = self._answered(number)
+            if spoken is not None:
+                spoken.committed_together(result)
 
     def _answered(self, number: int) -> Spoken | None:
         """Whose answer came, unless nobody waits for it any more."""
@@ -344,6 +435,7 @@ class DriverCall:
         self._next_block = None
         self._has_asked = False
         self._parts, self._bodies, self._bytes = [], [], 0
+        self._shared = None
         self._lingering.clear()
         self._owed.clear()
         self.trouble = error or PeerError(f"the leader of {self.home} has ended the call")

@@ -359,16 +359,22 @@ class Work:
             return
         driver = await self._ready()
         self._check_usable()
-        try:
-            statements, bodies = self.contents.take()
-        except RequestError as error:
-            self.rollback(error)
-            raise
+        place = self.contents.lone_place() if self.id is None else None
+        is_shared = place is not None and place.replica_set == driver.home
+        if not is_shared:
+            try:
+                statements, bodies = self.contents.take()
+            except RequestError as error:
+                self.rollback(error)
+                raise
         if self.id is None:
             self.id = driver.begin(self)
         self.state = State.COMMITTING
         self._answered = answered = anyio.Event()
-        driver.say(self, statements, bodies, COMMIT)
+        if is_shared:
+            driver.commit_lone(self, self.contents)
+        else:
+            driver.say(self, statements, bodies, COMMIT)
         try:
             await answered.wait()
             if self.state is State.UNKNOWN:
@@ -491,6 +497,10 @@ class Work:
 
     def committed(self, results: Sequence[transactions_pb2.ReplicaSetResults]) -> None:
         self.contents.committed(results)
+        self._end(State.COMMITTED, None)
+
+    def committed_together(self, result: transactions_pb2.StatementResult) -> None:
+        self.contents.committed_together(result)
         self._end(State.COMMITTED, None)
 
     def rolled_back(self, error: HadronError) -> None:

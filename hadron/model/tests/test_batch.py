@@ -41,6 +41,20 @@ def build(given_records: list[NewRecord], **options: Any) -> bytes:
     return builder.build(**options)
 
 
+@given(st.lists(st.lists(records, min_size=1, max_size=4), min_size=1, max_size=5))
+def test_batches_that_are_put_together_are_one_of_all_their_records(
+    sent: list[list[NewRecord]],
+) -> None:
+    together = BatchBuilder()
+    for some in sent:
+        builder = BatchBuilder()
+        for record in some:
+            builder.add(record, now_ms=7)
+        at = len(together)
+        assert together.extend(builder) == at
+    assert together.build() == build([record for some in sent for record in some])
+
+
 @given(st.lists(records, min_size=1, max_size=20), st.sampled_from(["none", "zstd"]))
 def test_records_are_read_back_as_sent(sent: list[NewRecord], codec: str) -> None:
     data = build(sent, producer_id=b"p" * 16, producer_epoch=3, sequence=5, codec=codec)

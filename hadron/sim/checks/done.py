@@ -8,7 +8,7 @@ from hadron.sim.model.machine import parts_of
 from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import DecideAppends
+from hadron.state.joint_decisions import DecideAppends, DecideRun
 from hadron.state.machine import Command
 
 
@@ -35,6 +35,8 @@ class Doings:
             return list(map(MACHINE.decode, statements))
         if isinstance(command, Decide):
             return list(map(MACHINE.decode, command.statements))
+        if isinstance(command, DecideRun):
+            return [MACHINE.decode(command.statement)]
         if isinstance(command, DecideAppends):
             return [append for each in command.transactions for append in each.appends]
         return parts_of(command)

@@ -39,7 +39,7 @@ from hadron.state.intents import (
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import DecideAppends
+from hadron.state.joint_decisions import DecideAppends, DecideRun
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
@@ -76,6 +76,7 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         ForgetTransactions,
         Decide,
         DecideAppends,
+        DecideRun,
         NoteFinished,
         ForgetDecisions,
     ),
@@ -201,6 +202,7 @@ CHANGES_MUCH: Final = (
     WriteIntents,
     Decide,
     DecideAppends,
+    DecideRun,
 )
 """What the model may refuse half way."""
 
@@ -280,6 +282,7 @@ class Model:
             ForgetTransactions: self.transactions.forget,
             Decide: self.transactions.decide,
             DecideAppends: self.transactions.decide_appends,
+            DecideRun: self.transactions.decide_run,
             NoteFinished: self.transactions.note,
             ForgetDecisions: self.transactions.forget_decisions,
         }

@@ -26,7 +26,7 @@ from hadron.state.intents import (
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import DecideAppends
+from hadron.state.joint_decisions import DecideAppends, DecideRun
 from hadron.state.machine import Command
 from hadron.state.publishing import PublishStages
 from hadron.state.slices import SLICE_ROWS
@@ -241,6 +241,28 @@ class Transactions:
                 at += each.size
             decided.append(_decided(self._keep(entry, tx, results, others)))
         return decided
+
+    def decide_run(self, entry: Entry, command: DecideRun) -> dict[str, Any]:
+        """As a `Decide` of each, whose records are all in one batch."""
+        first, append = command.transaction, MACHINE.decode(command.statement)
+        ids = [
+            first._replace(number=number) for number, _ in enumerate(command.records, first.number)
+        ]
+        if first.replica_set != self.replica_set or first.ballot != entry.ballot:
+            raise Refused(RequestError)
+        if type(append) is not AppendBatch or not all(command.records) or not ids:
+            raise Refused(RequestError)
+        if sum(command.records) != append.count:
+            raise Refused(RequestError)
+        self._check(append)
+        if any(tx in self.decisions for tx in ids):
+            raise Refused(RequestError)
+        whole = self._do(replace(entry, command=append, start=None))
+        base, _, stamp, _ = whole
+        for tx, count in zip(ids, command.records, strict=True):
+            self._keep(entry, tx, [(base, count, stamp, False)], ())
+            base += count
+        return _decided(Decision(entry.lsn, entry.now_ms, [whole], (), entry.now_ms, 0, 0))
 
     def _keep(
         self,

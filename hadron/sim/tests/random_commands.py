@@ -34,7 +34,7 @@ from hadron.state.intents import (
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import Appending, DecideAppends
+from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
@@ -453,7 +453,8 @@ class Commands:
                 return NoteFinished((Note(tx, name, results), *self._some_of(notes)))
         others = self._others(rng)
         if rng.random() < 0.3:
-            return self._appending(tx)
+            appending = self._appending(tx)
+            return appending if self._joining.random() < 0.6 else self._run(tx)
         statements = () if others and rng.random() < 0.3 else self._statements()
         if others and rng.random() < 0.5:
             made = self._of_pipelines()
@@ -492,6 +493,14 @@ class Commands:
             )
             found.append(Appending(number, appends, self._others(self._joining)))
         return DecideAppends(tx.replica_set, tx.ballot, tuple(found))
+
+    def _run(self, tx: TransactionId) -> DecideRun:
+        """Some that a client has committed at the same time."""
+        rng = self._joining
+        records = tuple(rng.randint(rng.random() >= 0.05, 3) for _ in range(rng.randint(1, 3)))
+        count = sum(records) + (rng.random() < 0.05)
+        append = AppendBatch(self._stream(), count, rng.randint(40, 99), b"", 0, -1)
+        return DecideRun(tx, records, encode(append))
 
     # --- groups and pipelines --------------------------------------------------------------------
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hadron.delivery.port import DeliveryRange
-from hadron.model.transactions import DELIVERIES, Lock, Participant, TransactionId
+from hadron.model.transactions import DELIVERIES, Lock, Participant, TransactionId, numbered
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.views import Complaints
 from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.joint_decisions import DecideRun
 
 _PREPARED: Final = (
     "SELECT prepared_lsn FROM hadron_participation"
@@ -109,7 +110,10 @@ class Transactions:
         if isinstance(command, WriteIntents):
             self._prepared(mark, command, lsn, result.prepared_lsn)
         elif isinstance(command, Decide):
-            self._decided(mark, command, lsn)
+            self._decided(mark, command.transaction, command.participants, lsn)
+        elif isinstance(command, DecideRun):
+            for each in numbered(command.transaction, len(command.records)):
+                self._decided(mark, each, (), lsn)
         elif isinstance(command, FinishTransaction) and lsn:
             self._finished(mark, command)
         elif isinstance(command, AbortTransaction) and lsn:
@@ -131,15 +135,21 @@ class Transactions:
             # Of an earlier ballot: this one's log begins with it.
             entries.append(_Entry(mark, mark.started_lsn))
 
-    def _decided(self, mark: Mark, command: Decide, lsn: int) -> None:
-        transaction, name = command.transaction, mark.view.name
-        decision = self._decisions.setdefault(transaction, _Decision(command.participants))
+    def _decided(
+        self,
+        mark: Mark,
+        transaction: TransactionId,
+        participants: tuple[Participant, ...],
+        lsn: int,
+    ) -> None:
+        name = mark.view.name
+        decision = self._decisions.setdefault(transaction, _Decision(participants))
         decision.entries.append(_Entry(mark, lsn or mark.started_lsn))
         if not lsn:
             return
         if transaction in self._said:
             self._complain_of_said(transaction, f"{name} decides it at entry {lsn}")
-        for each in command.participants:
+        for each in participants:
             key = transaction, each.replica_set, each.prepared_lsn
             intents = self._intents.get(key)
             durable = intents.durable() if intents is not None else 0

@@ -38,7 +38,7 @@ from hadron.state.intents import (
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import Appending, DecideAppends
+from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
 from hadron.state.leadership import FollowRules, LeaderStarted
 from hadron.state.machine import Command, encode
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
@@ -160,6 +160,10 @@ GOLDEN: list[tuple[Command, str]] = [
             (Appending(7, (AppendBatch(3, 1, 90, b"", 0, -1),), (Participant("us/p1", 300, 3),)),),
         ),
         "942aa565752f703092030991930791970203015ac40000ff9193a575732f7031cd012c03",
+    ),
+    (
+        DecideRun(TX, (1, 2), encode(AppendBatch(3, 3, 90, b"", 0, -1))),
+        "943994a565752f7030030cce00100007920102c409970203035ac40000ff",
     ),
     (
         ClaimProducer(3, "billing-3", 12, b"\x05" * 16),

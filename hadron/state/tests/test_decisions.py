@@ -21,13 +21,13 @@ from hadron.state import decisions, groups, schema, streams
 from hadron.state.decisions import Decide, Decided, ForgetDecisions, NoteFinished
 from hadron.state.events import BatchAppended
 from hadron.state.intents import WriteIntents
-from hadron.state.joint_decisions import DecideAppends
-from hadron.state.machine import Command
+from hadron.state.joint_decisions import DecideAppends, DecideRun
+from hadron.state.machine import Command, encode
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS, Dropped
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.parted import BALLOT, MACHINE, SET
+from hadron.state.tests.parted import BALLOT, MACHINE, SET, a_batch
 from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import Transacting, joined, transacting
 from hadron.state.transaction_checks import TransactionsCheck
@@ -400,6 +400,32 @@ def test_what_does_more_than_append_is_an_entry_of_its_own(file: Transacting, wh
     gather = MACHINE.gather(command)
     assert gather is not None
     assert gather.key(command) is None
+
+
+def test_those_that_a_client_commits_together_share_a_batch(file: Transacting) -> None:
+    body = a_batch("abc", 3)
+    append = AppendBatch(file.streams[1], 3, len(body), b"", 0, -1)
+    command = DecideRun(T, (1, 2), encode(append))
+    for other in (
+        DecideRun(T, (1, 1), encode(append)),
+        DecideRun(T, (0, 3), encode(append)),
+        DecideRun(T, (), encode(append)),
+        DecideRun(T._replace(incarnation=9), (1, 2), encode(append)),
+    ):
+        with pytest.raises(RequestError):
+            file.result(other, body)
+    decided = file.result(command, body)
+    assert [(each.base_offset, each.count) for each in decided.results] == [(0, 3)]
+    found = [decisions.find(file.db, T._replace(number=T.number + at)) for at in (0, 1)]
+    assert [
+        [(each.base_offset, each.count) for each in one.results] for one in found if one is not None
+    ] == [[(0, 1)], [(1, 2)]]
+    assert file.read(1) == [body]
+    with pytest.raises(RequestError, match="were decided before"):
+        file.result(DecideRun(T._replace(number=T.number + 1), (1, 2), encode(append)), body)
+    assert file.read(1) == [body]
+    assert file.problems() == []
+    assert dump(file.db) == file.replica()
 
 
 # --- how many are kept ----------------------------------------------------------------------------

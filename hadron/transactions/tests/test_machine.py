@@ -170,6 +170,39 @@ def test_one_set_is_one_entry() -> None:
     assert driving.machine.held_bytes == 0
 
 
+def test_several_that_share_a_statement_have_one_fate() -> None:
+    driving = Driving()
+    ids = [driving.id(number) for number in range(9)]
+    commit = Commit(ids[0], 0, at("home"), records=(1, 2))
+    driving.say(commit)
+    assert driving.said == [LogDecision(ids[0], (), (b"command",), [b"body"], (1, 2))]
+    assert [each.transaction for each in driving.machine.shown(0.0)] == ids[:2]
+    driving.said.clear()
+    for each in ids[:2]:
+        assert driving.machine.held(each) is not None
+        assert not driving.machine.is_over(ids[2])
+        driving.step(RollbackForced(each, RequestError("asked")))
+    driving.say(commit)
+    assert not driving.said, "what the log has is not rolled back, nor done twice"
+    driving.step(Decided(ids[0], (DONE,)))
+    assert driving.said == [Reply(1, Committed(ids[0], {"home": (DONE,)}, 2))]
+    assert driving.is_empty
+    driving.said.clear()
+    driving.say(Commit(ids[1], 0, at("home")))
+    assert [type(each) for each in driving.answers()] == [Unfit], "its number is used up"
+    driving.said.clear()
+    driving.say(Commit(ids[2], 0, at("home"), records=(1, 1)))
+    driving.step(DecisionRefused(ids[2], ConflictError("no")))
+    assert [each.transaction for each in driving.answers()] == ids[2:4]
+    driving.said.clear()
+    driving.say(Commit(ids[4], 0, at("home"), records=(1, 1)))
+    driving.step(DecisionLost(ids[4], FencedError("gone")))
+    answers = driving.answers()
+    assert [type(each) for each in answers] == [CommitUnknown] * 2
+    assert [each.transaction for each in answers] == ids[4:6]
+    assert driving.machine.held_bytes == 0
+
+
 def test_a_commit_waits_for_all_intents() -> None:
     driving = Driving()
     one = driving.id()

@@ -90,16 +90,18 @@ class TransactRequest(_message.Message):
     COMMIT: TransactRequest.End
     ROLLBACK: TransactRequest.End
     class Part(_message.Message):
-        __slots__ = ("number", "first", "statements", "end")
+        __slots__ = ("number", "first", "statements", "end", "records")
         NUMBER_FIELD_NUMBER: _ClassVar[int]
         FIRST_FIELD_NUMBER: _ClassVar[int]
         STATEMENTS_FIELD_NUMBER: _ClassVar[int]
         END_FIELD_NUMBER: _ClassVar[int]
+        RECORDS_FIELD_NUMBER: _ClassVar[int]
         number: int
         first: int
         statements: _containers.RepeatedCompositeFieldContainer[Statement]
         end: TransactRequest.End
-        def __init__(self, number: _Optional[int] = ..., first: _Optional[int] = ..., statements: _Optional[_Iterable[_Union[Statement, _Mapping]]] = ..., end: _Optional[_Union[TransactRequest.End, str]] = ...) -> None: ...
+        records: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, number: _Optional[int] = ..., first: _Optional[int] = ..., statements: _Optional[_Iterable[_Union[Statement, _Mapping]]] = ..., end: _Optional[_Union[TransactRequest.End, str]] = ..., records: _Optional[_Iterable[int]] = ...) -> None: ...
     PARTS_FIELD_NUMBER: _ClassVar[int]
     TAKE_BLOCK_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[TransactRequest.Part]
@@ -120,12 +122,14 @@ class TransactEvent(_message.Message):
         size: int
         def __init__(self, replica_set: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., first_number: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
     class Committed(_message.Message):
-        __slots__ = ("number", "results")
+        __slots__ = ("number", "results", "transactions")
         NUMBER_FIELD_NUMBER: _ClassVar[int]
         RESULTS_FIELD_NUMBER: _ClassVar[int]
+        TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
         number: int
         results: _containers.RepeatedCompositeFieldContainer[ReplicaSetResults]
-        def __init__(self, number: _Optional[int] = ..., results: _Optional[_Iterable[_Union[ReplicaSetResults, _Mapping]]] = ...) -> None: ...
+        transactions: int
+        def __init__(self, number: _Optional[int] = ..., results: _Optional[_Iterable[_Union[ReplicaSetResults, _Mapping]]] = ..., transactions: _Optional[int] = ...) -> None: ...
     class RolledBack(_message.Message):
         __slots__ = ("number", "error")
         NUMBER_FIELD_NUMBER: _ClassVar[int]

@@ -25,6 +25,8 @@ class Held:
     def __init__(self, call: AnyCall) -> None:
         self.call = call
         self.statements: list[tuple[transactions_pb2.Statement, bytes]] = []
+        self.records: list[int] = []
+        """Of several that share a statement."""
 
 
 class FakeDriver(FakeNode):
@@ -100,6 +102,7 @@ class FakeDriver(FakeNode):
                 held = self.open[part.number] = Held(call)
             assert held.call is call
             assert part.first == len(held.statements)
+            held.records = list(part.records)
             for each in part.statements:
                 held.statements.append((each, bytes(data[start : start + each.length])))
                 start += each.length
@@ -131,9 +134,10 @@ class FakeDriver(FakeNode):
 
     def roll_back(self, number: int, error: HadronError) -> None:
         held = self.open.pop(number)
-        self.outcomes[number] = None
-        rolled_back = Event.RolledBack(number=number, error=error_to_message(error))
-        self.tell(held.call, Event.Answer(rolled_back=rolled_back))
+        for each in range(number, number + (len(held.records) or 1)):
+            self.outcomes[each] = None
+            rolled_back = Event.RolledBack(number=each, error=error_to_message(error))
+            self.tell(held.call, Event.Answer(rolled_back=rolled_back))
 
     def commit(self, number: int) -> None:
         if number not in self.open:
@@ -149,18 +153,38 @@ class FakeDriver(FakeNode):
             self.roll_back(number, RequestError("others have got the records meanwhile"))
             return
         held = self.open.pop(number)
-        results = self.outcomes[number] = self.do(held)
+        results = self.do(held)
+        self.outcomes.update(self.outcomes_of(number, held.records, results))
         if self.cut_after:
             self.cut_after -= 1
             self.cut()
         elif self.unknown:
             self.unknown -= 1
             error = error_to_message(RequestError("this leadership has ended"))
-            unknown = Event.CommitUnknown(number=number, error=error)
-            self.tell(held.call, Event.Answer(commit_unknown=unknown))
+            for each in range(number, number + (len(held.records) or 1)):
+                unknown = Event.CommitUnknown(number=each, error=error)
+                self.tell(held.call, Event.Answer(commit_unknown=unknown))
         else:
-            committed = Event.Committed(number=number, results=results)
+            together = len(held.records)
+            committed = Event.Committed(number=number, results=results, transactions=together)
             self.tell(held.call, Event.Answer(committed=committed))
+
+    def outcomes_of(
+        self, number: int, records: list[int], results: list[transactions_pb2.ReplicaSetResults]
+    ) -> dict[int, list[transactions_pb2.ReplicaSetResults] | None]:
+        if not records:
+            return {number: results}
+        found: dict[int, list[transactions_pb2.ReplicaSetResults] | None] = {}
+        of_all = results[0].results[0]
+        base = of_all.base_offset
+        for each, count in enumerate(records, number):
+            own = transactions_pb2.StatementResult(
+                base_offset=base, count=count, append_ms=of_all.append_ms
+            )
+            name = results[0].replica_set
+            found[each] = [transactions_pb2.ReplicaSetResults(replica_set=name, results=[own])]
+            base += count
+        return found
 
     def do(self, held: Held) -> list[transactions_pb2.ReplicaSetResults]:
         results: dict[str, list[transactions_pb2.StatementResult]] = {}

@@ -128,6 +128,45 @@ async def test_many_at_a_time_share_messages_and_one_call() -> None:
 
 
 @both
+async def test_commits_at_the_same_time_share_a_batch() -> None:
+    for how in ("committed", "unknown", "refused"):
+        await _commit_together(how)
+
+
+async def _commit_together(how: str) -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        found: dict[int, str] = {}
+        outcomes: list[str] = []
+
+        async def work(number: int) -> None:
+            try:
+                async with client.transaction() as tx:
+                    given = [await tx.publish("s", b"%d/%d" % (number, n)) for n in range(2)]
+            except ConflictError:
+                outcomes.append("refused")
+                return
+            outcomes.append(tx.state)
+            for n, each in enumerate(given):
+                assert each.receipt is not None
+                found[each.receipt.offset] = f"{number}/{n}"
+
+        await work(0)
+        if how == "unknown":
+            node.unknown = 100
+        elif how == "refused":
+            node.refusals.extend([ConflictError("somebody else has it")] * 100)
+        async with anyio.create_task_group() as tasks:
+            for number in range(1, 9):
+                tasks.start_soon(work, number)
+        assert len(outcomes) == 9
+        assert outcomes.count("refused") == (8 if how == "refused" else 0)
+        assert [found[n].encode() for n in range(len(found))] == node.values("s")
+        assert len(found) == (2 if how == "refused" else 18)
+        assert node.messages <= 5, "the opening, the first, the first of eight, and the rest"
+
+
+@both
 async def test_records_without_a_key_stay_where_the_transaction_is() -> None:
     async with served(driver(partitions=TWO)) as (node, client):
         for _ in range(4):

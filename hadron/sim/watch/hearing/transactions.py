@@ -14,7 +14,7 @@ from hadron.delivery.groups import Groups
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError
-from hadron.model.transactions import DELIVERIES, Lock
+from hadron.model.transactions import DELIVERIES, Lock, numbered
 from hadron.node.leader_links import LeaderLinks
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupCommitter
@@ -27,6 +27,7 @@ from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.joint_decisions import DecideRun
 from hadron.transactions.callers import Callers
 from hadron.transactions.claims import Claim, Claims
 from hadron.transactions.driver import Driver, Outcome, State
@@ -46,7 +47,7 @@ from hadron.transactions.messages import (
 from hadron.transactions.part import Transactions
 
 _LOGGED: Final = frozenset(
-    {WriteIntents, Decide, FinishTransaction, AbortTransaction, NoteFinished}
+    {WriteIntents, Decide, DecideRun, FinishTransaction, AbortTransaction, NoteFinished}
 )
 
 
@@ -180,7 +181,8 @@ class HearsTransactions:
         if mark is not None and isinstance(answer, RolledBack):
             watch.told_aborted(f"a client of {mark.view.name}", answer.transaction)
         elif mark is not None and isinstance(answer, Committed):
-            watch.told_committed(mark, answer.transaction, CLIENT)
+            for each in numbered(answer.transaction, answer.transactions):
+                watch.told_committed(mark, each, CLIENT)
 
     def answers(self, original: Any) -> Any:
         async def outcome(driver: Driver, transaction: Any, **named: Any) -> Outcome:
