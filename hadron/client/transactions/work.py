@@ -275,6 +275,12 @@ class Work:
         self._filled(self.contents.fail, home, message)
         self._at(home)
 
+    def add_statement(self, statement: transactions_pb2.Statement) -> None:
+        """One that is whole, and has no batch."""
+        self._check_usable()
+        self._filled(self.contents.add_statement, statement)
+        self._at(statement.replica_set)
+
     def _at(self, replica_set: str) -> None:
         """It does something there."""
         if not self.home:

@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -47,6 +48,7 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.record_batch import decode_batch
 from hadron.spark.extra import INSTALL
+from hadron.spark.source.connecting import connect
 from hadron.spark.source.cursors import (
     Checkpoint,
     Cursor,
@@ -133,19 +135,21 @@ class HadronDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(parse_options(self.options, streaming=True), _check_columns(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        raise _no_writer()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from hadron.spark.source.writers import BatchWriter, check_writable
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002
-        raise _no_writer()
+        writer = BatchWriter(self.options)
+        check_writable(schema, overwrite)
+        return writer
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+        # Spark takes its Arrow writers of streams, and says another type.
+        from hadron.spark.source.writers import StreamWriter as Writer
+        from hadron.spark.source.writers import check_writable
 
-def _no_writer() -> RequestError:
-    return RequestError(
-        "Spark reads streams and does not write to them",
-        "let a pipeline's stage write, which does it once; or publish in "
-        "`df.foreachPartition(...)`, with a producer of `hadron.connect_sync(...)`",
-    )
+        writer = Writer(self.options)
+        check_writable(schema, overwrite)
+        return writer
 
 
 def _check_columns(schema: StructType) -> tuple[str, ...]:
@@ -179,7 +183,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with _connect(options.url) as client:
+        with connect(options.url) as client:
             known = bounds(client, options, options.starting.at_ms)
             start = locate(options.starting, known, options)
             if options.ending.at_ms:
@@ -292,19 +296,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> Any:
         if self._client is None:
-            self._client = self._closing.enter_context(_connect(self._options.url))
+            self._client = self._closing.enter_context(connect(self._options.url))
         return self._client
 
 
 def _offsets(cursors: Mapping[str, Cursor]) -> dict[str, int]:
     return {name: cursor.offset for name, cursor in cursors.items()}
-
-
-def _connect(url: str) -> contextlib.AbstractContextManager[Any]:
-    import hadron
-
-    connection: contextlib.AbstractContextManager[Any] = hadron.connect_sync(url)
-    return connection
 
 
 @dataclass(slots=True)
@@ -319,7 +316,7 @@ class _ReadTask:
     def run(self) -> Iterator[pa.RecordBatch]:
         from hadron.spark.arrow import coalesced
 
-        with _connect(self.options.url) as client:
+        with connect(self.options.url) as client:
             yield from coalesced(self._batches(client))
 
     def _batches(self, client: Any) -> Iterator[pa.RecordBatch]:
