@@ -1,4 +1,4 @@
-"""Sinks: how far a query has published, and who may go on with it (PROTOCOL E12). Pure.
+"""Sinks: how far a query has published, and who may go on with it (PROTOCOL E11). Pure.
 
 A sink is a name that a program has chosen for what it writes, such as Spark's `txnId`; a query is
 who writes to it, and numbers its batches.

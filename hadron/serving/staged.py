@@ -1,5 +1,5 @@
 """The clock of what is staged: drops, on the leader, what nobody has published in time, and what
-was given up (PROTOCOL E11). It sleeps while nothing is staged."""
+was given up (PROTOCOL E10). It sleeps while nothing is staged."""
 
 from __future__ import annotations
 

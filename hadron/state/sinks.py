@@ -1,4 +1,4 @@
-"""Sinks: how far a query has published, so that a batch that it repeats is known (PROTOCOL E12).
+"""Sinks: how far a query has published, so that a batch that it repeats is known (PROTOCOL E11).
 
 A sink is a name that a program has chosen for what it writes, such as Spark's `txnId`; a query is
 who writes to it, and numbers its batches. `AdvanceSink` stands in the transaction that publishes a

@@ -5,7 +5,7 @@ that has 64 MiB at most, some minutes, and one leadership. So each task stages w
 *attempt* of a *write*, and one statement, `PublishStaged`, appends those attempts of the write that
 its transaction names: an entry of few bytes, however much they have. Safety rule: an attempt is
 published whole or not at all, once, and only while nothing of it is missing; what is published is
-staged no more, so nothing that ends staged records can undo it (PROTOCOL E11).
+staged no more, so nothing that ends staged records can undo it (PROTOCOL E10).
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _make_room(context: Context) -> None:
     if row is not None and row[0] >= MAX_STAGED_ATTEMPTS:
         raise RequestError(
             f"{row[0]} attempts are staged {context.place}, and {MAX_STAGED_ATTEMPTS} are the most",
-            "what nobody publishes expires: see `hadron sink staged`",
+            "what nobody publishes expires: see `hadron tx staged`",
         )
 
 

@@ -1,7 +1,7 @@
 """A sink: tasks stage batches anywhere, one call publishes them, and it knows how far that is.
 
 Safety rule: whether a batch is published is asked of the sink, and nobody else: before it is
-published, and whenever the answer to that was lost (PROTOCOL E12).
+published, and whenever the answer to that was lost (PROTOCOL E11).
 """
 
 from __future__ import annotations

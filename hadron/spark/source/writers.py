@@ -7,7 +7,7 @@
 Spark may run a task several times, and commit what one of them wrote; commit a batch whose commit
 it has forgotten; and abort what it has committed. Safety rule: nothing is in the stream before the
 one transaction, which a sink lets happen once for each (query, batch); and what is published is
-staged no more, so that an abort finds nothing of it (PROTOCOL E11, E12).
+staged no more, so that an abort finds nothing of it (PROTOCOL E10, E11).
 """
 
 from __future__ import annotations

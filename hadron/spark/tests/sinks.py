@@ -26,18 +26,16 @@ class Crash:
 
     def __init__(self, at_batch: int) -> None:
         self.at_batch = at_batch
-        self.happened = False
 
     def __enter__(self) -> Crash:
         _SWITCH.write_text(str(self.at_batch))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.happened = _SWITCH.exists() and _SWITCH.read_text() == "happened"
         _SWITCH.unlink(missing_ok=True)
 
     @property
-    def has_happened(self) -> bool:
+    def happened(self) -> bool:
         return _SWITCH.read_text() == "happened"
 
 
