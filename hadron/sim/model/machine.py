@@ -123,10 +123,10 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
 }
 """By complaint: what is modelled."""
 
-NOT_MODELLED: Final[dict[type[Command], str]] = {
-    each: "no client of the simulator stages anything: hadron/state/tests/test_staging.py"
-    for each in (StageBatches, GiveUpStaged, DropStaged, PublishStaged, AdvanceSink)
-}
+NOT_MODELLED: Final[dict[type[Command], str]] = dict.fromkeys(
+    (StageBatches, GiveUpStaged, DropStaged, PublishStaged, AdvanceSink),
+    "no client of the simulator stages anything: hadron/state/tests/test_staging.py",
+)
 """What is not, and why."""
 
 AREA_OF: Final = {command: area for area, commands in AREAS.items() for command in commands}
