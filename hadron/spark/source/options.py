@@ -77,6 +77,7 @@ _KNOWN: Final = (
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
+    "schema",
 )
 
 

@@ -115,13 +115,21 @@ class HadronDataSource(DataSource):
     def name(cls) -> str:
         return "hadron"
 
-    def schema(self) -> StructType:
-        """`key, value, stream, partition, offset, timestamp, type`, and `headers` if asked for."""
+    def schema(self) -> StructType | str:
+        """`key, value, stream, partition, offset, timestamp, type`, and `headers` if asked for; the
+        option `schema` says what a value has."""
         with_headers = self.options.get("includeHeaders", "").lower() == "true"
+        columns = {
+            name: kind for name, kind in _COLUMNS.items() if name != "headers" or with_headers
+        }
+        if members := self.options.get("schema"):
+            # Only the other side can read it: a worker has no Java.
+            types = {name: kind.simpleString() for name, kind in columns.items()}
+            types["value"] = f"STRUCT<{members}>"
+            return ", ".join(f"{name} {kind}" for name, kind in types.items())
         schema = StructType()
-        for name, kind in _COLUMNS.items():
-            if name != "headers" or with_headers:
-                schema = schema.add(name, kind)
+        for name, kind in columns.items():
+            schema = schema.add(name, kind)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -152,9 +160,14 @@ class HadronDataSource(DataSource):
         return writer
 
 
-def _check_columns(schema: StructType) -> tuple[str, ...]:
+def _check_columns(schema: StructType) -> Columns:
     """The wanted columns: a user's own schema may leave some out and change their order."""
+    members: StructType | None = None
     for wanted in schema.fields:
+        if wanted.name == "value" and isinstance(wanted.dataType, StructType):
+            members = wanted.dataType
+            _check_members(members)
+            continue
         kind = _COLUMNS.get(wanted.name)
         if kind is None or kind != wanted.dataType:
             raise RequestError(
@@ -162,7 +175,32 @@ def _check_columns(schema: StructType) -> tuple[str, ...]:
                 "there are "
                 + ", ".join(f"{name} {kind.simpleString()}" for name, kind in _COLUMNS.items()),
             )
-    return tuple(schema.fieldNames())
+    return Columns(tuple(schema.fieldNames()), members)
+
+
+def _check_members(members: StructType) -> None:
+    from hadron.spark.parsed import unparsed
+
+    strange = unparsed(members)
+    if strange is not None or not members.fields:
+        what = "nothing" if strange is None else strange.simpleString()
+        raise RequestError(
+            f"a value is not parsed to {what}",
+            "name numbers, booleans, strings, timestamps, decimals, and structs and arrays of "
+            "them; or take the value as it is, and from_json",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a read gives.
+
+    Attributes:
+        members: what a value has, where it is parsed.
+    """
+
+    names: tuple[str, ...]
+    members: StructType | None = None
 
 
 class RangePartition(InputPartition):
@@ -176,9 +214,9 @@ class RangePartition(InputPartition):
 class BatchReader(DataSourceReader):
     """A batch read: everything between two positions, fixed when it is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._restriction: Restriction | None = None
 
     def partitions(self) -> list[InputPartition]:
@@ -224,9 +262,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     anything is planned, and once more by the tasks, with what they read (PROTOCOL D4).
     """
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._target: dict[str, Bounds] | None = None
         self._client: Any = None
         self._closing = contextlib.ExitStack()
@@ -309,7 +347,7 @@ class _ReadTask:
     """One worker's reading of one range."""
 
     options: SourceOptions
-    columns: tuple[str, ...]
+    columns: Columns
     wanted: OffsetRange
     restriction: Restriction | None
 
@@ -396,4 +434,14 @@ class _ReadTask:
         )
         start = max(0, self.wanted.start - stamped.base_offset)
         stop = min(batch.count, self.wanted.stop - stamped.base_offset)
-        return to_arrow(batch, self.columns, start, stop) if start < stop else None
+        if start >= stop:
+            return None
+        rows = to_arrow(batch, self.columns.names, start, stop)
+        members = self.columns.members
+        if members is None:
+            return rows
+        from hadron.spark.parsed import arrow_type, parse
+
+        place = self.columns.names.index("value")
+        value = parse(rows.column(place), arrow_type(members))
+        return rows.set_column(place, "value", value)
