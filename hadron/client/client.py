@@ -41,6 +41,7 @@ from hadron.client.reading.calls import FETCH_BYTES, ReadCalls, start_of
 from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
+from hadron.client.sinks.offered import SinkMethods
 from hadron.client.terms.arguments import ObjectName, names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
@@ -58,7 +59,9 @@ REQUEST_TIMEOUT_S: Final = 30.0
 """For one question, with all its retries: longer than a leader's restart."""
 
 
-class Client(TransactionMethods, HandlingMethods, PipelineMethods, EnteredOnce, AsyncOnly):
+class Client(
+    TransactionMethods, SinkMethods, HandlingMethods, PipelineMethods, EnteredOnce, AsyncOnly
+):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
     Belongs to the event loop it was opened in. Every call raises `ClosedError` before the block

@@ -19,6 +19,7 @@ from hadron.serving.digests import DigestDriver
 from hadron.serving.dropping import DropDriver
 from hadron.serving.leading import Leading, Part
 from hadron.serving.retention import RetentionDriver
+from hadron.serving.staged import StagedDriver
 from hadron.transactions.part import Transactions
 
 
@@ -75,4 +76,5 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
         yield SchemaPusher(own, controller, catalog, schema, around.sets, around.wires)
     yield DropDriver(controller, catalog)
     yield RetentionDriver(controller, catalog)
+    yield StagedDriver(controller)
     yield DigestDriver(controller, settings.state_digest_interval_s)

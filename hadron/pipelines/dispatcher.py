@@ -69,6 +69,8 @@ class Dispatcher:
         self._item = item
         self._controller = controller
         self._sessions: dict[int, RunnerSession] = {}
+        self._ended: set[tuple[str, int]] = set()
+        """Since the last look began: what it read of these is over."""
         self._moved = trio.Event()
         self._looks_at = _NEVER
         """When it looks again by itself."""
@@ -157,6 +159,11 @@ class Dispatcher:
             session.sink.fail(reason)
         self._sessions.clear()
 
+    def settle(self, stage: str, ids: Collection[int]) -> None:
+        """These are completed or failed, by whomever."""
+        self.dispatch.settle(stage, ids)
+        self._ended.update((stage, each) for each in ids)
+
     # --- transactions ---------------------------------------------------------------------------
 
     def take(self, transaction: TransactionId, lock: Lock) -> None:
@@ -189,6 +196,7 @@ class Dispatcher:
         waits for its time becomes ready."""
         while True:
             now, now_ms = trio.current_time(), self._controller.log_now_ms()
+            self._ended.clear()
             look = partial(
                 _look, self._item.id, now_ms, self.dispatch.able(), self.dispatch.all_out()
             )
@@ -211,6 +219,7 @@ class Dispatcher:
             each
             for each in found.invocations
             if not self.dispatch.is_out(stage.name, each.instance_id)
+            and (stage.name, each.instance_id) not in self._ended
         ]
         if not ready:
             return 0

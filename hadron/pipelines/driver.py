@@ -452,7 +452,7 @@ class Pipelines(Part):
             driver = self._drivers.get(event.pipeline_id)
             if driver is not None:
                 if isinstance(event, StagesEnded):
-                    driver.dispatcher.dispatch.settle(event.stage, event.instance_ids)
+                    driver.dispatcher.settle(event.stage, event.instance_ids)
                 moved[driver] = None
         for driver in moved:
             driver.wake()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.server import backfills, groups, pipelines, signals, streams, transactions
+from hadron.server import backfills, groups, pipelines, signals, sinks, streams, transactions
 from hadron.serving.entrance import Led
 
 LED: Final[tuple[Led, ...]] = (
@@ -16,6 +16,7 @@ LED: Final[tuple[Led, ...]] = (
     *backfills.METHODS,  # of pipelines
     *pipelines.METHODS,  # stage runners, completions, instances
     *signals.METHODS,  # what people and programs say to stages that wait
+    *sinks.METHODS,  # what bulk writers stage, how far their queries are
     *streams.METHODS,  # produce, fetch, offsets
     *transactions.METHODS,  # transactions that clients drive, outcomes, what operators do
 )

@@ -15,6 +15,7 @@ from hadron.model.transactions import TransactionId
 from hadron.pipelines.driver import Pipelines
 from hadron.server.group_messages import ranges_of
 from hadron.server.pipelines import ended_of
+from hadron.server.sinks import advance_of, publication_of
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading
 from hadron.state.groups import AckRecords
@@ -63,11 +64,15 @@ def _command(
     if kind == "fail":
         failing = leading.part(Pipelines).driver(statement.fail.pipeline_id)
         return failing.completions.failure(ended_of(statement.fail), statement.fail.reason)
+    if kind == "publish_staged":
+        return publication_of(leading, statement.publish_staged)
+    if kind == "advance_sink":
+        return advance_of(statement.advance_sink)
     if kind == "acknowledge":
         return _acknowledgement(leading, transaction, statement.acknowledge)
     raise RequestError(
         "a statement says nothing that this version of Hadron knows",
-        "a transaction publishes, acknowledges, completes or fails stages",
+        "a transaction publishes, acknowledges, completes or fails stages, advances sinks",
     )
 
 

@@ -21,7 +21,7 @@ LOCK: Final = PREFIX + "lock"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {LOCK}(
-    kind TEXT NOT NULL,                 -- group (deliveries of one), or stage (of a pipeline)
+    kind TEXT NOT NULL,                 -- group (deliveries of one), stage, staged, sink
     owner_id INTEGER NOT NULL,          -- the group's, the pipeline's
     name TEXT NOT NULL,                 -- the stage's
     first INTEGER NOT NULL,             -- offsets, or ids of instances, both ends inclusive;

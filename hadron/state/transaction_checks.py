@@ -14,6 +14,7 @@ from hadron.state.key_locks import KEY_LOCK
 from hadron.state.locks import LOCK
 from hadron.state.machine import Feature
 from hadron.state.participations import PARTICIPATION
+from hadron.state.staging import STAGED, STAGED_PART
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
 from hadron.storage.report import SLICE_ROWS, Report
@@ -31,8 +32,8 @@ _INTENTS: Final = (
     " WHERE i.lsn > ? ORDER BY 1 LIMIT ?"
 )
 _HOLDS: Final = (
-    "SELECT c.lsn, c.holds, i.bytes IS NOT NULL AND i.bytes > 0"
-    f" FROM {COUNTED_BODY} c LEFT JOIN {INTENT} i USING (lsn)"
+    "SELECT c.lsn, c.holds, (i.bytes IS NOT NULL AND i.bytes > 0) + (s.lsn IS NOT NULL)"
+    f" FROM {COUNTED_BODY} c LEFT JOIN {INTENT} i USING (lsn) LEFT JOIN {STAGED_PART} s USING (lsn)"
     " WHERE c.lsn > ? ORDER BY 1 LIMIT ?"
 )
 _LOCKS: Final = (
@@ -42,6 +43,13 @@ _LOCKS: Final = (
     "  AND n.name = l.name AND n.first > l.first)"
     f" FROM {LOCK} l LEFT JOIN {PARTICIPATION} p USING (prepared_lsn)"
     " WHERE (l.kind, l.owner_id, l.name, l.first) > (?, ?, ?, ?) ORDER BY 1, 2, 3, 4 LIMIT ?"
+)
+_STAGED: Final = (
+    "SELECT s.staged_lsn, s.expires_ms, s.batches, s.bytes,"
+    " coalesce(max(p.first_number), -1) AS last, coalesce(sum(p.bytes), 0),"
+    f" count(p.lsn) - count(c.lsn) FROM {STAGED} s LEFT JOIN {STAGED_PART} p USING (staged_lsn)"
+    f" LEFT JOIN {COUNTED_BODY} c ON c.lsn = p.lsn AND c.bytes = p.bytes"
+    " WHERE s.staged_lsn > ? GROUP BY 1 ORDER BY 1 LIMIT ?"
 )
 _KEY_LOCKS: Final = (
     "SELECT k.stream_id, k.key_hash, k.prepared_lsn"
@@ -63,7 +71,8 @@ _PARTS: Final = (
 
 class TransactionsCheck:
     """Each intent has its transaction and its bytes, each lock an intent's transaction, each hold
-    its intent; what is decided is finished when all have, and not before."""
+    its intent or staged part, each attempt that is staged its bytes; what is decided is finished
+    when all have, and not before."""
 
     name = "transactions"
 
@@ -73,6 +82,7 @@ class TransactionsCheck:
             (_PARTICIPATIONS, (-1,), self._participation),
             (_INTENTS, (-1,), self._intent),
             (_HOLDS, (-1,), self._hold),
+            (_STAGED, (-1,), self._staged),
             (_LOCKS, ("", -1, "", -1), self._lock),
             (_KEY_LOCKS, (-1, -1, -1), self._key_lock),
             (_DECISIONS, (-1,), self._decision),
@@ -141,9 +151,19 @@ class TransactionsCheck:
     def _hold(self, lsn: int, holds: int, wanted: int) -> None:
         if holds != wanted:
             self._problem(
-                f"the body of entry {lsn} is held {holds} times, by {wanted} intents",
+                f"the body of entry {lsn} is held {holds} times, by {wanted} that will append it",
                 COUNTED_BODY,
                 lsn,
+            )
+
+    def _staged(
+        self, lsn: int, expires_ms: int, batches: int, size: int, last: int, found: int, lost: int
+    ) -> None:
+        if lost:
+            self._problem(f"what is staged from entry {lsn} on has lost bytes", STAGED, lsn)
+        if expires_ms >= 0 and (found != size or not last < batches):
+            self._problem(
+                f"what is staged from entry {lsn} on has {found} bytes, not {size}", STAGED, lsn
             )
 
     def _lock(

@@ -27,6 +27,7 @@ from hadron.wire._pb import options_pb2 as options_pb2
 from hadron.wire._pb import pipelines_pb2 as pipelines_pb2
 from hadron.wire._pb import replication_pb2 as replication_pb2
 from hadron.wire._pb import schema_pb2 as schema_pb2
+from hadron.wire._pb import sinks_pb2 as sinks_pb2
 from hadron.wire._pb import snapshots_pb2 as snapshots_pb2
 from hadron.wire._pb import streams_pb2 as streams_pb2
 from hadron.wire._pb import transactions_pb2 as transactions_pb2

@@ -11,6 +11,7 @@ from hadron.cli.completing import ask_names
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.quantities import duration
 from hadron.cli.session import connects, session_of
+from hadron.model.units import format_time
 
 if TYPE_CHECKING:
     from hadron.client.terms.results import OpenTransaction, TransactionOutcome
@@ -85,6 +86,89 @@ def list_(ctx: click.Context, replica_set: str | None, output: str) -> None:
         print_json([*rows, *away])
     elif rows or trouble is None:
         print_rows(_COLUMNS, rows, output)
+    if trouble is not None:
+        raise trouble
+
+
+_SINK_COLUMNS: Final = {
+    "name": "SINK",
+    "query": "QUERY",
+    "batch": ">BATCH",
+    "published": "PUBLISHED",
+}
+_STAGED_COLUMNS: Final = {
+    "replica_set": "AT",
+    "write": "WRITE",
+    "records": ">RECORDS",
+    "bytes": ">BYTES",
+    "age": ">AGE",
+    "left": ">EXPIRES IN",
+    "label": "~OF",
+}
+
+
+@command.command("sinks")
+@output_option
+@connects
+@click.pass_context
+def sinks(ctx: click.Context, output: str) -> None:
+    """List sinks: which query writes to each, and how far it is.
+
+    A sink is what bulk writers, such as Spark's, name with txnId. One is forgotten once nothing was
+    published for 30 days.
+
+    \b
+    Example:
+      hadron tx sinks
+    """
+    with session_of(ctx).connect() as client:
+        found = client.sinks()
+    rows = [
+        {
+            "name": each.name,
+            "query": each.query,
+            "batch": each.batch,
+            "published_ms": each.published_ms,
+            "published": format_time(each.published_ms),
+        }
+        for each in found
+    ]
+    print_rows(_SINK_COLUMNS, rows, output)
+
+
+@command.command("staged")
+@output_option
+@connects
+@click.pass_context
+def staged(ctx: click.Context, output: str) -> None:
+    """List what tasks have staged, and nobody has published (yet).
+
+    \b
+    WRITE       what is published together: a batch of a query, or a batch write
+    EXPIRES IN  unless it is published, or more is staged of it; 0: it is given up
+
+    \b
+    Example:
+      hadron tx staged
+    """
+    with session_of(ctx).connect() as client:
+        found, trouble = heard(lambda: client.staged(within_s=ANSWER_WITHIN_S))
+    rows = [
+        {
+            "replica_set": each.replica_set,
+            "write": each.write,
+            "attempt": each.attempt,
+            "records": each.records,
+            "bytes": each.bytes,
+            "age_s": each.age_s,
+            "age": duration(round(each.age_s * 1_000)),
+            "left_s": each.left_s,
+            "left": duration(round(each.left_s * 1_000)),
+            "label": each.label,
+        }
+        for each in found
+    ]
+    print_rows(_STAGED_COLUMNS, rows, output)
     if trouble is not None:
         raise trouble
 

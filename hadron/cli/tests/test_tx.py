@@ -15,6 +15,8 @@ from hadron.cli.commands import tx
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.cli.tests.test_group import Blocking
+from hadron.client.sinks.sink import StagedAttempt, new_token
+from hadron.model.batch_building import encode_values
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import End, driving, publish, rows
 from hadron.testing.nodes import running_cluster
@@ -91,3 +93,31 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
         assert await hadron(*forced) == (0, f"what {ids[2]} had prepared at {US} is dropped\n", "")
         assert rows(cluster, US, "intent") == 0
         assert (await hadron(*forced, "--give-up", US))[0] == 2
+
+
+async def test_sinks_and_what_is_staged_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def hadron(*arguments: str) -> str:
+        assert await trio.to_thread.run_sync(run, arguments) == 0
+        return capsys.readouterr().out
+
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
+
+        @contextmanager
+        def connect(_session: Session, **_: Any) -> Iterator[Blocking]:
+            yield Blocking(client)
+
+        monkeypatch.setattr(Session, "connect", connect)
+        spec = StreamSpec(partitions=(EU,))
+        await client.apply([SchemaObject(kind="Stream", name="s", spec=spec)])
+        await client.offsets("s", partition=EU)
+        sink, write, other = client.sink("flights"), new_token(), new_token()
+        for each in (write, other):
+            batch = encode_values([b"x"], 1)
+            await sink.stage("s", EU, [batch], write=each, attempt=each, first=0, label="a test")
+        staged = [StagedAttempt(write, {EU: 1})]
+        assert await sink.publish("s", staged, write=write, query="q", batch=7, follows="none")
+        (left,) = json.loads(await hadron("tx", "staged", "-o", "json"))
+        assert (left["write"], left["label"], left["records"]) == (other.hex(), "a test", 1)
+        assert (await hadron("tx", "sinks")).splitlines()[1].split()[:3] == ["flights", "q", "7"]

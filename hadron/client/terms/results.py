@@ -144,3 +144,23 @@ class Applied(msgspec.Struct, frozen=True):
 
     changes: list[Change]
     metadata_index: int
+
+
+class StagedWrite(msgspec.Struct, frozen=True):
+    """What one attempt of a task has staged at a replica set, and nobody has published.
+
+    Attributes:
+        write: what it is a part of, in hex digits, as `attempt` is.
+        left_s: until it expires; 0 where it is given up, and about to go.
+    """
+
+    replica_set: str
+    write: str
+    attempt: str
+    label: str
+    stream_id: int
+    batches: int
+    records: int
+    bytes: int
+    age_s: float
+    left_s: float

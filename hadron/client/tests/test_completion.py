@@ -28,6 +28,7 @@ from hadron.client import (
     TransactionOutcome,
 )
 from hadron.client.blocking.faces.deliveries import SyncDeliveryBatch
+from hadron.client.blocking.faces.sink import SyncSink
 from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
 from hadron.client.blocking.faces.steps import SyncStep
@@ -39,6 +40,7 @@ from hadron.client.consuming.steps import Steps
 from hadron.client.consuming.subscription import DeliveryBatches
 from hadron.client.handling.stage import StageInvocations, StageOpening
 from hadron.client.pipelines.stage_run import StageRun
+from hadron.client.sinks.sink import Sink
 from hadron.client.terms.opening import Opening
 from hadron.client.tests.support import both, served
 
@@ -72,7 +74,10 @@ CLIENT = {
     "run_stages",
     "send",
     "signal",
+    "sink",
+    "sinks",
     "stage",
+    "staged",
     "status",
     "stream",
     "subscribe",
@@ -150,6 +155,7 @@ def offered() -> set[type]:
         | {DeliveryBatches, GroupReset, Opening, SyncDeliveryBatch, SyncDeliveryBatches}
         | {StageRun, SyncPending, SyncReader, SyncStageRun}
         | {StageInvocations, StageOpening, SyncStageInvocations}
+        | {Sink, SyncSink}
         | {Steps, SyncStep, SyncSteps}
     )
 
@@ -171,6 +177,7 @@ def test_completion_shows_what_may_be_called() -> None:
         ([StageOpening], {"run"}),
         ([StageInvocations, SyncStageInvocations], {"close", "run"}),
         ([hadron.StageInvocation, hadron.SyncStageInvocation], INVOCATION),
+        ([Sink, SyncSink], {"give_up", "is_published", "progress", "publish", "stage"}),
         ([hadron.Transaction, hadron.SyncTransaction], WORK | {"complete", "fail", "id", "state"}),
         ([Step, SyncStep], WORK | {"partition"}),
         ([Steps, SyncSteps], set()),

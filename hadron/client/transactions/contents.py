@@ -426,6 +426,10 @@ class Contents:
         """Attempts have failed."""
         self._complete(_Statement(replica_set=replica_set, fail=message), None)
 
+    def add_statement(self, statement: transactions_pb2.Statement) -> None:
+        """One that is whole, and has no batch."""
+        self._complete(statement, None)
+
     # --- statements -----------------------------------------------------------------------------
 
     def _seal(self, batch: Batch) -> None:

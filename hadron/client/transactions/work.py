@@ -293,6 +293,12 @@ class Work:
         if isinstance(given, AnyInvocation):
             given._given.claim()
 
+    def add_statement(self, statement: transactions_pb2.Statement) -> None:
+        """One that is whole, and has no batch."""
+        self._check_usable()
+        self._filled(self.contents.add_statement, statement)
+        self._at(statement.replica_set)
+
     def _at(self, replica_set: str) -> None:
         """It does something there."""
         if not self.home:

@@ -572,6 +572,31 @@ class TestDispatching:
         assert (await complete(driver, "enrich", [1], attempt=3)).stale == (1,)
         assert await stack.read(OUT) == []
 
+    async def test_what_fails_while_it_is_looked_for_waits_as_long_as_it_is_to(
+        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver = await declare(stack, ENRICH)
+        gone = Runner(driver, credit=10)
+        await stack.append(IN, b"a")
+        await gone.until(("enrich", [1], [1]))
+        query, found = driver.dispatcher._controller.query, []
+
+        async def query_slowly(read: Any) -> Any:
+            monkeypatch.undo()
+            found.append(await query(read))
+            assert (await fail(driver, "enrich", [1])).stale == ()
+            return found[0]
+
+        monkeypatch.setattr(driver.dispatcher._controller, "query", query_slowly)
+        driver.dispatcher.leave(gone.session)
+        other = Runner(driver, credit=10)
+        await wait_all_tasks_blocked(0.01)
+        ((_, (ready,)),) = found
+        assert [each.instance_id for each in ready.invocations] == [1]
+        assert other.got == []
+        mock_clock.jump(1.3)
+        await other.until(("enrich", [1], [2]))
+
     async def test_failed_instances_run_again_when_asked_to(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -49,8 +49,10 @@ from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.sinks import AdvanceSink
 from hadron.state.slices import SLICE_ROWS
 from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
 from hadron.state.stream_keys import signed
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
@@ -122,7 +124,10 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
 }
 """By complaint: what is modelled."""
 
-NOT_MODELLED: Final[dict[type[Command], str]] = {}
+NOT_MODELLED: Final[dict[type[Command], str]] = dict.fromkeys(
+    (StageBatches, GiveUpStaged, DropStaged, PublishStaged, AdvanceSink),
+    "no client of the simulator stages anything: hadron/state/tests/test_staging.py",
+)
 """What is not, and why."""
 
 AREA_OF: Final = {command: area for area, commands in AREAS.items() for command in commands}
@@ -133,6 +138,7 @@ TABLES: Final[dict[str, str]] = {
     ),
     "key_lock": STREAMS,
     "producer_name": STREAMS,
+    **dict.fromkeys(("staged", "staged_part", "sink"), STREAMS),
     **dict.fromkeys(
         ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),
         STREAMS,
@@ -297,6 +303,8 @@ class Model:
             **self.schema.rows(),
             **self.ballots.rows(),
             "digest_cursor": [] if self.digested is None else [(1, *self.digested)],
+            # Of what is not modelled, and so never there.
+            **{table: [] for table in ("staged", "staged_part", "sink")},
         }
 
     # --- what is of several parts ----------------------------------------------------------------

@@ -351,7 +351,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         heads.append(tables)
     histories.judge()
     assert complaints == []
-    assert histories.judged["M streams"] == 5 + 3 * 13
+    assert histories.judged["M streams"] == 5 + 3 * 16
 
     heads[0].db.execute("UPDATE hadron_stream_partition SET next_offset = 99")
     histories.look(heads[0].db)

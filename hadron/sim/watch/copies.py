@@ -76,7 +76,11 @@ class Copies:
         for view in self._views.values():
             if view.is_alive and view.follower is not None:
                 connection = view.store.writer.connection
-                is_open = connection.in_transaction
+                try:
+                    is_open = connection.in_transaction
+                except apsw.ConnectionClosedError:
+                    # It is being stopped, and promises nothing to who asks now.
+                    continue
                 lsn = view.follower.stored_applied_lsn if is_open else tables_lsn(connection)
                 found[view] = min(view.committed_lsn, lsn)
         return found

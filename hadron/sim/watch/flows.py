@@ -136,7 +136,8 @@ class Flows:
         when they were made."""
         self._since: dict[tuple[str, int, str], int] = {}
         """By set, pipeline and partition: the first instance since that had lost its end."""
-        self._not_before: dict[tuple[str, int, str, int, int, int], int] = {}
+        self._not_before: dict[tuple[str, int, str, int, int, int], tuple[int, int]] = {}
+        """Of each attempt, and the entry that says so."""
         """By set, pipeline, stage, instance, when that was made, and its attempts: when it may run;
         of leaders who have seen different ones, the earliest."""
 
@@ -300,7 +301,8 @@ class Flows:
             key = view.replica_set, pipeline_id, stage, instance_id
             attempt = (*key, instance.created_ms, run.attempts)
             at_ms = context.now_ms + pause_ms
-            self._not_before[attempt] = min(at_ms, self._not_before.get(attempt, at_ms))
+            said = at_ms, context.lsn
+            self._not_before[attempt] = min(said, self._not_before.get(attempt, said))
 
     def _check_retried(
         self,
@@ -373,8 +375,9 @@ class Flows:
                     "E3 nothing of an ended instance runs", f"{who}, which is cancelled"
                 )
             key = view.replica_set, pipeline_id, stage, instance_id
-            not_before_ms = self._not_before.get((*key, created_ms, attempts), 0)
-            if now_ms < not_before_ms - _LATE_MS:
+            not_before_ms, lsn = self._not_before.get((*key, created_ms, attempts), (0, 0))
+            # Before it is committed nobody may know of it.
+            if lsn <= view.committed_lsn and now_ms < not_before_ms - _LATE_MS:
                 self._complaints.add(
                     "E3 a stage waits as long as it is to",
                     f"{who} {not_before_ms - now_ms} ms before it may run",

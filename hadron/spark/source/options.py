@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from hadron.model.batch import CODECS
 from hadron.model.errors import RequestError
 from hadron.model.ids import check_name
 from hadron.model.problems import did_you_mean
-from hadron.model.units import TIME_FORM, parse_time_ms
+from hadron.model.units import TIME_FORM, parse_duration_ms, parse_time_ms
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
 """Kafka's own stand-ins inside an offsets object."""
+
+_KEPT_S: Final = 3_600.0
+"""What is staged is kept for so long: longer than a batch takes, with all its tasks."""
 
 _T = TypeVar("_T")
 
@@ -73,8 +77,23 @@ _KNOWN: Final = (
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
+    "schema",
 )
 
+
+_KNOWN_TO_WRITE: Final = (
+    "server",
+    "namespace",
+    "stream",
+    "txnId",
+    "batchId",
+    "reset",
+    "stagingTimeout",
+    "codec",
+)
+
+_OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "outputmode", "trigger"))
+"""What Spark hands on of its own."""
 
 _ELSEWHERE: Final = {
     # What `load("orders")` becomes.
@@ -88,10 +107,8 @@ _ELSEWHERE: Final = {
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check what the user gave; names in any case. Raises `RequestError` naming the option."""
     given = {name.lower(): value for name, value in options.items()}
-    _refuse_unknown(given)
-    stream = given.get("stream")
-    if not stream:
-        raise RequestError("option 'stream' is missing", 'add .option("stream", "<name>")')
+    _refuse_unknown(given, _KNOWN)
+    stream = _stream(given)
     starting = _position(given, "starting", "latest" if streaming else "earliest")
     ending = _position(given, "ending", "latest")
     if streaming and ending.kind != "latest":
@@ -105,7 +122,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         )
     return SourceOptions(
         url=_url(given),
-        stream=check_name("stream", stream),
+        stream=stream,
         partitions=_names(given.get("partitions", "")),
         starting=starting,
         ending=ending,
@@ -116,19 +133,75 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     )
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Checked options of one write.
+
+    Attributes:
+        txn_id: the name under which the cluster keeps how far this is; "": a streaming query's own
+            id, and nothing for a batch, which is written once.
+        batch_id: of a batch write with a name: higher than that of the last one.
+        reset: the query that this one takes the sink over from.
+        kept_s: what is staged and not published goes after so long.
+    """
+
+    url: str
+    stream: str
+    txn_id: str
+    batch_id: int
+    reset: str
+    kept_s: float
+    codec: str
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Check what the user gave; names in any case. Raises `RequestError` naming the option."""
+    given = {name.lower(): value for name, value in options.items()}
+    _refuse_unknown({each: given[each] for each in given if each not in _OF_SPARK}, _KNOWN_TO_WRITE)
+    txn_id = given.get("txnid", "")
+    for name, is_wrong, way in (
+        ("batchId", streaming, "Spark numbers a query's batches"),
+        ("batchId", not txn_id, "it is of a write that has a txnId"),
+        ("reset", not streaming, "it is for a streaming query"),
+    ):
+        if name.lower() in given and is_wrong:
+            raise RequestError(f"option {name!r} has no place here", f"{way}: leave it out")
+    if txn_id:
+        check_name("txnId", txn_id)
+    codec = given.get("codec", "none").lower()
+    if codec not in CODECS:
+        raise RequestError(f"option 'codec' is {codec!r}", f"use {' or '.join(CODECS)}")
+    return SinkOptions(
+        url=_url(given),
+        stream=_stream(given),
+        txn_id=txn_id,
+        batch_id=_optional(given, "batchId", _number) or 0,
+        reset=given.get("reset", ""),
+        kept_s=_optional(given, "stagingTimeout", _seconds) or _KEPT_S,
+        codec=codec,
+    )
+
+
+def _stream(given: Mapping[str, str]) -> str:
+    stream = given.get("stream")
+    if not stream:
+        raise RequestError("option 'stream' is missing", 'add .option("stream", "<name>")')
+    return check_name("stream", stream)
+
+
+def _refuse_unknown(given: Mapping[str, str], names: Sequence[str]) -> None:
     """A misspelt option would be ignored silently otherwise."""
-    known = {name.lower() for name in _KNOWN}
+    known = {name.lower() for name in names}
     unknown = sorted(set(given) - known)
     if unknown:
-        named = (f"{name!r}{_meant(name)}" for name in unknown)
-        raise RequestError(f"unknown option {', '.join(named)}", f"known are {', '.join(_KNOWN)}")
+        named = (f"{name!r}{_meant(name, names)}" for name in unknown)
+        raise RequestError(f"unknown option {', '.join(named)}", f"known are {', '.join(names)}")
 
 
-def _meant(unknown: str) -> str:
+def _meant(unknown: str, names: Sequence[str]) -> str:
     """` (what to write instead)`, or ""."""
     way = _ELSEWHERE.get(unknown)
-    return did_you_mean(unknown, _KNOWN) if way is None else f" ({way})"
+    return did_you_mean(unknown, names) if way is None else f" ({way})"
 
 
 def _url(given: Mapping[str, str]) -> str:
@@ -194,6 +267,19 @@ def _positive(name: str, text: str) -> int:
     if number < 1:
         raise RequestError(f"option {name!r} is {text!r}", "use a whole number above 0")
     return number
+
+
+def _number(name: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) >> 63:
+        raise RequestError(f"option {name!r} is {text!r}", "use a whole number from 0 on")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return parse_duration_ms(text) / 1_000
+    except RequestError as error:
+        raise RequestError(f"option {name!r} is {text!r}", error.hint) from None
 
 
 def _time_ms(name: str, text: str) -> int:

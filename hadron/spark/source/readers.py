@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -47,6 +48,7 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.record_batch import decode_batch
 from hadron.spark.extra import INSTALL
+from hadron.spark.source.connecting import connect
 from hadron.spark.source.cursors import (
     Checkpoint,
     Cursor,
@@ -113,13 +115,21 @@ class HadronDataSource(DataSource):
     def name(cls) -> str:
         return "hadron"
 
-    def schema(self) -> StructType:
-        """`key, value, stream, partition, offset, timestamp, type`, and `headers` if asked for."""
+    def schema(self) -> StructType | str:
+        """`key, value, stream, partition, offset, timestamp, type`, and `headers` if asked for; the
+        option `schema` says what a value has."""
         with_headers = self.options.get("includeHeaders", "").lower() == "true"
+        columns = {
+            name: kind for name, kind in _COLUMNS.items() if name != "headers" or with_headers
+        }
+        if members := self.options.get("schema"):
+            # Only the other side can read it: a worker has no Java.
+            types = {name: kind.simpleString() for name, kind in columns.items()}
+            types["value"] = f"STRUCT<{members}>"
+            return ", ".join(f"{name} {kind}" for name, kind in types.items())
         schema = StructType()
-        for name, kind in _COLUMNS.items():
-            if name != "headers" or with_headers:
-                schema = schema.add(name, kind)
+        for name, kind in columns.items():
+            schema = schema.add(name, kind)
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -133,24 +143,31 @@ class HadronDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(parse_options(self.options, streaming=True), _check_columns(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        raise _no_writer()
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from hadron.spark.source.writers import BatchWriter, check_writable
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002
-        raise _no_writer()
+        writer = BatchWriter(self.options)
+        check_writable(schema, overwrite)
+        return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+        # Spark takes its Arrow writers of streams, and says another type.
+        from hadron.spark.source.writers import StreamWriter as Writer
+        from hadron.spark.source.writers import check_writable
+
+        writer = Writer(self.options)
+        check_writable(schema, overwrite)
+        return writer
 
 
-def _no_writer() -> RequestError:
-    return RequestError(
-        "Spark reads streams and does not write to them",
-        "let a pipeline's stage write, which does it once; or publish in "
-        "`df.foreachPartition(...)`, with a producer of `hadron.connect_sync(...)`",
-    )
-
-
-def _check_columns(schema: StructType) -> tuple[str, ...]:
+def _check_columns(schema: StructType) -> Columns:
     """The wanted columns: a user's own schema may leave some out and change their order."""
+    members: StructType | None = None
     for wanted in schema.fields:
+        if wanted.name == "value" and isinstance(wanted.dataType, StructType):
+            members = wanted.dataType
+            _check_members(members)
+            continue
         kind = _COLUMNS.get(wanted.name)
         if kind is None or kind != wanted.dataType:
             raise RequestError(
@@ -158,7 +175,32 @@ def _check_columns(schema: StructType) -> tuple[str, ...]:
                 "there are "
                 + ", ".join(f"{name} {kind.simpleString()}" for name, kind in _COLUMNS.items()),
             )
-    return tuple(schema.fieldNames())
+    return Columns(tuple(schema.fieldNames()), members)
+
+
+def _check_members(members: StructType) -> None:
+    from hadron.spark.parsed import unparsed
+
+    strange = unparsed(members)
+    if strange is not None or not members.fields:
+        what = "nothing" if strange is None else strange.simpleString()
+        raise RequestError(
+            f"a value is not parsed to {what}",
+            "name numbers, booleans, strings, timestamps, decimals, and structs and arrays of "
+            "them; or take the value as it is, and from_json",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a read gives.
+
+    Attributes:
+        members: what a value has, where it is parsed.
+    """
+
+    names: tuple[str, ...]
+    members: StructType | None = None
 
 
 class RangePartition(InputPartition):
@@ -172,14 +214,14 @@ class RangePartition(InputPartition):
 class BatchReader(DataSourceReader):
     """A batch read: everything between two positions, fixed when it is planned."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._restriction: Restriction | None = None
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with _connect(options.url) as client:
+        with connect(options.url) as client:
             known = bounds(client, options, options.starting.at_ms)
             start = locate(options.starting, known, options)
             if options.ending.at_ms:
@@ -220,9 +262,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     anything is planned, and once more by the tasks, with what they read (PROTOCOL D4).
     """
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, columns: Columns) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._columns = columns
         self._target: dict[str, Bounds] | None = None
         self._client: Any = None
         self._closing = contextlib.ExitStack()
@@ -292,7 +334,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _connected(self) -> Any:
         if self._client is None:
-            self._client = self._closing.enter_context(_connect(self._options.url))
+            self._client = self._closing.enter_context(connect(self._options.url))
         return self._client
 
 
@@ -300,26 +342,19 @@ def _offsets(cursors: Mapping[str, Cursor]) -> dict[str, int]:
     return {name: cursor.offset for name, cursor in cursors.items()}
 
 
-def _connect(url: str) -> contextlib.AbstractContextManager[Any]:
-    import hadron
-
-    connection: contextlib.AbstractContextManager[Any] = hadron.connect_sync(url)
-    return connection
-
-
 @dataclass(slots=True)
 class _ReadTask:
     """One worker's reading of one range."""
 
     options: SourceOptions
-    columns: tuple[str, ...]
+    columns: Columns
     wanted: OffsetRange
     restriction: Restriction | None
 
     def run(self) -> Iterator[pa.RecordBatch]:
         from hadron.spark.arrow import coalesced
 
-        with _connect(self.options.url) as client:
+        with connect(self.options.url) as client:
             yield from coalesced(self._batches(client))
 
     def _batches(self, client: Any) -> Iterator[pa.RecordBatch]:
@@ -399,4 +434,14 @@ class _ReadTask:
         )
         start = max(0, self.wanted.start - stamped.base_offset)
         stop = min(batch.count, self.wanted.stop - stamped.base_offset)
-        return to_arrow(batch, self.columns, start, stop) if start < stop else None
+        if start >= stop:
+            return None
+        rows = to_arrow(batch, self.columns.names, start, stop)
+        members = self.columns.members
+        if members is None:
+            return rows
+        from hadron.spark.parsed import arrow_type, parse
+
+        place = self.columns.names.index("value")
+        value = parse(rows.column(place), arrow_type(members))
+        return rows.set_column(place, "value", value)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from hadron.client.terms.results import Fetched, PartitionOffsets
 from hadron.model.batch import StampedBatch
@@ -26,7 +27,13 @@ from hadron.model.record_batch import decode_batch
 from hadron.spark.source import readers
 from hadron.spark.source.cursors import Cursor, from_json, to_json
 from hadron.spark.source.options import parse_options
-from hadron.spark.source.readers import BatchReader, HadronDataSource, RangePartition, StreamReader
+from hadron.spark.source.readers import (
+    BatchReader,
+    Columns,
+    HadronDataSource,
+    RangePartition,
+    StreamReader,
+)
 from hadron.spark.tests.fakes import build
 
 P0 = "local/p0"
@@ -102,14 +109,14 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     def connect(_url: str) -> Iterator[Log]:
         yield log
 
-    monkeypatch.setattr(readers, "_connect", connect)
+    monkeypatch.setattr(readers, "connect", connect)
     return log
 
 
 def query(**options: str) -> StreamReader:
     """A query that is started, or started again."""
     given = {"stream": "s", "startingOffsets": "earliest", **options}
-    return StreamReader(parse_options(given, streaming=True), ("offset", "value"))
+    return StreamReader(parse_options(given, streaming=True), Columns(("offset", "value")))
 
 
 def step(
@@ -273,13 +280,16 @@ def test_offsets_of_the_users_own_that_are_wrong_are_no_loss_of_records(
     log.append(5)
     log.first_offset = 2
     given = {name: json.dumps({P0: offset}) for name, offset in options.items()}
-    reader = BatchReader(parse_options({"stream": "s", **given}, streaming=False), ("offset",))
+    options_read = parse_options({"stream": "s", **given}, streaming=False)
+    reader = BatchReader(options_read, Columns(("offset",)))
     with pytest.raises(RequestError, match=message):
         reader.partitions()
 
 
-def test_whoever_wants_to_write_is_told_how() -> None:
+def test_what_was_read_is_written_without_what_the_cluster_gives() -> None:
     source = HadronDataSource({"stream": "s"})
+    schema = source.schema()
+    assert isinstance(schema, StructType)
     for write in (source.writer, source.streamWriter):
-        with pytest.raises(RequestError, match=r"does not write .*foreachPartition"):
-            write(source.schema(), False)
+        with pytest.raises(RequestError, match=r"column 'stream' cannot be written .*leave it out"):
+            write(schema, False)

@@ -145,6 +145,31 @@ def test_a_schema_of_the_users_own_picks_columns(spark: SparkSession, served: Se
         reader.schema("topic STRING").load().collect()
 
 
+def test_values_are_parsed_where_a_schema_says_what_they_have(
+    spark: SparkSession, served: Served
+) -> None:
+    frame = served.read(spark, schema="n INT, missing ARRAY<STRING>")
+    rows = frame.select("offset", "partition", "value.*").collect()
+    assert sorted((row.partition, row.offset, row.n, row.missing) for row in rows) == [
+        (name, offset, offset if name == P0 else offset + 1_000, None)
+        for name, offset in spans(p0=(0, 95), p1=(0, 30))
+    ]
+    wrong = served.read(spark, schema="n BOOLEAN").where("value IS NULL")
+    assert wrong.count() == 125
+    with pytest.raises(Exception, match="a value is not parsed to interval"):
+        served.read(spark, schema="n INTERVAL DAY").collect()
+
+
+def test_sql_selects_from_a_view_of_a_stream(spark: SparkSession, served: Served) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW flights USING hadron"
+        f" OPTIONS (server '{served.url}', stream 's', schema 'n INT')"
+    )
+    row = spark.sql("SELECT count(*) AS n, max(value.n) AS top FROM flights").first()
+    assert row is not None
+    assert tuple(row) == (125, 1_029)
+
+
 def test_filters_are_taken_over(spark: SparkSession, served: Served) -> None:
     frame = served.read(spark).where(f"partition = '{P0}' AND offset >= 90")
     before = served.node.fetches

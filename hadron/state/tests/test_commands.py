@@ -40,7 +40,7 @@ from hadron.state.intents import (
 )
 from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
 from hadron.state.leadership import FollowRules, LeaderStarted
-from hadron.state.machine import Command, encode
+from hadron.state.machine import BatchShape, Command, encode
 from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.producers import ClaimProducer
 from hadron.state.publishing import PublishStages
@@ -48,7 +48,9 @@ from hadron.state.registry import RegisterReplicaSet
 from hadron.state.retention import TrimStream
 from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.sinks import AdvanceSink
 from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.together import DoTogether
 from hadron.state.wait_inputs import OpenWait
@@ -192,6 +194,14 @@ GOLDEN: list[tuple[Command, str]] = [
     (SignalInstance(5, 9, "approve", 4, 70), "96360509a7617070726f76650446"),
     (ExpireWaits(5, 300), "933705cd012c"),
     (OpenWait(5, 3, "eu/p0", 300), "95380503a565752f7030cd012c"),
+    (
+        StageBatches(3, b"ww", b"aa", 4, (BatchShape(2, 70), BatchShape(1, 50)), 9, "x"),
+        "984603c4027777c4026161049292024692013209a178",
+    ),
+    (GiveUpStaged(b"ww"), "9247c4027777"),
+    (DropStaged(300), "9248cd012c"),
+    (PublishStaged(3, b"ww", ((b"aa", 2),)), "944903c40277779192c402616102"),
+    (AdvanceSink("n/s", "q", 7, "r"), "954aa36e2f73a17107a172"),
 ]
 
 

@@ -167,7 +167,11 @@ def test_a_stream_that_is_trimmed_or_read_does_not_wait_for_an_intent(file: Tran
         (lambda f: f.complete(99), StaleCompletionError, "instance 99"),
         (lambda f: f.fail(1, 99), StaleCompletionError, "instance 99"),
         (lambda _: (CreateGroup(1, "g", 0), b""), RequestError, "CreateGroup cannot stand in a"),
-        (lambda _: (DoTogether(()), b""), RequestError, "these can: AckRecords, AppendBatch"),
+        (
+            lambda _: (DoTogether(()), b""),
+            RequestError,
+            "these can: AckRecords, AdvanceSink, AppendBatch",
+        ),
     ],
 )
 def test_what_could_be_refused_later_is_refused_now(
@@ -455,8 +459,8 @@ def test_outputs_whose_stream_was_deleted_leave_the_stage_as_it_was(file: Transa
         ("DELETE FROM hadron_participation", "is of no transaction that is prepared"),
         ("UPDATE hadron_participation SET statements = 9", "not 9 with"),
         ("UPDATE hadron_participation SET results = x'90'", "is finished, and has 3 intents"),
-        ("UPDATE hadron_counted_body SET holds = 0", "is held 0 times, by 1 intents"),
-        ("DELETE FROM hadron_intent", "is held 1 times, by 0 intents"),
+        ("UPDATE hadron_counted_body SET holds = 0", "is held 0 times, by 1 that will append"),
+        ("DELETE FROM hadron_intent", "is held 1 times, by 0 that will append"),
         ("DELETE FROM hadron_body WHERE lsn > 2", "have lost their bytes"),
         ("UPDATE hadron_intent SET bytes = 3", "have 3 bytes, its body"),
         ("UPDATE hadron_lock SET last = 99 WHERE first = 3", "reaches into the next one, from 5"),

@@ -42,7 +42,7 @@ class ReplicaSetResults(_message.Message):
     def __init__(self, replica_set: _Optional[str] = ..., results: _Optional[_Iterable[_Union[StatementResult, _Mapping]]] = ...) -> None: ...
 
 class Statement(_message.Message):
-    __slots__ = ("replica_set", "length", "publish", "acknowledge", "complete", "fail")
+    __slots__ = ("replica_set", "length", "publish", "acknowledge", "complete", "fail", "publish_staged", "advance_sink")
     class Publish(_message.Message):
         __slots__ = ("stream_id", "metadata_index", "expect_key_offset")
         STREAM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -65,19 +65,54 @@ class Statement(_message.Message):
         ranges: _containers.RepeatedCompositeFieldContainer[_groups_pb2.Range]
         ballot: _common_pb2.Ballot
         def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., group: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[_groups_pb2.Range, _Mapping]]] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
+    class PublishStaged(_message.Message):
+        __slots__ = ("stream_id", "metadata_index", "write_id", "attempts")
+        class Attempt(_message.Message):
+            __slots__ = ("attempt", "batches")
+            ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+            BATCHES_FIELD_NUMBER: _ClassVar[int]
+            attempt: bytes
+            batches: int
+            def __init__(self, attempt: _Optional[bytes] = ..., batches: _Optional[int] = ...) -> None: ...
+        STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+        METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+        WRITE_ID_FIELD_NUMBER: _ClassVar[int]
+        ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+        stream_id: int
+        metadata_index: int
+        write_id: bytes
+        attempts: _containers.RepeatedCompositeFieldContainer[Statement.PublishStaged.Attempt]
+        def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., write_id: _Optional[bytes] = ..., attempts: _Optional[_Iterable[_Union[Statement.PublishStaged.Attempt, _Mapping]]] = ...) -> None: ...
+    class AdvanceSink(_message.Message):
+        __slots__ = ("namespace", "name", "query", "batch", "follows")
+        NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        QUERY_FIELD_NUMBER: _ClassVar[int]
+        BATCH_FIELD_NUMBER: _ClassVar[int]
+        FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+        namespace: str
+        name: str
+        query: str
+        batch: int
+        follows: str
+        def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., query: _Optional[str] = ..., batch: _Optional[int] = ..., follows: _Optional[str] = ...) -> None: ...
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     FAIL_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_STAGED_FIELD_NUMBER: _ClassVar[int]
+    ADVANCE_SINK_FIELD_NUMBER: _ClassVar[int]
     replica_set: str
     length: int
     publish: Statement.Publish
     acknowledge: Statement.Acknowledge
     complete: _pipelines_pb2.CompleteStagesRequest
     fail: _pipelines_pb2.FailStagesRequest
-    def __init__(self, replica_set: _Optional[str] = ..., length: _Optional[int] = ..., publish: _Optional[_Union[Statement.Publish, _Mapping]] = ..., acknowledge: _Optional[_Union[Statement.Acknowledge, _Mapping]] = ..., complete: _Optional[_Union[_pipelines_pb2.CompleteStagesRequest, _Mapping]] = ..., fail: _Optional[_Union[_pipelines_pb2.FailStagesRequest, _Mapping]] = ...) -> None: ...
+    publish_staged: Statement.PublishStaged
+    advance_sink: Statement.AdvanceSink
+    def __init__(self, replica_set: _Optional[str] = ..., length: _Optional[int] = ..., publish: _Optional[_Union[Statement.Publish, _Mapping]] = ..., acknowledge: _Optional[_Union[Statement.Acknowledge, _Mapping]] = ..., complete: _Optional[_Union[_pipelines_pb2.CompleteStagesRequest, _Mapping]] = ..., fail: _Optional[_Union[_pipelines_pb2.FailStagesRequest, _Mapping]] = ..., publish_staged: _Optional[_Union[Statement.PublishStaged, _Mapping]] = ..., advance_sink: _Optional[_Union[Statement.AdvanceSink, _Mapping]] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
     __slots__ = ("parts", "take_block")

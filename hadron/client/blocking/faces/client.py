@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.producer import SyncProducer
+from hadron.client.blocking.faces.sink import SyncSink
 from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
 from hadron.client.blocking.faces.subscription import SyncSubscription
@@ -41,6 +42,7 @@ from hadron.client.terms.results import (
     OpenTransaction,
     PartitionOffsets,
     Receipt,
+    StagedWrite,
     TransactionOutcome,
 )
 from hadron.model.documents.reading import Declared
@@ -49,6 +51,7 @@ from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.model.record import Deserializer, Headers, Record
 from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
+from hadron.model.sinks import SinkProgress
 from hadron.model.transactions import TransactionId
 from hadron.wire.messages import cluster_pb2, groups_pb2, pipelines_pb2
 
@@ -594,6 +597,25 @@ class SyncClient(ClientBase):
         self._call(
             lambda client: client.resolve_transaction(transaction, act, participant=participant)
         )
+
+    def sink(self, name: str = "") -> SyncSink:
+        """What is written by many threads, and published at once: Spark's `df.write`.
+
+        Args:
+            name: of what is written, the same for each run: it keeps how far its query is, so that
+                a batch that comes again is known. "" is for what is written once.
+        """
+        return SyncSink(self._hold, lambda client: client.sink(name))
+
+    def sinks(self) -> list[SinkProgress]:
+        """All sinks of the namespace, and how far each is."""
+        return self._call(lambda client: client.sinks())
+
+    def staged(self, *, within_s: float | None = None) -> list[StagedWrite]:
+        """What threads have staged and nobody has published, at each leader. Raises
+        `IncompleteError` as `groups` does.
+        """
+        return self._call(lambda client: client.staged(within_s=within_s))
 
     def stage(
         self,

@@ -1,0 +1,59 @@
+"""JSON values as structs: as `from_json` has them where they fit, null where they do not."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as st
+
+from hadron.spark.parsed import arrow_type, parse, unparsed
+
+ONE = st.StructType().add("f", st.IntegerType())
+
+
+def parsed(kind: st.StructType, *rows: bytes | None) -> list[object]:
+    found = parse(pa.array(rows, pa.binary()), arrow_type(kind))
+    assert found.type == arrow_type(kind)
+    values: list[object] = found.to_pylist()
+    return values
+
+
+def test_each_value_is_a_struct_of_what_was_asked_for() -> None:
+    kind = (
+        st.StructType()
+        .add("s", st.StringType())
+        .add("d", st.DecimalType(10, 2))
+        .add("a", st.ArrayType(st.LongType()))
+        .add("in", st.StructType().add("x", st.DoubleType()))
+    )
+    assert parsed(kind, b'{"s":"x","d":1.5,"a":[1,null],"in":{"x":2,"y":3},"z":{}}', b"{}") == [
+        {"s": "x", "d": Decimal("1.50"), "a": [1, None], "in": {"x": 2.0}},
+        {"s": None, "d": None, "a": None, "in": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"", b" ", b"null", b"5", b"[1]", b'"x"', b'{"f":1', b"\xff", b'{"f":5.5}', b'{"f":"5"}',
+        b'{"f":1}{"f":2}', b'{"f":99999999999}', None,
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None) -> None:
+    good = [b'{"f":%d}' % n for n in range(9)]
+    rows = [*good[:4], bad, *good[4:], b' {"f": 9}', bad]
+    expected = [{"f": n} for n in range(10)]
+    assert parsed(ONE, *rows) == [*expected[:4], None, *expected[4:], None]
+
+
+def test_nothing_is_parsed_to_nothing() -> None:
+    assert parsed(ONE) == []
+    assert parsed(ONE, None, b"x") == [None, None]
+
+
+def test_types_that_cannot_be_parsed_are_named() -> None:
+    assert unparsed(ONE) is None
+    for strange in (st.BinaryType(), st.DateType(), st.MapType(st.StringType(), st.StringType())):
+        assert unparsed(st.StructType().add("f", st.ArrayType(strange))) == strange
