@@ -654,11 +654,14 @@ stages:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_from_a_mistake_to_a_retry(tmp_path: Path) -> None:
+def test_from_a_mistake_to_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's module whose decorators need Spark chokes on a record and is mended; each record has
     one output in the end."""
     module = "faulty_stages"
-    good("apply", "-f", "-", stdin=FAULTY_PIPELINE.format(module=module))
+    monkeypatch.chdir(tmp_path)
+    applied = run("apply", "-f", "-", stdin=FAULTY_PIPELINE.format(module=module))
+    assert applied.returncode == 0
+    assert "does not import here: ModuleNotFoundError" in applied.stderr
     good("pub", "faulty-in", "one", "two", "three")
 
     def runs(guard: str) -> subprocess.CompletedProcess[str]:

@@ -88,7 +88,7 @@ class Ends:
     async def _send_all(self, kind: Kind) -> None:
         try:
             while waiting := self._waiting.get(kind):
-                await self._send(kind, *_portion(waiting, self._session.ports.clock.now_ms()))
+                await self._send(kind, *_portion(waiting, self._now_ms))
         finally:
             self._senders[kind] -= 1
             if not self._senders[kind]:
@@ -104,8 +104,9 @@ class Ends:
         except ConflictError as error:
             if len(ends) == 1:
                 _settle(ends, error)
+                return
             # A transaction has one of them; which, it does not say.
-            for each in ends if len(ends) > 1 else ():
+            for each in ends:
                 await self._send(kind, *_portion(deque([each]), self._now_ms))
         except HadronError as error:
             _settle(ends, error)

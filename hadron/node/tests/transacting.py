@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.errors import HadronError, NotFoundError, NotReadyError
 from hadron.model.record import NewRecord
 from hadron.model.transactions import TransactionId
 from hadron.node.replica_set import ReplicaSetConfig
@@ -319,8 +319,8 @@ class RawRunner:
         )
 
     def _end(self, error: HadronError | None) -> None:
-        """The leader does not know the pipeline yet."""
-        if isinstance(error, NotFoundError):
+        """The leader does not know the pipeline yet, or does not serve it yet."""
+        if isinstance(error, NotFoundError | NotReadyError):
             self._open()
 
     def _hear(self, message: pipelines_pb2.Invocations, _attachment: memoryview) -> None:

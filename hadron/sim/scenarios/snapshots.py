@@ -256,10 +256,10 @@ def _copied_bytes(play: Play, name: str) -> int:
 
 
 def _change_a_byte(path: Path | None) -> None:
-    """In the body of a record: SQLite's own structure stays whole."""
+    """In the body of a record, in the midst of a page: SQLite's own structure stays whole."""
     assert path is not None
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2 + 2_000] ^= 1
     path.write_bytes(content)
 
 

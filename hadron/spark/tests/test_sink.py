@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import pytest
 
 import hadron
 from hadron.node.supervision.cluster import LocalCluster
+from hadron.node.supervision.processes import wait_until
 from hadron.spark.tests.sinks import SOURCES, Crash
 
 if TYPE_CHECKING:
@@ -300,13 +300,6 @@ def test_what_a_dead_query_has_staged_expires(query: Query) -> None:
     staged = query.cluster.staged(query.stream)
     assert [each.records for each in staged] == [2]
     assert query.id in staged[0].label
-    wait_until(lambda: not query.cluster.staged(query.stream))
+    assert wait_until(lambda: not query.cluster.staged(query.stream), 60)
     assert query.run() == ""
     assert query.numbers == [1, 2]
-
-
-def wait_until(condition: Any) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)

@@ -264,9 +264,9 @@ class TestRetry:
         pipe.now_ms += 1_250
         assert pipe.ready("d") == [2, 3, 1]
         (shown,) = views.instances(pipe.db, PIPELINE, status=LIVE, after_id=0, limit=1)
-        assert replace(shown.stages[-1], ready_ms=0) == views.StageStatus(
-            "d", READY, 1, None, "cold"
-        )
+        last = shown.stages[-1]
+        assert replace(last, ready_ms=0, tried=()) == views.StageStatus("d", READY, 1, None, "cold")
+        assert [each.number for each in last.tried] == [1, 2, 3]
         pipe.fail("d", 1, attempt=4)
         assert pipe.statuses() == [FAILED, LIVE, LIVE]
 
@@ -500,7 +500,11 @@ class TestViews:
         (done, *_) = views.instances(pipe.db, PIPELINE, status=DONE, after_id=0, limit=1)
         assert done.root == views.OutputRef(IN, SET, 0)
         output = views.OutputRef(OUT, SET, 0)
-        assert done.stages == (views.StageStatus("a", DONE, 0, output, "", 1_000_000),)
+        (tried,) = done.stages[0].tried
+        assert done.stages == (
+            views.StageStatus("a", DONE, 0, output, "", 1_000_000, tried=(tried,)),
+        )
+        assert (tried.number, tried.ended_ms) == (1, 1_000_000)
 
     def test_ready_stages_wait_their_turn(self) -> None:
         pipe = Pipe(stage("a", retry=Retry(5, 0)))

@@ -37,7 +37,7 @@ def test_what_changes_something_is_no_reading() -> None:
     assert reading == {
         *("Fetch", "Latest", "Offsets", "ListGroups", "DescribeGroup"),
         *("ListInstances", "PipelineProgress", "PipelineStart", "GetObjects", "WatchSchema"),
-        *("Topology", "Status", "ListTransactions"),
+        *("Topology", "Status", "ListTransactions", "ListSinks", "ListStaged"),
         "Forward",  # the leader asks for what the call in it needs
     }
 
