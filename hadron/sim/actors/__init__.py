@@ -6,6 +6,10 @@ members       members of groups
 dealings      what a member is given and says, noted
 group_plans   what the groups of a run are like
 passing       clients of a stream that comes and goes
+transactions  clients that do transactions, and ask what became of them
+bursts        a client that commits several of them at the same time
+steps         members of a group that make outputs, in transactions
+transacting   everybody who does transactions in a run
 pipelines     triggers, and runners of stages
 together      whoever has several commands done as one
 operators     whoever resets groups, changes limits, retries instances, takes backups

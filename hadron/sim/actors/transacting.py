@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.actors.bursts import BurstActor
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.names import COUNTS, CountingActor, NamedActor
@@ -82,6 +83,7 @@ class Transacting:
         chance = self._chance
         for number in range(chance.randint(1, 2)):
             yield TransactionActor(*self._of(f"x{number}"), drivers=self._drivers)
+        yield BurstActor(*self._of("u0"))
         kinds = chance.choice(((StepActor,), (StepActor, StepActor), (ByHandActor, StepActor)))
         for number, kind in enumerate(kinds):
             yield kind(*self._of(f"y{number}"), plan=self._plan)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from hadron.client import Client
+from hadron.client.terms.results import BatchReceipt
 from hadron.model.errors import HadronError
 from hadron.sim.actors.clients import ClientActor
 from hadron.sim.evidence.history import History, Publish, Settle, Transact
@@ -82,10 +83,11 @@ class Noted:
         elif state == "rolled back" or not operation.asked:
             self.tell("rolled back", str(self._work.error or "it was not asked for"))
 
-    def tell(self, outcome: str, why: str = "") -> None:
-        """Somebody was told how it ended."""
+    def tell(self, outcome: str, why: str = "", receipts: Sequence[BatchReceipt] = ()) -> None:
+        """Somebody was told how it ended, and where its records are."""
         operation, history = self.operation, self._history
         operation.told.append(outcome)
+        offsets = self._told_offsets(receipts)
         if self.is_settled:
             return
         self.is_settled = True
@@ -97,12 +99,30 @@ class Noted:
             history.refused(operation, why)
             for settle in self._settles:
                 history.unknown(settle, why)
-        for publish, given in self._published:
+        for index, (publish, given) in enumerate(self._published):
             if outcome != "committed":
                 history.refused(publish, why)
             elif (receipt := given.receipt) is not None:
                 publish.partition, publish.runs = receipt.partition, [(receipt.offset, 1)]
                 history.ok(publish)
+            elif offsets:
+                publish.runs = [(offsets[index], 1)]
+                history.ok(publish)
+
+    def _told_offsets(self, receipts: Sequence[BatchReceipt]) -> list[int]:
+        """Of its records, in order, where all of them went to one partition that it named; none
+        otherwise. Raises `AssertionError` when its client was told of others."""
+        offsets = [each.base_offset + index for each in receipts for index in range(each.count)]
+        places = {(publish.stream, publish.partition) for publish, _ in self._published}
+        if not offsets or len(places) != 1 or ("" in next(iter(places))):
+            return []
+        known = [publish.runs[0][0] for publish, _ in self._published if publish.runs]
+        if len(offsets) != len(self._published) or (known and known != offsets):
+            raise AssertionError(
+                f"the {len(self._published)} records of {self.operation.transaction} are at "
+                f"{known}, and at {offsets}, says its driver"
+            )
+        return offsets
 
 
 class Transactor(ClientActor):
@@ -139,14 +159,18 @@ class Transactor(ClientActor):
     async def resolve(self, client: Client, most: int = _ASKS) -> None:
         """Ask about transactions whose outcome nobody has told."""
         for noted in self.unresolved[:most]:
-            outcome = await client.outcome(noted.operation.transaction)
-            if outcome.state == "committed":
-                noted.tell("committed")
-            elif outcome.state == "aborted":
-                noted.tell("rolled back", "its driver says so")
-            # Its own session and `until_resolved` may have asked at the same time.
-            if outcome.state != "open" and noted in self.unresolved:
-                self.unresolved.remove(noted)
+            await self.ask(client, noted)
+
+    async def ask(self, client: Client, noted: Noted) -> None:
+        """What became of a transaction that has an id."""
+        outcome = await client.outcome(noted.operation.transaction)
+        if outcome.state == "committed":
+            noted.tell("committed", receipts=outcome.receipts)
+        elif outcome.state == "aborted":
+            noted.tell("rolled back", "its driver says so")
+        # Its own session and `until_resolved` may have asked at the same time.
+        if outcome.state != "open" and noted in self.unresolved:
+            self.unresolved.remove(noted)
 
     async def until_resolved(self) -> None:
         """Once all is healed, and it is to stop."""
@@ -157,6 +181,11 @@ class Transactor(ClientActor):
             except HadronError:
                 pass
             await trio.sleep(0.5)
+
+    async def rest(self) -> None:
+        """Until `stop`: it has done all that it does in a run."""
+        while not self.stopping:  # noqa: ASYNC110 - simulated time
+            await trio.sleep(1.0)
 
     def place(self) -> str:
         """A partition, or "", for any."""
@@ -194,11 +223,7 @@ class TransactionActor(Transactor):
                 await self.resolve(client)
             await self.pause(0.3)
         if not self._left:
-            await self._rest()
-
-    async def _rest(self) -> None:
-        while not self.stopping:  # noqa: ASYNC110 - simulated time
-            await trio.sleep(1.0)
+            await self.rest()
 
     async def _transact(self, client: Client) -> None:
         ends = self.random.choices(("commit", "rollback", "raise", "idle"), (9, 1, 1, 1))[0]

@@ -66,11 +66,19 @@ class Ledger:
         return self.history.of(Transact)
 
     def must_survive(self, transaction: Transact) -> bool:
-        """Whether what was committed is there still (PROTOCOL C)."""
+        """Whether what was committed is there still (PROTOCOL C), in streams that are."""
+        published = [self.publishes.get(value) for value in transaction.values]
         return all(
-            evidence.must_survive(self.publishes[value])
-            for value in transaction.values
-            for evidence in self.sets.values()
+            each is not None
+            and self._is_there(each.stream)
+            and all(evidence.must_survive(each) for evidence in self.sets.values())
+            for each in published
+        )
+
+    def _is_there(self, stream: str) -> bool:
+        """Of those that come and go, which have labels."""
+        return "#" not in stream or any(
+            stream in evidence.streams for evidence in self.sets.values()
         )
 
 

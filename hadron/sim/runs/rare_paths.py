@@ -218,6 +218,22 @@ PATHS: Final = (
         "pipelines.dispatcher:Dispatcher.stop",
         lambda given: bool(type(given[1]).__name__ == "NotFoundError"),
     ),
+    # transactions
+    _called(
+        "transactions share a batch",
+        "transactions.machine:Machine._decide",
+        lambda given: bool(given[1].records),
+    ),
+    _called(
+        "transactions that share a batch refused",
+        "transactions.machine:Machine._roll_back",
+        lambda given: bool(given[1].records),
+    ),
+    _called(
+        "commits at the same time lose their answer",
+        "client.transactions.driver_call:DriverCall.lost",
+        lambda given: len(given[0]._owed) > 1,
+    ),
     # disks
     _called("checkpoint under load", "storage.checkpoint:Checkpointer._checkpoint"),
     _called(
