@@ -16,6 +16,9 @@ from hadron.sim.evidence.labels import PASSING, label
 _BURSTS: Final = 10
 """Of one actor in a run."""
 
+_CUT: Final = 0.25
+"""Of bursts: while which the client's connections break, so that answers do not come."""
+
 _ASKS_ALL: Final = 0.4
 """Of bursts: after which it asks what became of each, also of those that it knows about."""
 
@@ -47,10 +50,17 @@ class BurstActor(Transactor):
         async with trio.open_nursery() as nursery:
             for _ in range(self.random.randint(2, 9)):
                 nursery.start_soon(self._transact, client, stream, place, made)
+            if self.random.random() < _CUT:
+                nursery.start_soon(self._lose_connections)
         if self.random.random() < _ASKS_ALL:
             for noted in made:
                 if noted.operation.transaction:
                     await self.ask(client, noted)
+
+    async def _lose_connections(self) -> None:
+        await trio.sleep(self.random.uniform(0.0, 0.003))
+        lose_all = self.random.random() < 0.5
+        self.world.network.break_connections(self.host, lose_all=lose_all)
 
     async def _place(self, client: Client) -> tuple[str, str]:
         """A stream that the client knows from here on, so that no transaction waits for that, and a
