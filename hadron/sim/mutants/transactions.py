@@ -20,6 +20,9 @@ _SAID: Final = "client-that-says-everything-again"
 _LATE: Final = "commit-that-comes-late"
 _OUTLIVES: Final = "decision-that-outlives-its-leader"
 _WANTED: Final = "deliveries-that-two-want"
+_RUN_FAILS: Final = "leader-that-fails-with-a-run"
+_RUN_REFUSED: Final = "run-that-is-refused"
+_RUN_AGAIN: Final = "run-that-is-said-again"
 
 _FOUND_IN: Final = {
     "committed before the intents are durable": _AGAIN,
@@ -123,4 +126,69 @@ plant(
         "transactions.part:Transactions.settle", "self.claims.settle((transaction, HOME))", "pass"
     ),
     scenarios=(_WANTED,),
+)
+
+# --- those that share a batch ---------------------------------------------------------------------
+
+plant(
+    "of those that share an entry one has an outcome",
+    "the first one's outcome is kept, and the others, whose records are there, are aborted",
+    Edit(
+        "state.joint_decisions:apply_decide_run",
+        "decisions.keep_all(context, decided)",
+        "decisions.keep_all(context, decided[:1])",
+    ),
+    scenarios=(_RUN_FAILS,),
+)
+
+plant(
+    "outcomes of those that share an entry begin where it does",
+    "whoever asks later is told that the records of each are where the first one's are",
+    Edit("state.joint_decisions:apply_decide_run", "base += count", "base += 0"),
+    scenarios=(_RUN_FAILS,),
+)
+
+plant(
+    "receipts of those that share a batch begin where it does",
+    "a client takes the records of each for the first ones of the batch",
+    Edit(
+        "client.transactions.contents:Contents.give_lone",
+        "batch.start = shared.extend(batch.builder)",
+        "shared.extend(batch.builder)",
+    ),
+    scenarios=(_RUN_FAILS,),
+)
+
+plant(
+    "those that share a batch are answered as one",
+    "a client is not told of how many it is that they are committed",
+    Edit("server.transaction_messages:add_answer", "if answer.transactions > 1:", "if False:"),
+    scenarios=(_RUN_FAILS,),
+)
+
+plant(
+    "of those that share a batch one is refused",
+    "what rolls back several is said of the first one only",
+    Edit(
+        "transactions.machine:Machine._roll_back",
+        "for each in held.ids():",
+        "for each in (held.id,):",
+    ),
+    scenarios=(_RUN_REFUSED,),
+)
+
+plant(
+    "those that share a batch use up one number",
+    "what was refused, or done, with others begins again when it is said by itself",
+    Edit(
+        "transactions.blocks:Blocks.begin", "block.last = last", "block.last = transaction.number"
+    ),
+    scenarios=(_RUN_REFUSED, _RUN_AGAIN),
+)
+
+plant(
+    "those that are decided together are not held",
+    "aborted, says the driver of one that is being decided with others",
+    Edit("transactions.machine:Machine.held", "or next(of_several, None)", ""),
+    scenarios=(_RUN_AGAIN,),
 )

@@ -16,11 +16,13 @@
     regions      A, D: several replica sets, the schema that they share, failover
     flows        E: pipelines over several replica sets
     transactions E: several replica sets, all or nothing
+    bursts       E: transactions that are committed at the same time, and share an entry
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
 
 from hadron.sim.scenarios import (
+    bursts,
     conditions,
     copies,
     damage,
@@ -43,6 +45,7 @@ from hadron.sim.scenarios.play import SCENARIOS, Directed
 __all__ = [
     "SCENARIOS",
     "Directed",
+    "bursts",
     "conditions",
     "copies",
     "damage",

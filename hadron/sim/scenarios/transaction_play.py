@@ -209,10 +209,18 @@ class RawCall:
         return TransactionId(self._home, ballot.epoch, ballot.incarnation, number)
 
     def say(
-        self, number: int, *values: str, place: str = "", first: int = 0, end: Any = End.OPEN
+        self,
+        number: int,
+        *values: str,
+        place: str = "",
+        first: int = 0,
+        end: Any = End.OPEN,
+        records: Sequence[int] = (),
     ) -> Callable[[], None]:
-        """Each value is a statement of its own; what is returned says the same again."""
-        batches = [encode_values([value.encode()], 1) for value in values]
+        """Each value is a statement of its own, or, with `records`, all of them are one; what is
+        returned says the same again."""
+        encoded = [value.encode() for value in values]
+        batches = [encode_values(some, 1) for some in ([encoded] if records else zip(encoded))]
         publish = transactions_pb2.Statement.Publish(stream_id=self._stream_id)
         part = End.Part(
             number=number,
@@ -224,6 +232,7 @@ class RawCall:
                 for batch in batches
             ],
             end=end,
+            records=records,
         )
 
         def send() -> None:
