@@ -171,20 +171,36 @@ class _Session:
 def _check_shared(part: _Part, home: str) -> None:
     """Several transactions share a statement. Raises `FrameError` for what no client says of
     them."""
-    statement = part.statements[0] if len(part.statements) == 1 else None
-    if (
-        statement is None
-        or part.first
-        or part.end != _End.COMMIT
-        or len(part.records) > MAX_TOGETHER
-        or statement.replica_set != home
-        or statement.WhichOneof("kind") != "publish"
-        or statement.publish.HasField("expect_key_offset")
-    ):
+    wrong = ""
+    if len(part.records) > MAX_TOGETHER:
+        wrong = f"at most {MAX_TOGETHER} do"
+    elif not all(part.records):
+        wrong = f"{list(part.records).count(0)} of them have 0 records"
+    elif part.first:
+        wrong = f"statement {part.first} is not their first"
+    elif part.end != _End.COMMIT:
+        wrong = f"their end is {part.end}, and not {_End.COMMIT}, to be committed"
+    elif len(part.statements) != 1:
+        wrong = f"they have {len(part.statements)} statements, not one"
+    else:
+        wrong = _not_shared(part.statements[0], home)
+    if wrong:
         raise FrameError(
-            f"{len(part.records)} transactions from number {part.number} on cannot be committed "
-            f"together: at most {MAX_TOGETHER} share one statement, which publishes at {home}"
+            f"{len(part.records)} transactions from number {part.number} on cannot share a "
+            f"statement: {wrong}"
         )
+
+
+def _not_shared(statement: transactions_pb2.Statement, home: str) -> str:
+    """Why a statement is none of several transactions; "" for one that may be."""
+    kind = statement.WhichOneof("kind")
+    if statement.replica_set != home:
+        return f"it is of {statement.replica_set[:100]!r}, and {home} is asked"
+    if kind != "publish":
+        return f"it is {kind!r}, and not 'publish'"
+    if statement.publish.HasField("expect_key_offset"):
+        return f"it expects a key at offset {statement.publish.expect_key_offset}"
+    return ""
 
 
 # --- what became of one -----------------------------------------------------------------------

@@ -92,21 +92,25 @@ class DecideRun(Command, frozen=True, array_like=True, tag=57):
 
 
 def apply_decide_run(context: Context, command: DecideRun) -> Decided:
-    """Raises what a `Decide` does, and `RequestError` when one was decided before, or the batch has
-    not as many records as they have."""
+    """Raises what a `Decide` does, and `RequestError` when one was decided before, or the batch is
+    no plain one, or has not as many records as they have."""
     first = command.transaction
     if not 0 <= first.number <= MAX_NUMBER - len(command.records):
         check_id(first)
+        check_id(first._replace(number=first.number + len(command.records) - 1))
     decisions.check_driven_here(context, first, first.ballot)
     append = context.machine.decode(command.statement)
-    if (
-        type(append) is not AppendBatch
-        or min(command.records, default=0) < 1
-        or sum(command.records) != append.count
-    ):
+    if type(append) is not AppendBatch:
         raise RequestError(
-            f"{len(command.records)} transactions from {first} on do not share these records",
-            "each has one of them at least, and all are in one batch",
+            f"{len(command.records)} transactions from {first} on cannot share an "
+            f"{type(append).__name__}",
+            "they share a batch for a stream without an index of keys",
+        )
+    if min(command.records, default=0) < 1 or sum(command.records) != append.count:
+        raise RequestError(
+            f"{len(command.records)} transactions from {first} on have "
+            f"{sum(command.records)} records, and their batch has {append.count}",
+            "each has one of them at least, and all are in the batch",
         )
     context.machine.statement(append).check(context, append)
     appended = streams.append(context, append.stream_id, append.count, append.size)

@@ -127,9 +127,21 @@ class RawClient:
         ballot = self.block.ballot
         return TransactionId(self.block.replica_set, ballot.epoch, ballot.incarnation, number)
 
-    def say(self, number: int, *stated: Stated, first: int = 0, end: Any = End.OPEN) -> None:
+    def say(
+        self,
+        number: int,
+        *stated: Stated,
+        first: int = 0,
+        end: Any = End.OPEN,
+        records: Sequence[int] = (),
+    ) -> None:
+        """`records`: of transactions from this one on, which share the statement."""
         part = End.Part(
-            number=number, first=first, statements=[each for each, _ in stated], end=end
+            number=number,
+            first=first,
+            statements=[each for each, _ in stated],
+            end=end,
+            records=records,
         )
         self.call.send(
             transactions_pb2.TransactRequest(parts=[part]), [batch for _, batch in stated if batch]

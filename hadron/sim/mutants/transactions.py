@@ -131,7 +131,7 @@ plant(
 # --- those that share a batch ---------------------------------------------------------------------
 
 plant(
-    "of those that share an entry one has an outcome",
+    "one outcome for a run",
     "the first one's outcome is kept, and the others, whose records are there, are aborted",
     Edit(
         "state.joint_decisions:apply_decide_run",
@@ -142,14 +142,14 @@ plant(
 )
 
 plant(
-    "outcomes of those that share an entry begin where it does",
+    "outcomes of a run begin with it",
     "whoever asks later is told that the records of each are where the first one's are",
     Edit("state.joint_decisions:apply_decide_run", "base += count", "base += 0"),
     scenarios=(_RUN_FAILS,),
 )
 
 plant(
-    "receipts of those that share a batch begin where it does",
+    "receipts of a run begin with it",
     "a client takes the records of each for the first ones of the batch",
     Edit(
         "client.transactions.contents:Contents.give_lone",
@@ -160,14 +160,14 @@ plant(
 )
 
 plant(
-    "those that share a batch are answered as one",
+    "a run is answered as one",
     "a client is not told of how many it is that they are committed",
     Edit("server.transaction_messages:add_answer", "if answer.transactions > 1:", "if False:"),
     scenarios=(_RUN_FAILS,),
 )
 
 plant(
-    "of those that share a batch one is refused",
+    "one of a run is refused",
     "what rolls back several is said of the first one only",
     Edit(
         "transactions.machine:Machine._roll_back",
@@ -178,7 +178,7 @@ plant(
 )
 
 plant(
-    "those that share a batch use up one number",
+    "a run uses up one number",
     "what was refused, or done, with others begins again when it is said by itself",
     Edit(
         "transactions.blocks:Blocks.begin", "block.last = last", "block.last = transaction.number"
@@ -187,7 +187,7 @@ plant(
 )
 
 plant(
-    "those that are decided together are not held",
+    "a run that is decided is not held",
     "aborted, says the driver of one that is being decided with others",
     Edit("transactions.machine:Machine.held", "or next(of_several, None)", ""),
     scenarios=(_RUN_AGAIN,),

@@ -26,7 +26,7 @@ from hadron.state.machine import Command, encode
 from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS, Dropped
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, a_batch
 from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import Transacting, joined, transacting
@@ -406,13 +406,16 @@ def test_those_that_a_client_commits_together_share_a_batch(file: Transacting) -
     body = a_batch("abc", 3)
     append = AppendBatch(file.streams[1], 3, len(body), b"", 0, -1)
     command = DecideRun(T, (1, 2), encode(append))
-    for other in (
-        DecideRun(T, (1, 1), encode(append)),
-        DecideRun(T, (0, 3), encode(append)),
-        DecideRun(T, (), encode(append)),
-        DecideRun(T._replace(incarnation=9), (1, 2), encode(append)),
+    guarded = AppendGuarded(file.streams[1], 3, len(body), b"", 0, -1)
+    for other, words in (
+        (DecideRun(T, (1, 1), encode(append)), f"2 .* from {T} on have 2 records, .* has 3"),
+        (DecideRun(T, (0, 3), encode(append)), "2 .* on have 3 records"),
+        (DecideRun(T, (), encode(append)), "0 .* on have 0 records"),
+        (DecideRun(T, (1, 2), encode(guarded)), "2 .* cannot share an AppendGuarded"),
+        (DecideRun(T._replace(incarnation=9), (1, 2), encode(append)), "9"),
+        (DecideRun(T._replace(number=(1 << 63) - 1), (1, 2), encode(append)), "not a transaction"),
     ):
-        with pytest.raises(RequestError):
+        with pytest.raises(RequestError, match=words):
             file.result(other, body)
     decided = file.result(command, body)
     assert [(each.base_offset, each.count) for each in decided.results] == [(0, 3)]
