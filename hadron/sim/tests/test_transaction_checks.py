@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
+from hadron.sim.actors.transactions import Noted
 from hadron.sim.checks.done import Doings
-from hadron.sim.evidence.history import Transact
+from hadron.sim.evidence.history import History, Publish, Transact
 from hadron.sim.evidence.made import Numbered, made_of, numbered, source_of
 from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import Appending, DecideAppends
+from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
 from hadron.state.machine import encode
 from hadron.state.streams import AppendBatch
 
@@ -158,6 +161,42 @@ def test_only_the_check_that_it_is_for_finds_it(scene: Scene, spoil: Spoil, inva
     assert scene.broken() == {invariant}
 
 
+def test_what_was_in_a_stream_that_is_deleted_is_not_missed(scene: Scene) -> None:
+    transact(scene, "one", there=())
+    scene.history.of(Publish)[-1].stream = "passing0#9"
+    assert scene.broken() == set()
+
+
+def noted_at(*offsets: int, at: str = PARTITION) -> Noted:
+    """A transaction of three records for `at`, of which its client has these receipts."""
+    noted = Noted(History(lambda: 0), "x1", None)
+    for index in range(3):
+        receipt = Receipt(STREAM, at, offsets[index], 0, False, "") if offsets else None
+        noted.published(STREAM, at, f"{index}", SimpleNamespace(receipt=receipt))
+    return noted
+
+
+def test_whoever_asks_is_told_of_the_same_places_as_its_client() -> None:
+    told = [
+        BatchReceipt("", PARTITION, 7, 2, 0, False),
+        BatchReceipt("", PARTITION, 9, 1, 0, False),
+    ]
+    unknown = noted_at()
+    unknown.tell("committed", receipts=told)
+    assert [publish.runs for publish, _ in unknown._published] == [[(7, 1)], [(8, 1)], [(9, 1)]]
+    assert {publish.outcome for publish, _ in unknown._published} == {"ok"}
+    known = noted_at(7, 8, 9)
+    for receipts in ((), told):
+        known.tell("committed", receipts=receipts)
+    for wrong in (told[:1], [BatchReceipt("", PARTITION, 8, 3, 0, False)]):
+        with pytest.raises(AssertionError, match=r"at \[7, 8, 9\], and at \["):
+            known.tell("committed", receipts=wrong)
+    # Where it may be anywhere, the order of receipts says nothing.
+    anywhere = noted_at(at="")
+    anywhere.tell("committed", receipts=told)
+    assert [publish.runs for publish, _ in anywhere._published] == [[], [], []]
+
+
 def test_values_say_what_they_are() -> None:
     assert source_of(made_of("eu/p0", 7) + "x1/3:...") == ("eu/p0", 7)
     assert source_of("x1/3") is None
@@ -184,4 +223,5 @@ def test_what_an_entry_does_is_what_was_prepared() -> None:
         appends[0],
         appends[1],
     ]
+    assert doings.of(DecideRun(transaction, (1, 2), third)) == [appends[2]]
     assert doings.of(appends[1]) == [appends[1]]

@@ -14,7 +14,7 @@ from hadron.sim.actors.clients import STREAM, ProducerActor
 from hadron.sim.actors.crowd import actors
 from hadron.sim.actors.group_plans import plans
 from hadron.sim.actors.passing import GROUP
-from hadron.sim.evidence.history import Deliver, Publish, Read, Settle
+from hadron.sim.evidence.history import Deliver, Publish, Read, Settle, Transact
 from hadron.sim.faults.nemesis import FaultPlan
 from hadron.sim.notes.nodes import observe, open_history
 from hadron.sim.runs.run import Judgement, Outcome, run_seed
@@ -85,6 +85,16 @@ def test_backups_take_the_place_of_nodes() -> None:
     outcome = run_seed(10, RandomRun())
     assert outcome.violations == []
     assert outcome.faults["restored node"] > 0
+
+
+def test_transactions_share_batches_and_lose_their_answers(runs: list[Run]) -> None:
+    outcome = run_seed(53, RandomRun(plan=QUIET))
+    assert outcome.violations == []
+    assert outcome.rare_paths["transactions share a batch"] > 3
+    assert outcome.rare_paths["commits at the same time lose their answer"] > 0
+    bursts = [each for each in runs[0].history.of(Transact) if each.client.startswith("u0.")]
+    assert {told for each in bursts for told in each.told} >= {"committed", "rolled back"}
+    assert all(each.told for each in bursts if each.transaction)
 
 
 def test_a_stream_comes_and_goes_under_a_group(runs: list[Run]) -> None:
