@@ -24,7 +24,7 @@ from hadron.client.transactions.contents import SHARED_BYTES, Contents, Place
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import ClosedError, HadronError, PeerError
 from hadron.model.ids import Ballot
-from hadron.model.transactions import TransactionId
+from hadron.model.transactions import BLOCK_BITS, TransactionId
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import ballot_from, error_from_message, method, transactions_pb2
 
@@ -101,11 +101,12 @@ class _Shared:
         self.builder = BatchBuilder()
 
     def takes(self, place: Place, codec: str, number: int) -> bool:
-        """Whether another one may be among them."""
+        """Whether another one may be among them: the driver gives numbers of a block only."""
         return (
             place is self._place
             and codec == self._codec
             and number == self.first + len(self.records)
+            and number >> BLOCK_BITS == self.first >> BLOCK_BITS
             and len(self.records) < _TOGETHER
             and self.builder.size < SHARED_BYTES
         )

@@ -35,6 +35,8 @@ class FakeDriver(FakeNode):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.block_size = BLOCK
+        self.used_up = 0
+        """Numbers of the first block that are not given."""
         self.blocks = 0
         self.calls: list[AnyCall] = []
         self.messages = 0
@@ -76,11 +78,12 @@ class FakeDriver(FakeNode):
 
     def give_block(self, call: AnyCall) -> None:
         self.blocks += 1
+        used_up = self.used_up if self.blocks == 1 else 0
         block = Event.Block(
             replica_set=self.partition_names[0],
             ballot=common_pb2.Ballot(epoch=1, incarnation=self.incarnation),
-            first_number=self.blocks << 20,
-            size=self.block_size,
+            first_number=(self.blocks << 20) + used_up,
+            size=self.block_size - used_up,
         )
         self.tell(call, Event.Answer(block=block))
 
@@ -103,6 +106,7 @@ class FakeDriver(FakeNode):
             assert held.call is call
             assert part.first == len(held.statements)
             held.records = list(part.records)
+            assert part.number >> 20 == (part.number + max(len(part.records), 1) - 1) >> 20
             for each in part.statements:
                 held.statements.append((each, bytes(data[start : start + each.length])))
                 start += each.length

@@ -125,7 +125,7 @@ async def test_deliveries_that_are_nobodys_or_somebody_elses(tmp_path: Path) -> 
                 assert caught.value.hint
 
         # In order, so that what is given back comes first: else a group that is served still when
-        # the next member joins begins with what it has delivered least often (PROTOCOL G14).
+        # the next member joins begins with what it has delivered least often (GROUPS G14).
         async with client.subscribe(
             "in", group="g", start="earliest", order="strict"
         ) as subscription:

@@ -167,6 +167,32 @@ async def _commit_together(how: str) -> None:
 
 
 @both
+async def test_those_that_share_a_batch_have_numbers_of_one_block() -> None:
+    """The next block's follow the last one's where the driver has no other client."""
+    fake = driver()
+    fake.block_size = 1 << 20
+    fake.used_up = fake.block_size - 7
+    async with served(fake) as (node, client):
+        assert isinstance(node, FakeDriver)
+        done: list[str] = []
+
+        async def work(number: int) -> None:
+            async with client.transaction() as tx:
+                await tx.publish("s", b"%d" % number)
+            assert tx.id is not None
+            done.append(tx.id)
+
+        await work(0)
+        async with anyio.create_task_group() as tasks:
+            for number in range(1, 20):
+                tasks.start_soon(work, number)
+        assert sorted(int(each.rpartition("/")[2]) for each in done) == [
+            (2 << 20) + number for number in range(-7, 13)
+        ]
+        assert len(node.values("s")) == 20
+
+
+@both
 async def test_records_without_a_key_stay_where_the_transaction_is() -> None:
     async with served(driver(partitions=TWO)) as (node, client):
         for _ in range(4):
