@@ -31,11 +31,13 @@ class AckRange(NamedTuple):
 class AckBuffer:
     """Collects acknowledged offsets; consecutive ones of a delivery become one range."""
 
-    __slots__ = ("_delivery", "_first", "_last", "_ranges", "_written", "count")
+    __slots__ = ("_delivery", "_first", "_last", "_ranges", "_written", "count", "touched")
 
     def __init__(self) -> None:
         self.count = 0
         """Records acknowledged since the last `take`."""
+        self.touched: set[int] = set()
+        """Deliveries of which something was acknowledged since the last `look`."""
         self._ranges: list[AckRange] = []
         self._delivery = -1
         self._first = 0
@@ -51,6 +53,12 @@ class AckBuffer:
         self._close_range()
         self._delivery, self._first, self._last = delivery, first, last
         self._written = written
+        self.touched.add(delivery)
+
+    def look(self) -> None:
+        """Begin anew with what was touched."""
+        self._close_range()
+        self.touched.clear()
 
     def take(self) -> list[AckRange]:
         """Everything since the last `take`, merged where acks came out of order."""

@@ -99,9 +99,6 @@ class Channel:
         brought, as it has heard nothing for so long. Once the call has ended, long ago."""
         self.has_revoked = False
         """Some parcel was given to others: its acks are late ones from here on."""
-        self.settled: set[int] = set()
-        """Parcels of which something was acknowledged, or that were extended, since somebody
-        last looked: their deadline began again."""
         self._late = late
         self._on_late = on_late
         self._tokens: dict[int, _Sent] = {}
@@ -158,8 +155,8 @@ class Channel:
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack; after the call has ended it is sent on the next one."""
         if self.alive:
-            self.settled.add(parcel.number)
             if self.has_revoked:
+                self.acks.touched.add(parcel.number)
                 self._acknowledge_again(parcel, first, last)
             else:
                 self.acks.add(parcel.number, first, last, parcel.written)
@@ -272,7 +269,7 @@ class Channel:
     def send_extend(self, number: int, ranges: Iterable[Range]) -> None:
         """Start the ack deadline of a parcel again."""
         if self.alive:
-            self.settled.add(number)
+            self.acks.touched.add(number)
             extend = groups_pb2.SubscribeRequest.Extend(
                 ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
             )

@@ -507,7 +507,7 @@ class Consumer(AckSender):
             self.give_old_back(self._clock() - deadline_s * _LIES)
             for membership in self._memberships.values():
                 if membership.channel is not None:
-                    membership.channel.settled.clear()
+                    membership.channel.acks.look()
 
     def give_old_back(self, before: float) -> None:
         """Give back what came before then, and has not been handed out."""
@@ -529,7 +529,8 @@ class Consumer(AckSender):
         """Whether the deadline of a parcel that is being handed out has begun before then."""
         if parcel is None:
             return False
-        if parcel.number in parcel.channel.settled:
+        if parcel.number in parcel.channel.acks.touched:
+            # Its deadline began again.
             parcel.since = self._clock()
         return parcel.since <= before
 

@@ -81,6 +81,11 @@ class Ledger:
             stream in evidence.streams for evidence in self.sets.values()
         )
 
+    def is_kept(self, value: str) -> bool:
+        """Whether the stream that it was published to is still there."""
+        stream = self.publishes[value].stream
+        return any(stream in evidence.streams for evidence in self.sets.values())
+
 
 def transactions_are_whole(ledger: Ledger) -> Iterator[Violation]:
     """E1, E2: all of a transaction is there, or nothing of it, as its client was told, and whoever
@@ -88,18 +93,19 @@ def transactions_are_whole(ledger: Ledger) -> Iterator[Violation]:
     for each in ledger.transactions:
         ledger.judged["transactions_are_whole"] += 1
         name = f"{each.transaction or 'a transaction'} of {each.client}"
-        there = [value for value in each.values if value in ledger.places]
+        values = list(filter(ledger.is_kept, each.values))
+        there = [value for value in values if value in ledger.places]
         twice = [value for value in there if len(ledger.places[value]) > 1]
         told = set(each.told)
-        what = f"{len(there)} of {len(each.values)} records are there, it was told {each.told}"
+        what = f"{len(there)} of {len(values)} records are there, it was told {each.told}"
         if twice:
             where = ledger.places[twice[0]]
             yield Violation("transactions_are_whole", f"{name}: {twice[0]!r} is at {where}")
-        if there and len(there) != len(each.values):
+        if there and len(there) != len(values):
             yield Violation("transactions_are_whole", f"{name} is torn: {what}")
         elif len(told) > 1 or (there and "rolled back" in told):
             yield Violation("transactions_are_whole", f"{name}: {what}")
-        elif each.values and not there and "committed" in told and ledger.must_survive(each):
+        elif values and not there and "committed" in told and ledger.must_survive(each):
             yield Violation("transactions_are_whole", f"{name} is lost: {what}")
         if there or ("committed" in told and ledger.must_survive(each)):
             yield from _acknowledges(ledger, each, name)

@@ -2,7 +2,7 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions, transactions, pipelines
+replication, visibility, storage, state, groups, regions, transactions, prepared, pipelines
              the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
@@ -10,6 +10,7 @@ hunt         looks for each with random seeds and directed scenarios
 from hadron.sim.mutants import (
     groups,
     pipelines,
+    prepared,
     regions,
     replication,
     state,
@@ -27,6 +28,7 @@ __all__ = [
     "groups",
     "patched",
     "pipelines",
+    "prepared",
     "regions",
     "replication",
     "state",

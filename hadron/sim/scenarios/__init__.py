@@ -15,6 +15,7 @@
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
     flows        E: pipelines over several replica sets
+    prepared     E: what a transaction was promised, and what comes between
     transactions E: several replica sets, all or nothing
     bursts       E: transactions that are committed at the same time, and share an entry
 
@@ -34,6 +35,7 @@ from hadron.sim.scenarios import (
     letters,
     membership,
     pipelines,
+    prepared,
     promises,
     regions,
     snapshots,
@@ -57,6 +59,7 @@ __all__ = [
     "letters",
     "membership",
     "pipelines",
+    "prepared",
     "promises",
     "regions",
     "snapshots",

@@ -44,6 +44,11 @@ class Transactor:
         self.host = host
         self._values = 0
 
+    def value(self) -> str:
+        """Another one each time."""
+        self._values += 1
+        return f"{self.host}/{self._values} of a transaction"
+
     async def do(
         self,
         *places: str,
@@ -60,8 +65,7 @@ class Transactor:
                 noted = Noted(self.play.history, self.host, tx._work)
                 try:
                     for place in places:
-                        self._values += 1
-                        value = f"{self.host}/{self._values} of a transaction"
+                        value = self.value()
                         given = await tx.publish(stream, value, partition=place)
                         noted.published(stream, place, value, given)
                     if pause is not None:
