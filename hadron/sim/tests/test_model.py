@@ -31,6 +31,16 @@ _COMMANDS = 400
 _SEEDS = 120
 """For a planted bug; most are found by the first ones."""
 
+_FIRST = {
+    "a backfill goes on though it was stopped": 10,
+    "an output is used before it is there": 33,
+    "attempts before a retry count": 15,
+    "what a transaction holds is acknowledged": 8,
+    "what ended is dropped too soon": 6,
+    "what follows a lost end has indexes again": 14,
+}
+"""Seeds that meet a rare bug, tried before the others."""
+
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
         "M streams",
@@ -321,7 +331,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     area, edit = PLANTED[bug]
     with ExitStack() as stack:
         stack.enter_context(patched(edit))
-        for seed in range(_SEEDS):
+        for seed in (_FIRST.get(bug, 0), *range(_SEEDS)):
             run = Run()
             # Some bugs break the tables so that they refuse what comes later, or cannot be read.
             with suppress(apsw.ConstraintError, AssertionError, LookupError, ValueError):

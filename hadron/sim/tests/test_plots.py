@@ -33,7 +33,8 @@ REACHED = {
 def test_a_plot_leads_where_it_should(kind: str) -> None:
     fault, path = REACHED[kind]
     fired = reached = 0
-    for seed in range(4):
+    # Promotions lead there from seed 2 on; which seeds do changes with the product.
+    for seed in (2, 1, 3, 0):
         outcome = run_seed(seed, RandomRun(plan=FaultPlan({kind: 1.0}), least_s=12.0), spares=1)
         assert outcome.violations == []
         fired += outcome.faults.get(fault, 0)

@@ -29,7 +29,7 @@ def test_every_promise_is_kept_while_regions_are_lost_and_the_trace_is_the_seeds
 def test_a_quarter_of_the_seeds_has_several_replica_sets() -> None:
     several = [seed for seed in range(400) if shape_of(seed).set_nodes is not None]
     assert 80 <= len(several) <= 120
-    outcome = run_default(several[0])
+    outcome = run_default(several[1])
     assert outcome.violations == []
     assert outcome.rare_paths["schema pushed after a gap"] > 0
 
