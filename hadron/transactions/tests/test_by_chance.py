@@ -14,6 +14,9 @@ from hadron.transactions.tests.chance import play
 TRIES = 100
 """The rarest shows in one of fifteen."""
 
+FIRST = {"aborted, says a leader whose ballot is not committed": 37}
+"""A seed that shows a rare one, tried before the others."""
+
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
@@ -50,7 +53,7 @@ def test_a_seed_decides_all() -> None:
 def test_planted_bugs_are_found(name: str) -> None:
     edits = PLANTED[name]
     with patched(*edits) as reached:
-        for seed in range(TRIES):
+        for seed in (FIRST.get(name, 0), *range(TRIES)):
             try:
                 problems = play(seed).problems
             except Exception as error:
