@@ -66,6 +66,17 @@ plant(
 )
 
 plant(
+    "ids given again where the epoch was raised",
+    "a metadata set that lost its log's end goes on from there, if it is given another epoch too",
+    Edit(
+        "node.leadership:Leadership._above_index",
+        "if latest == NO_BALLOT or latest.recoveries >= ballot.recoveries:",
+        "if latest.epoch < ballot.epoch or latest.recoveries >= ballot.recoveries:",
+    ),
+    scenarios=("ids-lost-while-the-epoch-is-raised",),
+)
+
+plant(
     "metadata set not copied last",
     "a cluster's backup copies its replica sets by name",
     Edit("node.cluster_backup:backup_cluster", "known.name == metadata)", "known.name)"),

@@ -256,6 +256,31 @@ async def ids_lost_while_others_are_cut_off(play: RegionPlay) -> None:
     await regions.wait_same_schema()
 
 
+@region_scenario("D3: no id and no index means two things, whatever else is changed with it")
+async def ids_lost_while_the_epoch_is_raised(play: RegionPlay) -> None:
+    """The metadata set's database is an earlier one, and the operator who goes on with that raises
+    the epoch in the same move; then does both where nothing is lost; then both again, the other way
+    round; then goes on with the earlier one alone. Each time the regions are cut off, with what is
+    lost, until other streams are there."""
+    regions, metadata = play.regions, play.metadata
+    earlier = await _copy_of_the_metadata_sets_database(play)
+    for number, (loses, raises) in enumerate(
+        ((True, "before"), (False, "after"), (True, "after"), (True, ""))
+    ):
+        for each in range(2):
+            await play.declare(f"known-{number}-{each}")
+        await regions.wait_same_schema()
+        regions.cut(metadata, play.europe)
+        regions.cut(metadata, play.america)
+        latest = None if loses else await _copy_of_the_metadata_sets_database(play)
+        await _go_on_with(play, latest or earlier, raises=raises)
+        for each in range(3):
+            await play.declare(f"later-{number}-{each}")
+        regions.join(metadata, play.europe)
+        regions.join(metadata, play.america)
+        await regions.wait_same_schema()
+
+
 async def _copy_of_the_metadata_sets_database(play: RegionPlay) -> bytes:
     metadata = play.metadata
     await metadata.stop("m1")
@@ -265,15 +290,21 @@ async def _copy_of_the_metadata_sets_database(play: RegionPlay) -> bytes:
     return copy
 
 
-async def _go_on_with(play: RegionPlay, earlier: bytes) -> None:
-    """The metadata set has only this database any more, and an operator recovers it."""
+async def _go_on_with(play: RegionPlay, earlier: bytes, *, raises: str = "") -> None:
+    """The metadata set has only this database any more, and an operator recovers it, and raises the
+    epoch "before" or "after" that, if at all."""
     metadata = play.metadata
     await metadata.stop("m1")
     play.history.event("restore", "m1", "an earlier hadron.db")
     (metadata.data("m1") / "hadron.db").write_bytes(earlier)
     # It did not go through this disk: it is read from the file again.
     metadata.disks["m1"].volume.files.clear()
+    if raises == "before":
+        metadata.promote("m1")
     metadata.recover("m1")
+    if raises == "after":
+        metadata.promote("m1")
+    metadata.hand_out("m1")
     play.history.event("reconfigure", "m1", "loss")
     await metadata.start("m1")
     await metadata.wait_serving()
