@@ -200,3 +200,14 @@ plant(
     ),
     scenarios=("waits-that-outlive-their-leader",),
 )
+
+plant(
+    "cursor behind another leader's records",
+    "a pipeline that takes some of what it has read of another set goes on as if it had taken all",
+    Edit(
+        "pipelines.consumer:Consumer._take",
+        "(last,) = (b for b in batches if b.base_offset < to_offset <= b.next_offset)",
+        "last = batches[-1]",
+    ),
+    scenarios=("input-that-two-leaders-have-logged",),
+)

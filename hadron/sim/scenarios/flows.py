@@ -100,6 +100,29 @@ async def backfills_whose_leader_fails(play: RegionPlay) -> None:
         play.history.ok(noted)
 
 
+@region_scenario("P5: a cursor in another set's log names the record before it")
+async def input_that_two_leaders_have_logged(play: RegionPlay) -> None:
+    """The pipeline's home is cut off from America, which logs records under one ballot, is started
+    again, and logs more. Joined, the home reads all of them at once, and has room for some of the
+    first ones. Its connection breaks, and it must go on behind these."""
+    regions = play.regions
+    await _declare(play)
+    async with _running(play) as order:
+        await order(1)
+        await regions.wait_for("cursors at both inputs", lambda: _cursors(play) >= 2)
+        regions.cut(play.europe, play.america)
+        await trio.sleep(3.0)  # They give their connection up.
+        await order(6)
+        await play.america.crash(power=True)
+        await play.america.start()
+        await play.america.wait_serving()
+        await order(6)
+        regions.join(play.europe, play.america)
+        for _ in range(4):
+            await trio.sleep(0.2)
+            regions.network.break_connections("e1", "g1")
+
+
 # --- sentences ------------------------------------------------------------------------------------
 
 

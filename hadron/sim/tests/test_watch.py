@@ -62,6 +62,7 @@ PLANTED: dict[str, str] = {
     "D3 who is behind says so": "new stream called missing",
     "D3 the schema is shown as of its index": "deleted objects stay",
     "D3 an index means one thing": "ids given again",
+    "D4 a cursor names the record before it": "cursor behind another leader's records",
     "B6 a copy ends at its position": "copy with bodies of the tail",
     "E3 a completion is of the instance that was given": "completion of another instance",
     "E3 a live instance has a stage that may run": "instances kept for a stage that is gone",

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from hadron.model.schema import Retention, StreamSpec, spec_to_json
+from hadron.sim.watch.cursors import Cursors
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.views import Complaints, NodeView
@@ -31,7 +32,12 @@ class Leader:
         self._complaints = Complaints()
         meanings: Any = SimpleNamespace(applied=lambda *_: None)
         self._entries = Entries(
-            self._complaints, Ends(), Acknowledged(), meanings, Flows(self._complaints, {})
+            self._complaints,
+            Ends(),
+            Acknowledged(),
+            meanings,
+            Flows(self._complaints, {}),
+            Cursors(self._complaints),
         )
         quorum = SimpleNamespace(committed=0)
         self._controller = SimpleNamespace(leads=True, committed_lsn=0, quorum=quorum)

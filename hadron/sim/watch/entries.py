@@ -17,6 +17,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.group_commit import GroupCommit
+from hadron.sim.watch.cursors import MOVES, Cursors
 from hadron.sim.watch.flows import COMMANDS, Flows
 from hadron.sim.watch.instances import Instances
 from hadron.sim.watch.meanings import Meanings
@@ -148,8 +149,10 @@ class Entries:
         acknowledged: Acknowledged,
         meanings: Meanings,
         flows: Flows,
+        cursors: Cursors,
     ) -> None:
         self._flows = flows
+        self._cursors = cursors
         self._complaints = complaints
         self._ends = ends
         self._acknowledged = acknowledged
@@ -186,11 +189,13 @@ class Entries:
         if view is None or not view.is_alive:
             return apply(context, command)
         leads = view.controller is not None and view.controller.leads
-        if not leads or not isinstance(command, COMMANDS):
+        if not leads or not isinstance(command, COMMANDS + MOVES):
             return self._applied(apply, view, context, command)
-        was = self._flows.before(context, command)
+        was = self._flows.before(context, command) if isinstance(command, COMMANDS) else {}
         result = self._applied(apply, view, context, command)
         self._judging(self._flows.applied, view, context, command, was)
+        if isinstance(command, MOVES):
+            self._judging(self._cursors.moved, view, context, command)
         return result
 
     def _applied(
@@ -261,7 +266,7 @@ class Entries:
             is_append = isinstance(command, AppendBatch)
             stream_id = command.stream_id if is_append else command.out_stream_id  # type: ignore[attr-defined]
             first = result.base_offset
-            self._ends.note(view.name, stream_id, context.lsn, first, first + result.count)
+            self._note_appended(view, context, stream_id, first, first + result.count)
 
     def _judging(self, judge: Callable[..., None], *given: Any) -> None:
         """What goes wrong here must not look like a refusal of the command."""
@@ -281,7 +286,7 @@ class Entries:
             stream_id, appended = command.out_stream_id, result.appended
         if isinstance(appended, Appended):
             end = appended.base_offset + appended.count
-            self._ends.note(view.name, stream_id, context.lsn, appended.base_offset, end)
+            self._note_appended(view, context, stream_id, appended.base_offset, end)
         if isinstance(command, _CHANGES_SCHEMA):
             self._ends.note(view.name, SCHEMA, context.lsn, before, _schema_index(context))
             self._note_limits(view, context)
@@ -294,6 +299,12 @@ class Entries:
             if after is not None and before is not None and after[2] > before[2]:
                 key = "group", *after[:2]
                 self._ends.note(view.name, key, context.lsn, before[2], after[2])
+
+    def _note_appended(
+        self, view: NodeView, context: Context, stream_id: int, first: int, end: int
+    ) -> None:
+        self._ends.note(view.name, stream_id, context.lsn, first, end)
+        self._cursors.appended(view.replica_set, stream_id, first, end, context.ballot)
 
     def _check_sequence(
         self, view: NodeView, context: Context, command: AppendBatch, row: Any

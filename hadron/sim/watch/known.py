@@ -15,6 +15,7 @@ from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.confirming import Confirming
 from hadron.sim.watch.copies import Copies
+from hadron.sim.watch.cursors import Cursors
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
@@ -52,7 +53,10 @@ class Known:
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.meanings = Meanings(self.complaints, self.ballots)
         self.flows = Flows(self.complaints, self.views)
-        self.entries = Entries(self.complaints, ends, acknowledged, self.meanings, self.flows)
+        self.cursors = Cursors(self.complaints)
+        self.entries = Entries(
+            self.complaints, ends, acknowledged, self.meanings, self.flows, self.cursors
+        )
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.confirming = Confirming(self.complaints, self.ballots)
         self.reads_on = ReadsOn(self.complaints)

@@ -1,4 +1,4 @@
-"""Stages of pipelines, as leaders hand them out."""
+"""Stages of pipelines, as leaders hand them out, and what they read of other sets' partitions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from hadron.model.ids import Ballot
+from hadron.node.other_leaders import LeaderSource
 from hadron.partition.controller import Controller
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.pipelines.dispatcher import Dispatcher
@@ -25,6 +27,7 @@ class HearsPipelines:
             (Controller, {"log_now_ms": self.looks}),
             (Dispatcher, {"__init__": self.makes}),
             (Dispatch, {"assign": self.assigns}),
+            (LeaderSource, {"read": self.reads}),
         ]
 
     def looks(self, original: Any) -> Any:
@@ -56,3 +59,10 @@ class HearsPipelines:
             return number
 
         return assign
+
+    def reads(self, original: Any) -> Any:
+        async def read(source: LeaderSource, offset: int, after: Ballot) -> Any:
+            self._known.cursors.asks(source._partition, source._stream_id, offset, after)
+            return await original(source, offset, after)
+
+        return read
