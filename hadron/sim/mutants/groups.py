@@ -1,4 +1,5 @@
-"""Bugs in consumer groups: what counts as acknowledged, and whose acknowledgement it is."""
+"""Bugs in consumer groups: what counts as acknowledged, whose acknowledgement it is, and what their
+members make of it."""
 
 from __future__ import annotations
 
@@ -183,4 +184,16 @@ plant(
         "ended_at(self._stream_id, ballot)",
     ),
     scenarios=("late-acknowledgements-of-records-that-were-lost",),
+)
+
+plant(
+    "key's turn given up with a late acknowledgement",
+    "a record in line that was acknowledged late is passed over when its turn comes, whether that "
+    "is committed or not",
+    Edit(
+        "delivery.keys:KeyLines._next",
+        "if offset >= above:",
+        "if offset >= above and attempt != _ACKNOWLEDGED:",
+    ),
+    scenarios=("late-acknowledgement-in-line-behind-its-key",),
 )

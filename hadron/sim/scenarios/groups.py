@@ -346,3 +346,42 @@ async def late_acknowledgements_of_records_that_were_lost(play: Play) -> None:
         await member.take(*range(3, 11), acknowledging=True)
         await member.confirm()
     await drain(play)
+
+
+@scenario("D2: a late acknowledgement gives up a key's turn once it is committed", settings=OS)
+async def late_acknowledgement_in_line_behind_its_key(play: Play) -> None:
+    """All disks lose in a power failure that the first record of a key was acknowledged, and a
+    member has the second one by then. An operator takes the disks as they are. Another member is
+    given the first one and acknowledges it, and soon after so does the one with the second, late.
+    Both are on their way into the log, one after the other, which takes its time; the third
+    record must wait for both."""
+    world, plan = play.world, GroupPlan("g", order="key")
+    await publish_keys(play, ["a", "a", "a", "b", "a"])
+    async with join_group(play, "g0", plan) as slow:
+        await slow.take(0, 3)
+        await slow.ack(3)
+        assert await slow.confirm()
+        await world.wait_in_step()
+        await world.stop()
+        await world.start()
+        await world.wait_serving()
+        slow.taken.clear()
+        await slow.take(0)
+        await slow.ack(0)
+        await slow.take(1)  # So that is committed.
+        _cut_off(play, "g0")
+        await world.crash(power=True, style="dropped")
+        await play.recover()
+        async with join_group(play, "g1", plan) as other:
+            await other.take(0)
+            for name in world.names:
+                world.network.heal("g0", name)
+            await trio.sleep(5.0)  # It joins again.
+            for name in ("n2", "n3"):
+                world.network.delay("n1", name, 0.5)
+            await other.ack(0)
+            await trio.sleep(0.1)
+            await slow.ack(1)
+            assert await other.confirm()
+            await slow.confirm()
+    await drain(play, plan)

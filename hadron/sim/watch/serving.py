@@ -64,7 +64,8 @@ class Serving:
         self._settling: WeakKeyDictionary[LoggedLedger, set[int]] = WeakKeyDictionary()
         """Offsets that are acknowledged or to be dead letters; some of them are committed."""
         self._keys: dict[tuple[str, int, int], Any] = {}
-        """By replica set, stream and offset: keys of records that a group by key was given."""
+        """By replica set, stream and offset: keys of records in batches that a group by key was
+        given something of."""
         self._held_until: WeakKeyDictionary[Channel, float] = WeakKeyDictionary()
         self._seen: WeakKeyDictionary[LateAcks, dict[int, list[Any]]] = WeakKeyDictionary()
         """Of each member, by offset: what its program was given there."""
@@ -222,10 +223,10 @@ class Serving:
         keys: dict[Any, int] = {}
         if options.order == ORDER_KEY:
             records = decode_batch(batch.data, base_offset=batch.base_offset).records()
-            for offset in range(given.first, given.last + 1):
-                self._keys[*where, offset] = key = records[offset - batch.base_offset].key
-                if key is not None:
-                    keys[key] = offset
+            for offset, record in enumerate(records, batch.base_offset):
+                self._keys[*where, offset] = record.key
+                if record.key is not None and given.first <= offset <= given.last:
+                    keys[record.key] = offset
         for offset in self._unsettled(driver, mark):
             follows = given.last
             if options.order == ORDER_KEY:
@@ -238,7 +239,8 @@ class Serving:
                 )
 
     def _unsettled(self, driver: GroupDriver, mark: Mark) -> list[int]:
-        """Kept offsets that were dealt with, while that is not committed yet."""
+        """Kept offsets that were dealt with, while that is not committed yet, or their leader
+        cannot know that it is: what it does then goes well by luck."""
         offsets = self._settling.get(driver.ledger, set())  # type: ignore[call-overload]
         try:
             kept = driver._visible.bounds(driver.progress.stream_id).first_offset
@@ -248,7 +250,8 @@ class Serving:
             lsn = self._acknowledged.lsn_of(mark.view.name, driver.progress.group_id, offset)
             # What retention dropped meanwhile is on its way too, and no entry will name it.
             is_moot = offset < kept and driver.ledger.is_idle and driver._letters.is_idle
-            if is_moot or (lsn is not None and lsn <= mark.true_lsn):
+            known_lsn = min(mark.true_lsn, mark.controller.committed_lsn)
+            if is_moot or (lsn is not None and lsn <= known_lsn):
                 offsets.discard(offset)
         return sorted(offset for offset in offsets if offset >= kept)
 
