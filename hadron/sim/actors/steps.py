@@ -28,9 +28,20 @@ from hadron.sim.evidence.regions import drained
 MAKERS: Final = "makers"
 """The group."""
 
+_BURST: Final = 8
+
+_NEVER: Final = 1_000_000
+"""Deliveries that no run comes to."""
+
 
 class Maker(Transactor):
-    """A member of the group that makes outputs of what is dealt."""
+    """A member of the group that makes outputs of what is dealt.
+
+    Attributes:
+        holds: how many records it takes at most, one of these.
+    """
+
+    holds: Sequence[int] = (1, 4, 30)
 
     def __init__(self, *given: Any, plan: GroupPlan) -> None:
         super().__init__(*given)
@@ -44,7 +55,7 @@ class Maker(Transactor):
         async with client.subscribe(
             DEALS,
             member=self.name,
-            max_in_flight=self.random.choice((1, 4, 30)),
+            max_in_flight=self.random.choice(self.holds),
             heartbeat_s=self.random.choice((0.2, 1.0)),
             **options,
         ) as subscription:
@@ -94,12 +105,45 @@ class Maker(Transactor):
 
 
 class StepActor(Maker):
-    """Takes them in steps: some are rolled back, some are left, some take long."""
+    """Takes them in steps: some are rolled back, some are left, some take long, and some cannot be
+    committed. Now and then it deals itself some, so that one step follows the other at once.
+
+    Attributes:
+        mistakes: the share of those that cannot be committed.
+        sizes: how many records they have at most, one of these.
+    """
+
+    mistakes = 0.2
+    sizes: Sequence[int] = (1, 1, 3, 20)
+
+    def __init__(self, *given: Any, plan: GroupPlan) -> None:
+        super().__init__(*given, plan=plan)
+        self._bursts = 3
+
+    async def session(self, client: Client) -> None:
+        if self._bursts and not self.stopping and self.random.random() < 0.7:
+            self._bursts -= 1
+            await self._deal(client)
+        await super().session(client)
+
+    async def _deal(self, client: Client) -> None:
+        place = self.random.choice(self.partitions)
+        async with client.transaction() as tx:
+            noted = Noted(self.history, self.name, tx._work)
+            try:
+                for _ in range(_BURST):
+                    value = self.value()
+                    given = await tx.publish(DEALS, value, partition=place)
+                    noted.published(DEALS, place, value, given)
+                noted.asks()
+                await tx.commit()
+            finally:
+                self.over(noted)
 
     async def work(self, _client: Client, subscription: Subscription) -> None:
         under_way: list[Noted] = []
         steps = subscription.transactions(
-            max_records=self.random.choice((1, 3, 20)), max_wait_s=self.random.choice((0.0, 0.05))
+            max_records=self.random.choice(self.sizes), max_wait_s=self.random.choice((0.0, 0.05))
         )
         try:
             async for step in steps:
@@ -129,6 +173,8 @@ class StepActor(Maker):
         if dice < 0.2:
             await trio.sleep(self.random.uniform(0.1, 3.0))
         noted.asks()
+        if self.random.random() < self.mistakes:
+            _spoil(step)
         if dice > 0.9:
             await step.commit()
         return True
@@ -138,6 +184,14 @@ class StepActor(Maker):
             if is_last or noted.has_ended:
                 under_way.remove(noted)
                 self.over(noted)
+
+
+def _spoil(step: Step) -> None:
+    """Have it acknowledge what nobody holds: its driver refuses that when it is to be committed,
+    while the next step's body may be at work."""
+    claim = step._claim()
+    others = [each._replace(delivery=each.delivery + _NEVER) for each in claim.ranges]
+    step._work.acknowledge(claim._replace(ranges=others))
 
 
 class ByHandActor(Maker):

@@ -229,6 +229,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E7 what a transaction takes is delivered to nobody",
         "E7 who acknowledges was given it last",
     ),
+    "K13 steps in order": ("K13 a step is committed behind those before it",),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
 }
 """By rule: the names of what sees it."""

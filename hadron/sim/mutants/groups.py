@@ -197,3 +197,16 @@ plant(
     ),
     scenarios=("late-acknowledgement-in-line-behind-its-key",),
 )
+
+plant(
+    "step behind one that failed",
+    "whether the step before was committed is looked at before that is known",
+    Edit(
+        "client.consuming.steps:Steps._next",
+        "if not await self._settle() and step is not None:",
+        "has_failed = self._failed is not None\n"
+        "        await self._settle()\n"
+        "        if has_failed and step is not None:",
+    ),
+    scenarios=("steps-behind-one-that-fails",),
+)

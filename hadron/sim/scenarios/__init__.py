@@ -14,6 +14,7 @@
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
+    steps        K: members that work in steps
     flows        E: pipelines over several replica sets
     prepared     E: what a transaction was promised, and what comes between
     transactions E: several replica sets, all or nothing
@@ -39,6 +40,7 @@ from hadron.sim.scenarios import (
     promises,
     regions,
     snapshots,
+    steps,
     transactions,
     visibility,
 )
@@ -63,6 +65,7 @@ __all__ = [
     "promises",
     "regions",
     "snapshots",
+    "steps",
     "transactions",
     "visibility",
 ]

@@ -18,6 +18,7 @@ _RULES = (
     "C",
     *(f"D{number}" for number in range(1, 7)),
     *(f"E{number}" for number in (1, 2, 3, 4, 6, 7)),
+    "K13",
     "F2",
 )
 
@@ -26,7 +27,7 @@ def complaints() -> set[str]:
     """What those who watch nodes complain of."""
     found: set[str] = set(AREAS)
     for module in Path(watch.__file__).parent.rglob("*.py"):
-        found.update(re.findall(r'"([A-F]\d [^"{}]+)"', module.read_text()))
+        found.update(re.findall(r'"([A-FK]\d+ [^"{}]+)"', module.read_text()))
     return found
 
 

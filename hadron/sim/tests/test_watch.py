@@ -82,6 +82,7 @@ PLANTED: dict[str, str] = {
     "E6 what is not noted is not forgotten": "participants forget before it is noted",
     "E7 what a transaction takes is delivered to nobody": "statement claims nothing",
     "E7 who acknowledges was given it last": "delivery acknowledged that another member has",
+    "K13 a step is committed behind those before it": "step behind one that failed",
     "M pipelines": "live instances get the stages of now",
 }
 """By complaint: a planted bug, in one of its own scenarios."""

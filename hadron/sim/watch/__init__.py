@@ -18,6 +18,7 @@
     copies     B6: what is in copies, and in what is installed
     meanings   D3: what ids and indexes of the schema stand for
     reads_on   D4: readers that go on
+    in_steps   K13: members that commit one step after the other
     cursors    D4, E3: pipelines that go on in another set's log
     sending    D1: what leaves producers
     feeds      A3: what members lack is sent

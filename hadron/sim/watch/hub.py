@@ -10,6 +10,7 @@ from hadron.sim.watch.hearing.commands import HearsCommands
 from hadron.sim.watch.hearing.disks import HearsDisks
 from hadron.sim.watch.hearing.groups import HearsGroups
 from hadron.sim.watch.hearing.logs import HearsLogs
+from hadron.sim.watch.hearing.members import HearsMembers
 from hadron.sim.watch.hearing.nodes import HearsNodes
 from hadron.sim.watch.hearing.pipelines import HearsPipelines
 from hadron.sim.watch.hearing.producers import HearsProducers
@@ -24,6 +25,7 @@ _HEARERS = (
     HearsCommands,
     HearsTransactions,
     HearsGroups,
+    HearsMembers,
     HearsPipelines,
     HearsProducers,
     HearsLogs,

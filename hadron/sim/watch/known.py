@@ -20,6 +20,7 @@ from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
+from hadron.sim.watch.in_steps import InSteps
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
@@ -60,6 +61,7 @@ class Known:
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.confirming = Confirming(self.complaints, self.ballots)
         self.reads_on = ReadsOn(self.complaints)
+        self.in_steps = InSteps(self.complaints)
         self.sending = Sending(self.complaints)
         self.feeds = Feeds(self.complaints)
         self.flushes = Flushes(self.complaints, self.ballots, self.views)
