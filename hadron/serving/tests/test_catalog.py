@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from hadron.fakes.tables import Replicated
 from hadron.model.errors import MetadataBehindError, NotFoundError
 from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Leading
 from hadron.serving.schema_copy import load
 from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.tests.support import Replicated
 
 SPEC = StreamSpec(partitions=("local/p0",))
 

@@ -32,6 +32,7 @@ from hadron.sim.command.processes import run_elsewhere
 from hadron.sim.command.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.mutants import MUTANTS
 from hadron.sim.mutants.hunt import Report, describe, hunt, hunt_elsewhere
+from hadron.sim.rooms import play_rooms
 from hadron.sim.runs.region_workload import RegionsRun
 from hadron.sim.runs.run import Outcome, run_in, run_seed
 from hadron.sim.runs.shapes import Shape, shape_of
@@ -96,10 +97,12 @@ def _dispatch(options: argparse.Namespace) -> int:
 
 def run_default(seed: int, trace: Trace | None = None) -> Outcome:
     """What the command line runs for a seed: the random workload under every kind of fault, over
-    one replica set or several."""
+    one replica set or several; then each room's own world."""
     shape = shape_of(seed)
     with limited(shape.limits):
-        return _run_shape(seed, shape, trace)
+        outcome = _run_shape(seed, shape, trace)
+    play_rooms(seed, outcome)
+    return outcome
 
 
 def _run_shape(seed: int, shape: Shape, trace: Trace | None) -> Outcome:

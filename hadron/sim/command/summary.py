@@ -57,6 +57,8 @@ class Summary:
     """By check: seeds in which it had something to judge."""
     unjudged: Counter[str] = field(default_factory=Counter)
     """What the model of the tables could not be held against."""
+    rooms: Counter[str] = field(default_factory=Counter)
+    """Steps of rooms' own worlds."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     """What was violated, by seed."""
     compared: int = 0
@@ -73,6 +75,7 @@ class Summary:
         self.rare_paths.update(outcome.rare_paths)
         self.judged.update(outcome.judged)
         self.unjudged.update(outcome.unjudged)
+        self.rooms.update(outcome.rooms)
         if outcome.violations:
             self.failures[outcome.seed] = outcome.violations
 
@@ -105,6 +108,7 @@ class Summary:
             "never_reached": self.never_reached,
             "judged": dict(sorted(self.judged.items())),
             "unjudged": dict(sorted(self.unjudged.items())),
+            "rooms": dict(sorted(self.rooms.items())),
             "violations": self.violations,
             "trace_mismatches": len(self.mismatches),
             "traces_compared": self.compared,
@@ -124,6 +128,8 @@ class Summary:
             f"faults: {_counts(self.faults)}",
             f"rare paths: {_counts(+self.rare_paths)}",
         ]
+        if self.rooms:
+            lines.append(f"steps in rooms: {_counts(self.rooms)}")
         if self.never_reached:
             lines.append(f"never reached: {', '.join(self.never_reached)}")
         if idle := sorted(name for name, count in self.judged.items() if not count):

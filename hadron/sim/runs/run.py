@@ -66,6 +66,8 @@ class Outcome:
     judged: list[str] = field(default_factory=list)
     unjudged: dict[str, int] = field(default_factory=dict)
     """What the model of the tables could not be held against, and how often."""
+    rooms: dict[str, int] = field(default_factory=dict)
+    """Steps of each room's own world."""
     violations: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
     """The last main events, for people; only of a run with violations."""

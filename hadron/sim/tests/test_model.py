@@ -3,31 +3,26 @@ the same refusals and, after each, the same tables; and it says so when they are
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
 
 import apsw
 import pytest
 
-from hadron.model.errors import HadronError
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
 from hadron.model.tables import PREFIX
-from hadron.sim.model import asked
 from hadron.sim.model.histories import Histories
 from hadron.sim.model.machine import AREA_OF, AREAS, NOT_MODELLED, TABLES
 from hadron.sim.mutants import patched
 from hadron.sim.mutants.seams import Edit
 from hadron.sim.notes.wrapping import wrapped
-from hadron.sim.tests.random_commands import Commands
+from hadron.sim.rooms.tables import Run, heard
 from hadron.state.features import MACHINE
-from hadron.state.machine import Command, Context, StateMachine
+from hadron.state.machine import StateMachine
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated
 
-_COMMANDS = 400
 _SEEDS = 120
 """For a planted bug; most are found by the first ones."""
 
@@ -282,33 +277,6 @@ PLANTED: dict[str, tuple[str, Edit]] = {
 """By what it does: who complains, and the edit of the product."""
 
 
-class Run:
-    """Commands by chance, and what the model says to what they have done."""
-
-    def __init__(self) -> None:
-        self.complaints: list[tuple[str, str]] = []
-        self.done: Counter[type[Command]] = Counter()
-        self.refused: Counter[type[Command]] = Counter()
-        self.histories = Histories(lambda rule, text: self.complaints.append((rule, text)))
-
-    def play(self, seed: int, *, adopts: bool, look_every: int = 1) -> None:
-        tables = Replicated()
-        commands = Commands(seed, tables, adopts=adopts)
-        self.histories.opened(f"n{seed}", SET, tables.db)
-        with wrapped(StateMachine, apply=partial(_heard, self.histories)):
-            for number in range(_COMMANDS):
-                command = commands.following()
-                try:
-                    tables.submit(command)
-                except HadronError:
-                    self.refused[type(command)] += 1
-                else:
-                    (self.refused if tables.again else self.done)[type(command)] += 1
-                if number % look_every == 0:
-                    self.histories.look(tables.db)
-            self.histories.answers(tables.db, asked.ask(tables.db))
-
-
 @pytest.mark.parametrize("adopts", [False, True])
 def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     run = Run()
@@ -351,7 +319,7 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
     for node, tail in (("n1", ((1, 4), (1, 5))), ("n2", ((2, 7),)), ("n3", ((1, 4), (2, 6)))):
         tables = Replicated()
         histories.opened(node, SET, tables.db)
-        with wrapped(StateMachine, apply=partial(_heard, histories)):
+        with wrapped(StateMachine, apply=partial(heard, histories)):
             (stream_id,) = tables.declare(("Stream", "a", StreamSpec(partitions=(SET,))))
             tables.submit(AppendBatch(stream_id, 3, 10, b"", 0, -1))
             for incarnation, count in tail:
@@ -371,13 +339,6 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         "n1 has at entry 4 in stream_partition (1, 0, 99, 30), the model (1, 0, 12, 30)"
         in (complaints[0][1])
     )
-
-
-def _heard(histories: Histories, original: Any) -> Any:
-    def apply(machine: StateMachine, context: Context, command: Command) -> Any:
-        return histories.applied(partial(original, machine), context, command, lambda _db: True)
-
-    return apply
 
 
 def test_every_command_and_every_table_is_modelled_or_has_a_reason() -> None:

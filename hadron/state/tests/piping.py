@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import StreamSpec
 from hadron.state import definitions
@@ -13,7 +14,6 @@ from hadron.state.pipeline_inputs import Triggered, TriggerInstances
 from hadron.state.retries import Retried, RetryInstances
 from hadron.state.stage_runs import Completed, CompleteStages, FailStages
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated
 
 IN, OUT, PIPELINE = 1, 2, 3
 

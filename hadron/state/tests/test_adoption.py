@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hadron.fakes.tables import Replicated, dump
 from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, StageSpec
@@ -17,7 +18,6 @@ from hadron.state.groups import CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.tests.support import Replicated, dump
 
 META, OTHER = "meta", "aws.us-east-1/p0"
 UUID, NEW_UUID = b"m" * 16, b"n" * 16

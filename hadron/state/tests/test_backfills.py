@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.state import backfills
 from hadron.state.backfills import (
@@ -19,7 +20,6 @@ from hadron.state.backfills import (
 )
 from hadron.state.pipeline_inputs import MoveInput, OpenInput
 from hadron.state.tests.piping import IN, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, dump
 
 
 def begin(

@@ -7,6 +7,7 @@ from array import array
 import apsw
 import pytest
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import read_head
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import OffsetMismatchError, RequestError
@@ -22,7 +23,6 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS
 from hadron.state.stream_keys import StreamKeysCheck, latest
 from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.tests.support import SET, Replicated
 from hadron.storage.report import Report
 
 PID = b"p" * 16

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from hadron.fakes.tables import dump
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import (
     BLOCK_BITS,
@@ -28,7 +29,6 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS, Dropped
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, a_batch
-from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import Transacting, joined, transacting
 from hadron.state.transaction_checks import TransactionsCheck
 from hadron.state.transaction_events import RecordsAcknowledged

@@ -8,6 +8,7 @@ from typing import Any
 import apsw
 import pytest
 
+from hadron.fakes.tables import BALLOT, SET, Replicated, dump
 from hadron.model.errors import CorruptionError
 from hadron.model.schema import StreamSpec
 from hadron.state import digests, rows
@@ -16,7 +17,6 @@ from hadron.state.features import MACHINE
 from hadron.state.groups import AckRecords, CreateGroup
 from hadron.state.machine import Context
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import BALLOT, SET, Replicated, dump
 from hadron.storage.log import drop_bodies
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.batch import read_head
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import NotFoundError
@@ -19,7 +20,6 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated, dump
 
 EVERYTHING = 1 << 40
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, dump
 from hadron.model.pipelines import PipelineSpec, Retry
 from hadron.state import finished, instance_letters
 from hadron.state import pipeline_views as views
@@ -14,7 +15,6 @@ from hadron.state.pipeline_tables import DONE, FAILED, LIVE
 from hadron.state.slices import Dropped
 from hadron.state.streams import bounds
 from hadron.state.tests.piping import OUT, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, dump
 
 
 class TestOnFailure:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
@@ -26,7 +27,6 @@ from hadron.state.machine import Context
 from hadron.state.retention import TrimStream
 from hadron.state.slices import Portion
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated
 from hadron.storage.log import drop_bodies
 from hadron.storage.report import Report
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
 from hadron.state import group_views, groups
 from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hadron.fakes.tables import BALLOT, SET, Replicated, dump
 from hadron.model.errors import ConflictError, OffsetMismatchError, RequestError
 from hadron.model.schema import StreamSpec
 from hadron.model.transactions import DELETED, TransactionId
@@ -20,7 +21,6 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendGuarded
-from hadron.state.tests.support import BALLOT, SET, Replicated, dump
 from hadron.state.transaction_checks import TransactionsCheck
 from hadron.storage.report import Report
 

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SequenceError
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
@@ -20,7 +21,6 @@ from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.retries import Retried, RetryInstances
 from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated, dump
 
 IN, OUT, PIPELINE = 1, 2, 3
 STAGES = ("a", "b", "c", "d")

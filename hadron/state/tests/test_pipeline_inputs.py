@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.errors import NotFoundError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import PipelineSpec
@@ -16,7 +17,6 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.skips import skips
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, Replicated, dump
 
 
 class TestInputs:

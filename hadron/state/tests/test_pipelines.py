@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.pipelines import PipelineSpec, Retry
 from hadron.state import pipeline_views as views
@@ -14,7 +15,6 @@ from hadron.state.retries import Retried, RetryInstances
 from hadron.state.stage_runs import Completed, CompleteStages, FailStages
 from hadron.state.streams import bounds
 from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, dump
 
 
 class TestStart:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import producer_id_of
 from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
 from hadron.model.limits import MAX_PRODUCER_NAMES, PRODUCER_IDLE_MS, PRODUCER_NAME_IDLE_MS
@@ -13,7 +14,6 @@ from hadron.state.dropping import DropObject
 from hadron.state.producers import NO_CLAIM, Claimed, ClaimProducer, claim_of
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.tests.support import SET, Replicated
 
 NAME = "billing-3"
 PID = producer_id_of(NAME)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Retry
 from hadron.model.transactions import DELETED, Note, Participant, StatementResult, TransactionId
@@ -20,7 +21,6 @@ from hadron.state.retries import Retried, RetryInstances
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import bounds
 from hadron.state.tests.piping import IN, OUT, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, dump
 
 
 class TestPublishing:

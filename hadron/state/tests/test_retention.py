@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ranges import Range
@@ -15,7 +16,6 @@ from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.retention import Due, Trimmed, TrimStream
 from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
 from hadron.state.streams import AppendBatch, PartitionBounds
-from hadron.state.tests.support import SET, Replicated, dump
 
 STREAM = 1
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hadron.fakes.tables import dump
 from hadron.model.errors import ConflictError, NotFoundError, RequestError
 from hadron.model.record_batch import decode_batch
 from hadron.model.sinks import UNKNOWN, SinkProgress
@@ -23,7 +24,6 @@ from hadron.state.sinks import SINK_IDLE_MS, AdvanceSink
 from hadron.state.slices import SLICE_BATCHES, Dropped
 from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
 from hadron.state.tests.parted import BALLOT, SET, a_batch
-from hadron.state.tests.support import dump
 from hadron.state.tests.transacting import Transacting, transacting
 
 W, V = b"w" * 16, b"v" * 16

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
 from hadron.state.retention import TrimStream
 from hadron.state.stream_ballots import ballot_at, ballot_ends
 from hadron.state.streams import AppendBatch, PartitionBounds
-from hadron.state.tests.support import SET, Replicated
 
 BALLOTS = [Ballot(1, 1), Ballot(1, 4), Ballot(3, 2)]
 

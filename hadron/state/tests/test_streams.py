@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
 from hadron.model.ids import Ballot
@@ -12,7 +13,6 @@ from hadron.model.schema import StreamSpec
 from hadron.state import streams
 from hadron.state.producers import Appended
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.support import SET, Replicated
 
 PID = b"p" * 16
 

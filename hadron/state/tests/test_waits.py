@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
@@ -24,7 +25,6 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.skips import skips
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.piping import IN, OUT, PIPELINE, Pipe, stage
-from hadron.state.tests.support import SET, dump
 from hadron.state.wait_inputs import Moved, OpenWait
 from hadron.state.waits import Expired, ExpireWaits, Signal, SignalInstance, Signalled, SignalStages
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from hadron.fakes.tables import Dump, dump
 from hadron.model.errors import (
     ConflictError,
     HadronError,
@@ -34,7 +35,6 @@ from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_checks import BodiesCheck, StreamsCheck
 from hadron.state.streams import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, Parted, a_batch
-from hadron.state.tests.support import Dump, dump
 from hadron.state.transaction_checks import TransactionsCheck
 from hadron.storage import bodies
 from hadron.storage.report import Report

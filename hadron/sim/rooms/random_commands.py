@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import producer_id_of
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
@@ -47,7 +48,6 @@ from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.stream_keys import latest
 from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.tests.support import SET, Replicated
 from hadron.state.together import DoTogether
 from hadron.state.wait_inputs import OpenWait
 from hadron.state.waits import ExpireWaits, Signal, SignalInstance, SignalStages

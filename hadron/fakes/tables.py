@@ -1,4 +1,4 @@
-"""Two databases fed like a leader's and a replica's, for the tests of this room."""
+"""Tables without a node: fed as a leader feeds its own, and as a replica does from the log."""
 
 from __future__ import annotations
 

@@ -1,0 +1,31 @@
+"""Worlds of one room each: what a node is made of, played alone and by chance, thousands of steps a
+second, against a reference that is written by hand.
+
+    tables   the state machine and its model
+
+Every seed of the simulator plays them after its own world. `ROOMS` has them by name.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from hadron.sim.rooms import tables
+from hadron.sim.rooms.played import Played
+from hadron.sim.runs.run import Outcome
+
+ROOMS: Final[dict[str, Callable[[int], Played]]] = {"tables": tables.play}
+
+
+def play_rooms(seed: int, outcome: Outcome) -> None:
+    """Play them all, and add what they came to."""
+    digests = [outcome.trace_hash]
+    for name, play in ROOMS.items():
+        played = play(seed)
+        digests.append(played.digest)
+        outcome.rooms[name] = played.steps
+        outcome.violations += [f"room {name}: {each}" for each in played.complaints]
+    outcome.trace_hash = hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
+
+
+__all__ = ["ROOMS", "Played", "play_rooms", "tables"]
