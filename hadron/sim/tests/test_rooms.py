@@ -1,4 +1,4 @@
-"""Rooms' own worlds: nothing is wrong in them, the same seed is the same world, and a bug is told."""
+"""Worlds of one room: nothing is wrong in them, a seed is one world, and a bug is told."""
 
 from __future__ import annotations
 
