@@ -8,9 +8,12 @@ import apsw
 
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
+from hadron.model.ports import Database
+from hadron.model.ranges import Range
 from hadron.model.schema import Spec, spec_to_json
 from hadron.state import machine, schema
 from hadron.state.features import MACHINE
+from hadron.state.locks import LOCK
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.storage import log
@@ -32,6 +35,16 @@ def dump(db: apsw.Connection) -> Dump:
     """Every table with all its rows."""
     names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
     return {name: db.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for (name,) in names}
+
+
+def locked(db: Database, kind: str, owner_id: int, name: str = "") -> list[Range]:
+    """What is locked of one group or stage, whoever's it is; ascending."""
+    rows = db.execute(
+        f"SELECT first, last FROM {LOCK} WHERE kind = ? AND owner_id = ? AND name = ?"
+        " ORDER BY first",
+        (kind, owner_id, name),
+    )
+    return [(first, last) for first, last in rows]
 
 
 class Replicated:

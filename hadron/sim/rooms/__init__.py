@@ -1,7 +1,8 @@
 """Worlds of one room each: what a node is made of, played alone and by chance, thousands of steps a
 second, against a reference that is written by hand.
 
-    tables   the state machine and its model
+    tables        the state machine and its model
+    transactions  drivers and participants over tables, made up logs and wires
 
 Every seed of the simulator plays them after its own world. `ROOMS` has them by name.
 """
@@ -10,11 +11,14 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from hadron.sim.rooms import tables
+from hadron.sim.rooms import tables, transactions
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.run import Outcome
 
-ROOMS: Final[dict[str, Callable[[int], Played]]] = {"tables": tables.play}
+ROOMS: Final[dict[str, Callable[[int], Played]]] = {
+    "tables": tables.play,
+    "transactions": transactions.play,
+}
 
 
 def play_rooms(seed: int, outcome: Outcome) -> None:
@@ -28,4 +32,4 @@ def play_rooms(seed: int, outcome: Outcome) -> None:
     outcome.trace_hash = hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
-__all__ = ["ROOMS", "Played", "play_rooms", "tables"]
+__all__ = ["ROOMS", "Played", "play_rooms", "tables", "transactions"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hadron.fakes.tables import dump
+from hadron.fakes.tables import dump, locked
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
 from hadron.model.limits import MAX_SET_STATEMENTS
 from hadron.model.transactions import (
@@ -40,7 +40,7 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.stage_runs import Completed
 from hadron.state.streams import AppendBatch
 from hadron.state.tests.parted import a_batch
-from hadron.state.tests.transacting import RECORDS, Transacting, joined, locked, transacting
+from hadron.state.tests.transacting import RECORDS, Transacting, joined, transacting
 from hadron.state.together import DoTogether
 from hadron.state.transaction_events import (
     IntentsWritten,

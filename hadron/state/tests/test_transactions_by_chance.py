@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hadron.fakes.tables import dump
+from hadron.fakes.tables import dump, locked
 from hadron.model.transactions import DELIVERIES, STAGES, Participant, TransactionId
 from hadron.state import groups, participations, schema
 from hadron.state.bodies import DropBodies
@@ -30,15 +30,7 @@ from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.stage_runs import CompleteStages, FailStages
 from hadron.state.tests.parted import BALLOT, SET
-from hadron.state.tests.transacting import (
-    Known,
-    Model,
-    Refused,
-    Transacting,
-    joined,
-    locked,
-    transacting,
-)
+from hadron.state.tests.transacting import Known, Model, Refused, Transacting, joined, transacting
 
 _STEPS = 250
 

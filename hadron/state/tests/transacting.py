@@ -20,14 +20,12 @@ from hadron.model.errors import (
     StaleCompletionError,
 )
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
-from hadron.model.ports import Database
-from hadron.model.ranges import Range, runs
+from hadron.model.ranges import runs
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.model.transactions import DELETED, DONE, StatementResult, TransactionId
 from hadron.state import schema
 from hadron.state.execute import execute_logged
 from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.locks import LOCK
 from hadron.state.machine import Command, Context, encode
 from hadron.state.pipeline_inputs import TriggerInstances
 from hadron.state.schema import ApplySchema, ObjectChange
@@ -391,13 +389,3 @@ def _ends(command: Command) -> list[tuple[type, int, int]]:
             (CompleteStages, command.pipeline_id, each) for each in sorted(command.instance_ids)
         ]
     return []
-
-
-def locked(db: Database, kind: str, owner_id: int, name: str = "") -> list[Range]:
-    """What is locked of one group or stage, whoever's it is; ascending."""
-    rows = db.execute(
-        f"SELECT first, last FROM {LOCK} WHERE kind = ? AND owner_id = ? AND name = ?"
-        " ORDER BY first",
-        (kind, owner_id, name),
-    )
-    return [(first, last) for first, last in rows]

@@ -9,7 +9,7 @@ import pytest
 
 from hadron.sim.mutants.seams import patched
 from hadron.sim.mutants.transaction_edits import PLANTED
-from hadron.transactions.tests.chance import play
+from hadron.sim.rooms.transactions import play_one
 
 TRIES = 100
 """The rarest shows in one of fifteen."""
@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_fails_nothing_is_torn(seed: int) -> None:
-    played = play(seed)
+    played = play_one(seed)
     assert not played.problems, played.problems[:5]
     assert sum(plan.is_committed for plan in played.plans) > 10
     assert sum(plan.is_rolled_back for plan in played.plans) > 10
@@ -39,12 +39,12 @@ def test_whatever_fails_nothing_is_torn(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_whatever_fails_for_long(seed: int) -> None:
-    played = play(seed)
+    played = play_one(seed)
     assert not played.problems, played.problems[:5]
 
 
 def test_a_seed_decides_all() -> None:
-    first, again = play(7, 4.0), play(7, 4.0)
+    first, again = play_one(7, 4.0), play_one(7, 4.0)
     assert [plan.transaction for plan in first.plans] == [plan.transaction for plan in again.plans]
     assert [plan.receipts for plan in first.plans] == [plan.receipts for plan in again.plans]
 
@@ -55,7 +55,7 @@ def test_planted_bugs_are_found(name: str) -> None:
     with patched(*edits) as reached:
         for seed in (FIRST.get(name, 0), *range(TRIES)):
             try:
-                problems = play(seed).problems
+                problems = play_one(seed).problems
             except Exception as error:
                 problems = [repr(error)]
             if problems:

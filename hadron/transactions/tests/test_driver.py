@@ -26,6 +26,14 @@ from hadron.model.errors import (
 from hadron.model.transactions import DONE, TransactionId
 from hadron.serving.tests.stack import SET as STACK_SET
 from hadron.serving.tests.stack import leading
+from hadron.sim.rooms.transaction_sets import (
+    GROUP,
+    Leader,
+    World,
+    acknowledging,
+    driven,
+    publishing,
+)
 from hadron.state import decisions
 from hadron.state.locks import deliveries
 from hadron.state.machine import encode
@@ -59,7 +67,6 @@ from hadron.transactions.messages import (
 from hadron.transactions.part import Transactions
 from hadron.transactions.participant import is_due
 from hadron.transactions.ports import Log
-from hadron.transactions.tests.world import GROUP, Leader, World, acknowledging, driven, publishing
 
 
 class Client:

@@ -1,4 +1,4 @@
-"""Replica sets in memory that drive transactions over each other, for the tests of this room: real
+"""Replica sets in memory that drive transactions over each other: real
 tables, made up logs and wires.
 
 A set's log is what its leader has, committed up to a point. A new leader begins with that, and with
@@ -17,6 +17,7 @@ import apsw
 import trio
 import trio.testing
 
+from hadron.fakes.tables import locked
 from hadron.model.batch import read_head
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import FencedError, HadronError, PeerError
@@ -33,7 +34,6 @@ from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context, encode
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import AppendBatch
-from hadron.state.tests.transacting import locked
 from hadron.storage import bodies
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.messages import Message, Statement
