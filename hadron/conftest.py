@@ -43,20 +43,6 @@ def _is_roomy(memory: Path) -> bool:
     return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= _ROOM_BYTES
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first: one that begins last is alone at the end, on one of the
-    cores. Those are whoever starts a Java or whole clusters, or has a time limit of its own."""
-    items.sort(key=lambda item: not _takes_long(item))
-
-
-def _takes_long(item: pytest.Item) -> bool:
-    return (
-        item.path.parent.name == "cluster-tests"
-        or "spark" in getattr(item, "fixturenames", ())
-        or any(item.get_closest_marker(name) for name in ("spark", "timeout"))
-    )
-
-
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: no collection needs to walk over them again."""
     gc.collect()

@@ -152,7 +152,12 @@ def test_publishing_that_is_interrupted_tells_how_far_it_was(stream: str) -> Non
         publishing.send_signal(signal.SIGINT)
         out, error = publishing.communicate(timeout=30)
     assert (publishing.returncode, out) == (130, "")
-    assert complaints(error).strip() == "interrupted; acknowledged before: local/p0 at 0"
+    # It can be read a moment before its publisher has heard of that.
+    told = complaints(error).strip()
+    assert told == "interrupted; acknowledged before: local/p0 at 0" or re.fullmatch(
+        r"interrupted; acknowledged before: nothing\n1 record to \S+ may or may not be in the log: .*",
+        told,
+    )
 
 
 def test_a_reader_that_leaves_ends_the_command(stream: str) -> None:

@@ -82,9 +82,12 @@ class Ledger:
         )
 
     def is_kept(self, value: str) -> bool:
-        """Whether the stream that it was published to is still there."""
-        stream = self.publishes[value].stream
-        return any(stream in evidence.streams for evidence in self.sets.values())
+        """Whether the stream that it was published to is still there. (Of one that is gone, a
+        history in which streams are told apart has nothing.)"""
+        publish = self.publishes.get(value)
+        return publish is not None and any(
+            publish.stream in evidence.streams for evidence in self.sets.values()
+        )
 
 
 def transactions_are_whole(ledger: Ledger) -> Iterator[Violation]:

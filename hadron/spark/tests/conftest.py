@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     """A local session. It changes the environment of its process, as it must, until it stops."""
     before = dict(os.environ)
-    made = session(app_name="tests", config={"spark.sql.shuffle.partitions": "2"})
+    # One session has all tests, and one of them makes a row of a hundred megabytes.
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"}
+    made = session(app_name="tests", config=settings)
     try:
         yield made
     finally:
