@@ -155,7 +155,8 @@ def test_publishing_that_is_interrupted_tells_how_far_it_was(stream: str) -> Non
     # It can be read a moment before its publisher has heard of that.
     told = complaints(error).strip()
     assert told == "interrupted; acknowledged before: local/p0 at 0" or re.fullmatch(
-        r"interrupted; acknowledged before: nothing\n1 record to \S+ may or may not be in the log: .*",
+        r"interrupted; acknowledged before: nothing\n"
+        r"1 record to \S+ may or may not be in the log: .*",
         told,
     )
 
