@@ -176,7 +176,8 @@ def test_groups_go_on_where_they_were(stream: str) -> None:
     good("pub", stream, "a", "b", "c")
     assert good("sub", stream, "--group", "g", "-c", "1") == "a\n"
     assert good("sub", stream, "--group", "g", "-c", "1", "--ack", "none") == "b\n"
-    assert good("sub", stream, "--group", "g", "-c", "2") == "b\nc\n"
+    # A group that is served still may begin with "c", which it has delivered less often.
+    assert sorted(good("sub", stream, "--group", "g", "-c", "2").split()) == ["b", "c"]
     (row,) = as_json("group", "list", "--stream", stream)
     assert (row["group"], row["floor"], row["next_offset"], row["lag"]) == ("g", 3, 3, 0)
     assert stream in good("group", "list")
