@@ -6,8 +6,9 @@ import logging
 from dataclasses import dataclass
 
 from hadron.metadata.messages import changes_from, check_uuid
-from hadron.model.errors import HandshakeError
+from hadron.model.errors import HandshakeError, NotReadyError
 from hadron.partition.controller import Controller
+from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.state.adoption import SchemaAdopted, current_source
 from hadron.state.schema import current_index
@@ -36,9 +37,10 @@ class SchemaAdopter(Part):
             "" when neither is so.
     """
 
-    def __init__(self, allegiance: Allegiance, controller: Controller) -> None:
+    def __init__(self, allegiance: Allegiance, controller: Controller, catalog: Catalog) -> None:
         self._allegiance = allegiance
         self._controller = controller
+        self._catalog = catalog
         self.trouble = ""
 
     async def adopt(self, request: schema_pb2.AdoptSchemaRequest) -> schema_pb2.AdoptSchemaResponse:
@@ -77,6 +79,19 @@ class SchemaAdopter(Part):
             )
         if own.metadata == own.replica_set:
             raise HandshakeError(f"{own.replica_set} is the metadata set itself, it adopts nothing")
+
+    def check_registered(self) -> None:
+        """Raises `NotReadyError` unless the name is known to belong to this set, and to no other
+        that has it too (PROTOCOL E1): what it calls its own is so for all others then."""
+        own = self._allegiance
+        registered = self._catalog.replica_sets.get(own.replica_set)
+        if own.metadata != own.replica_set and (registered is None or registered.uuid != own.uuid):
+            raise NotReadyError(
+                self.trouble
+                or f"{own.metadata} has not told {own.replica_set} yet that it is registered, and "
+                "before that it takes part in no transactions",
+                "ask again; `hadron status` tells whether the two reach each other",
+            )
 
     @property
     def troubles(self) -> list[str]:

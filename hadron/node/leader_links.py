@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
+from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.pusher import ReplicaSets, Wires
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -154,6 +155,7 @@ class LeaderLinks(Part):
                 f"{self.replica_set} of cluster {self.cluster!r}",
                 "two nodes were given the same address",
             )
+        self.check_registered()
         if not self.knows(name):
             # It has introduced itself on this connection, so it is known soon.
             raise NotReadyError(f"{self.replica_set} does not know a replica set {name!r} yet")
@@ -188,6 +190,10 @@ class LeaderLinks(Part):
             else:
                 transactions.receive(name, message)
         batches.end()
+
+    def check_registered(self) -> None:
+        """Raises `NotReadyError` while another set may have the name of this one (PROTOCOL E1)."""
+        self._leading.part(SchemaAdopter).check_registered()
 
     def new_backoff(self) -> Backoff:
         return Backoff(self._random)
@@ -298,6 +304,7 @@ class _Link:
         wires = self._links.wires
         with trio.CancelScope() as self._hang_up:
             try:
+                self._links.check_registered()
                 self._dialed = self._links.address_of(self.name)
                 if wires is None or not self._dialed:
                     raise UnreachableError(f"nobody here knows who leads {self.name}")

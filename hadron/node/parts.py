@@ -70,6 +70,7 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     yield SchemaAdopter(
         Allegiance(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),
         controller,
+        catalog,
     )
     if around.config.metadata == name and around.sets is not None and around.wires is not None:
         own = Introduction(around.config.cluster, name, around.uuid, around.epoch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final, TypeAlias
 
+from hadron.metadata.adopter import SchemaAdopter
 from hadron.model.errors import FrameError, HadronError, OverloadedError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_TOGETHER
@@ -54,6 +55,13 @@ _STATES: Final = {
 }
 
 
+def _served(leading: Leading) -> Transactions:
+    """Raises `NotReadyError` while the set may be another one that has its name: that would give
+    ids twice, and would know nothing of those that the first has given."""
+    leading.part(SchemaAdopter).check_registered()
+    return leading.part(Transactions)
+
+
 # --- a client's call --------------------------------------------------------------------------
 
 
@@ -77,7 +85,7 @@ class _Session:
         self._call = call
         self._home = leading.replica_set
         self._ballot: Ballot = leading.controller.ballot
-        self._transactions = leading.part(Transactions)
+        self._transactions = _served(leading)
         self._said = transactions_pb2.TransactEvent()
         """Answers that leave together, once all are made that can be made now."""
         self._said_bytes = 0
@@ -218,7 +226,7 @@ def _outcome(
 async def _answer_outcome(
     leading: Leading, call: _Outcome, transaction: TransactionId, is_final: bool
 ) -> None:
-    driver = leading.part(Transactions).driver
+    driver = _served(leading).driver
     async with call.room(MAX_MESSAGE_BYTES):
         outcome = await driver.outcome(transaction, is_final=is_final)
         call.send(

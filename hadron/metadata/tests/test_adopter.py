@@ -20,7 +20,9 @@ STREAM = StoredObject(1, "Stream", "default", "s", f'{{"partitions":["{SET}"]}}'
 
 
 def adopter(stack: Stack, metadata: str = "meta") -> SchemaAdopter:
-    return SchemaAdopter(Allegiance("test", SET, UUID, 1, metadata), stack.controller)
+    return SchemaAdopter(
+        Allegiance("test", SET, UUID, 1, metadata), stack.controller, stack.catalog
+    )
 
 
 def request(changes: Changes | None = None, **fields: Any) -> schema_pb2.AdoptSchemaRequest:

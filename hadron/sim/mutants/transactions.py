@@ -192,3 +192,10 @@ plant(
     Edit("transactions.machine:Machine.held", "or next(of_several, None)", ""),
     scenarios=(_RUN_AGAIN,),
 )
+
+plant(
+    "what has a set's name drives",
+    "transactions are driven by whoever has the name of a registered set",
+    Edit("server.transactions:_served", "leading.part(SchemaAdopter).check_registered()", ""),
+    scenarios=("second-set-that-is-asked-for-transactions",),
+)

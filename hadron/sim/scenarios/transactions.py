@@ -3,6 +3,7 @@ off, and hear everything twice."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,7 @@ from hadron.model.errors import HadronError
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.actors.steps import MAKERS, Maker, StepActor
-from hadron.sim.actors.transactions import DEALS
+from hadron.sim.actors.transactions import DEALS, Noted
 from hadron.sim.faults.repeating import repeating
 from hadron.sim.notes.groups import noting_groups
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
@@ -22,6 +23,7 @@ from hadron.sim.scenarios.transaction_play import (
     OUTCOME,
     Answer,
     End,
+    Transactor,
     declare_deals,
     drain_deals,
     expected,
@@ -257,6 +259,31 @@ async def decision_that_outlives_its_leader(play: RegionPlay) -> None:
         async with trio.open_nursery() as nursery:
             await client.do(EUROPE, AMERICA, driver=EUROPE, pause=cut)
         await europe.wait_serving()
+
+
+@region_scenario("E1: another set that has its name has no part in a set's transactions")
+async def second_set_that_is_asked_for_transactions(play: RegionPlay) -> None:
+    """Somebody starts Europe's node with an empty disk, from the same file. Nobody is told that
+    what Europe has decided is aborted, and nothing is begun with ids that Europe has given."""
+    async with transactor(play) as client:
+        for _ in range(2):
+            decided = await client.do(AMERICA, driver=EUROPE)
+        async with trio.open_nursery() as nursery:
+            async with play.europe.another() as other:
+                await other.wait_serving()
+                nursery.start_soon(partial(client.do, AMERICA, driver=EUROPE))
+                await trio.sleep(5.0)
+                await _ask_another(client, decided)
+            await play.europe.start()
+            await play.europe.wait_serving()
+        await client.do(EUROPE, AMERICA, driver=EUROPE)
+
+
+async def _ask_another(client: Transactor, decided: Noted) -> None:
+    transaction = decided.operation.transaction
+    with contextlib.suppress(HadronError):
+        found = await client.client.outcome(transaction)
+        raise AssertionError(f"somebody else says that {transaction} is {found.state}")
 
 
 @region_scenario("E6: what cannot be prepared is not decided")
