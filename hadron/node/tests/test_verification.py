@@ -324,7 +324,8 @@ async def test_a_damaged_write_ahead_log_is_told(killed: Path) -> None:
     # Of the first frame: where the log has begun anew, what is far behind is an older one's.
     content[32 + 24 + 2_000] ^= 1
     path.write_bytes(content)
-    assert any("hadron.db-wal is damaged: " in said for said in problems(verify_paths([killed])))
+    said = problems(verify_paths([killed]))
+    assert any("hadron.db-wal is damaged: " in each for each in said), said
 
 
 async def test_the_log_of_a_file_behind_a_link_is_read(killed: Path) -> None:
