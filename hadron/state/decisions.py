@@ -292,6 +292,7 @@ def _check_statements(context: Context, statements: list[Command]) -> None:
         for lock in statement.locks(each):
             locks.check_free(context, lock)
         statement.hold(context, each, None)
+    locks.check_once(context.machine.statement(each).locks(each) for each in statements)
 
 
 def _do(context: Context, command: Command) -> StatementResult:

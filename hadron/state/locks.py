@@ -6,6 +6,8 @@ whose it is, so there is no deadlock (PROTOCOL E2). Locks of one kind never over
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from hadron.model.errors import ConflictError, RequestError
@@ -75,16 +77,28 @@ def take(context: Context, prepared_lsn: int, lock: Lock) -> None:
             if owner != prepared_lsn:
                 raise _conflict(context.db, lock, (first, last), owner)
             if lock.kind != DELIVERIES:
-                raise RequestError(
-                    f"the transaction ends {_label(lock, (first, last))} with another statement "
-                    "already",
-                    "end each once",
-                )
+                raise _twice(lock, (first, last))
             if free < first:
                 context.db.execute(_INSERT, (*lock[:3], free, first - 1, prepared_lsn))
             free = last + 1
         if free <= last_wanted:
             context.db.execute(_INSERT, (*lock[:3], free, last_wanted, prepared_lsn))
+
+
+def check_once(statements: Iterable[Iterable[Lock]]) -> None:
+    """What `take` refuses to a transaction that is prepared, of one that is done in this entry: its
+    statements are checked before any is done, so none of them sees what another does.
+
+    Raises `RequestError`.
+    """
+    taken: dict[tuple[str, int, str], list[Range]] = {}
+    for lock in chain.from_iterable(statements):
+        if lock.kind != DELIVERIES:
+            taken.setdefault(lock[:3], []).extend(lock.ranges)
+    for key, ranges in taken.items():
+        for (_, last), (first, end) in pairwise(sorted(ranges)):
+            if first <= last:
+                raise _twice(Lock(*key, ()), (first, min(last, end)))
 
 
 def release(context: Context, prepared_lsn: int) -> tuple[Lock, ...]:
@@ -109,6 +123,13 @@ def _within(db: Database, lock: Lock, wanted: Range) -> list[tuple[int, int, int
 
 def _conflict(db: Database, lock: Lock, found: Range, prepared_lsn: int) -> ConflictError:
     return conflict(participations.name_of(db, prepared_lsn), lock, found)
+
+
+def _twice(lock: Lock, found: Range) -> RequestError:
+    return RequestError(
+        f"the transaction ends {_label(lock, found)} with another statement already",
+        "end each once",
+    )
 
 
 def conflict(transaction: TransactionId, lock: Lock, found: Range) -> ConflictError:

@@ -15,6 +15,7 @@ from hadron.model.transactions import Participant, TransactionId
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups, ranges_of
 from hadron.sim.model.pipelines import Declared, Pipelines
+from hadron.sim.model.staging import Staging
 from hadron.sim.model.streams import Body, Streams
 from hadron.state.decisions import FORGOTTEN_BLOCKS, Decide, ForgetDecisions, NoteFinished
 from hadron.state.features import MACHINE
@@ -29,8 +30,10 @@ from hadron.state.intents import (
 from hadron.state.joint_decisions import DecideAppends, DecideRun
 from hadron.state.machine import Command
 from hadron.state.publishing import PublishStages
+from hadron.state.sinks import AdvanceSink
 from hadron.state.slices import SLICE_ROWS
 from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.staging import PublishStaged
 from hadron.state.streams import AppendBatch, AppendGuarded
 
 _Result = tuple[int, int, int, bool]
@@ -38,7 +41,7 @@ _DONE: Final = (-1, 0, 0, False)
 _DELETED: Final = (-1, 0, 0, True)
 
 _Key = tuple[str, int, str]
-"""Of locks: group or stage, whose, and the stage's name."""
+"""Of locks: group or stage, whose, and the stage's name; staged and a write; sink and its name."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,7 @@ class Transactions:
     streams: Streams
     groups: Groups
     pipelines: Pipelines
+    staging: Staging
     objects: Mapping[int, Declared]
     parts: dict[TransactionId, Part] = field(default_factory=dict)
     locks: dict[_Key, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -199,6 +203,7 @@ class Transactions:
             self.check_free(each)
             if isinstance(each, AppendGuarded):
                 self.streams.check_keys_free(each)
+        _check_once(commands)
         sizes = [size for each in commands if (size := size_of(each))]
         if len(sizes) > 1:
             self.streams.bodies[entry.lsn] = Body(sum(sizes), entry.now_ms, entry.ballot)
@@ -352,6 +357,10 @@ class Transactions:
             ):
                 raise Refused(ConflictError)
 
+    def is_publishing(self, write: bytes) -> bool:
+        """Whether one that is prepared here publishes what was staged of it."""
+        return bool(self.locks.get(_of_write(write)))
+
     def _pieces(self, key: _Key, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
         held = self.locks.get(key, [])
         return sorted(each for each in held if each[0] <= wanted[1] and each[1] >= wanted[0])
@@ -361,7 +370,7 @@ class Transactions:
         for first, last, owner in self._pieces(key, wanted):
             if owner != lsn:
                 raise Refused(ConflictError)
-            if key[0] == "stage":
+            if key[0] != "group":
                 raise Refused(RequestError)
             free -= set(range(first, last + 1))
         self.locks.setdefault(key, []).extend((*piece, lsn) for piece in ranges_of(sorted(free)))
@@ -403,6 +412,10 @@ class Transactions:
                 raise Refused(StaleCompletionError)
             if isinstance(command, CompleteStages) and command.out_stream_id:
                 self.streams.bounds(command.out_stream_id)
+        elif isinstance(command, PublishStaged):
+            self.staging.check_publication(command)
+        elif isinstance(command, AdvanceSink):
+            self.staging.check_advance(command)
         else:
             raise Refused(RequestError)
 
@@ -426,6 +439,12 @@ class Transactions:
                 return _DELETED
             self.groups.acknowledge(entry, command)
             return _DONE
+        if isinstance(command, AdvanceSink):
+            self.staging.advance(entry, command)
+            return _DONE
+        if isinstance(command, PublishStaged):
+            published = self.staging.publish(entry, command)
+            return (*published, entry.now_ms, False) if published is not None else _DELETED
         assert isinstance(command, CompleteStages | FailStages | PublishStages)
         pipeline = self.pipelines.by_id.get(command.pipeline_id)
         if pipeline is None or not pipeline.is_here or self.pipelines.stale(command):
@@ -501,7 +520,28 @@ def ends(command: Command) -> list[tuple[_Key, list[tuple[int, int]]]]:
     if isinstance(command, CompleteStages | FailStages | PublishStages):
         ids = ranges_of(sorted(set(command.instance_ids)))
         return [(("stage", command.pipeline_id, command.stage), ids)]
+    if isinstance(command, PublishStaged):
+        return [(_of_write(command.write_id), [(0, 0)])]
+    if isinstance(command, AdvanceSink):
+        return [(("sink", 0, command.name), [(0, 0)])]
     return []
+
+
+def _of_write(write: bytes) -> _Key:
+    return "staged", 0, write.hex()
+
+
+def _check_once(commands: Sequence[Command]) -> None:
+    """A write is published once, and a sink advanced once; what ends stages twice is refused when
+    it is done."""
+    once = [
+        key
+        for each in commands
+        if isinstance(each, PublishStaged | AdvanceSink)
+        for key, _ in ends(each)
+    ]
+    if len(set(once)) < len(once):
+        raise Refused(RequestError)
 
 
 def size_of(command: Command) -> int:

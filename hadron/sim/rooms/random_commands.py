@@ -16,6 +16,7 @@ from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
 from hadron.sim.rooms.flow_commands import FlowCommands
+from hadron.sim.rooms.staging_commands import StagingCommands
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
 from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
@@ -63,6 +64,7 @@ class Commands(FlowCommands):
         self._source = b"m" * 16
         self._epoch = 1
         self._parts: list[SchemaAdopted] = []
+        self._staging = StagingCommands(seed, tables, self._stream, self._statements)
 
     def following(self) -> Command:
         """The next one."""
@@ -73,6 +75,8 @@ class Commands(FlowCommands):
             if chance < 0.2:
                 self._parts.clear()  # It was cut short, and begins anew.
             return part
+        if (staging := self._staging.following()) is not None:
+            return staging
         if chance < 0.08:
             return self._push() if self._adopts else self._change()
         if chance < 0.12:

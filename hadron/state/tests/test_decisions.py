@@ -101,7 +101,7 @@ def test_all_of_a_transaction_or_nothing(file: Transacting) -> None:
         with pytest.raises(kind):
             decide(file, file.publish(1, "a"), file.complete(1), part)
         assert dump(file.db) == before
-    with pytest.raises(RequestError, match="another statement of the same transaction"):
+    with pytest.raises(RequestError, match="with another statement already"):
         decide(file, file.complete(1, 2), file.publish(1, "a"), file.fail(1, 3))
     assert dump(file.db) == before
     assert decisions.find(file.db, T) is None

@@ -316,3 +316,17 @@ def test_sinks_that_are_idle_for_long_are_forgotten_for_new_ones(
 def test_what_is_no_sink_is_refused(file: Transacting, command: AdvanceSink) -> None:
     with pytest.raises(RequestError):
         decide(file, 1, command)
+
+
+def test_a_transaction_advances_a_sink_and_publishes_a_write_once(file: Transacting) -> None:
+    stage(file, A, "a")
+    stage(file, B, "b")
+    with pytest.raises(RequestError, match="with another statement already"):
+        decide(file, 1, advance(5, ""), advance(3, ""))
+    for attempts in (((A, 1),), ((B, 1),)):
+        with pytest.raises(RequestError, match="with another statement already"):
+            decide(file, 1, publication(file, (A, 1)), publication(file, *attempts))
+    assert sinks.all_sinks(file.db) == []
+    assert read(file) == []
+    decide(file, 1, publication(file, (A, 1), (B, 1)), advance(5, ""))
+    assert read(file) == ["a", "b"]
