@@ -1,5 +1,6 @@
 """What each entry of a log does, computed without `apply`: a transaction's statements are done by
-the entry that finishes or decides it, whichever have brought them. Pure."""
+the entry that finishes or decides it, whichever have brought them, and appends what is published of
+what was staged. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.joint_decisions import DecideAppends, DecideRun
-from hadron.state.machine import Command
+from hadron.state.machine import BatchShape, Command
+from hadron.state.staging import PublishStaged, StageBatches
+from hadron.state.streams import AppendBatch
 
 
 class Doings:
@@ -17,9 +20,36 @@ class Doings:
 
     def __init__(self) -> None:
         self._intents: dict[TransactionId, dict[int, tuple[bytes, ...]]] = {}
+        self._staged: dict[bytes, list[BatchShape]] = {}
 
     def of(self, command: Command) -> list[Command] | None:
         """The commands that an entry does; None of statements that came before the log begins."""
+        if isinstance(command, StageBatches):
+            self._staged.setdefault(command.attempt, []).extend(command.sizes)
+            return []
+        done = self._of(command)
+        if done is None or not any(isinstance(each, PublishStaged) for each in done):
+            return done
+        if not all(
+            len(self._staged.get(attempt, ())) == count
+            for each in done
+            if isinstance(each, PublishStaged)
+            for attempt, count in each.attempts
+        ):
+            return None
+        return [append for each in done for append in self._appends(each)]
+
+    def _appends(self, command: Command) -> list[Command]:
+        """What is published is appended as it was staged."""
+        if not isinstance(command, PublishStaged):
+            return [command]
+        return [
+            AppendBatch(command.stream_id, shape.records, shape.size, b"", 0, -1)
+            for attempt, _ in command.attempts
+            for shape in self._staged.pop(attempt)
+        ]
+
+    def _of(self, command: Command) -> list[Command] | None:
         if isinstance(command, WriteIntents):
             known = self._intents.setdefault(command.transaction, {})
             known[command.first_number] = command.statements
@@ -43,5 +73,6 @@ class Doings:
 
 
 def has_own_batches(command: Command) -> bool:
-    """Whether the entry's body has the batches of what it does."""
+    """Whether the entry's body has the batches of what it does. Nobody here publishes what was
+    staged together with batches of the same entry."""
     return not isinstance(command, WriteIntents | FinishTransaction)

@@ -229,6 +229,19 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E7 what a transaction takes is delivered to nobody",
         "E7 who acknowledges was given it last",
     ),
+    "E10 published whole and once, or gone": (
+        "bulk-write-whose-leaders-fail-at-each-step",
+        "publication-whose-driver-is-away-for-long",
+        "batches_are_published_once",
+        "transactions_are_whole",
+        "nothing_is_owed",
+        "M streams",
+    ),
+    "E11 a sink goes forward only": (
+        "drivers-that-do-what-they-have-done",
+        "batches_are_published_once",
+        "M streams",
+    ),
     "K13 steps in order": ("K13 a step is committed behind those before it",),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
 }

@@ -1,5 +1,5 @@
 """Checks of transactions: all or nothing, as their clients were told, and once (PROTOCOL E1, E2);
-of names of producers (D6), and of conditions (D5).
+of names of producers (D6), of conditions (D5), and of what bulk writers publish (E10, E11).
 
 Over all replica sets at once: each of a transaction's records and acknowledgements may be at
 another one. Only what is never dropped is judged: streams that were deleted, or have a retention,
@@ -16,7 +16,7 @@ from typing import Final
 
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.history import Deliver, History, Publish, Read, Transact
-from hadron.sim.evidence.made import Numbered, numbered, source_of
+from hadron.sim.evidence.made import Numbered, numbered, source_of, written
 from hadron.sim.evidence.regions import Cluster
 
 
@@ -233,6 +233,49 @@ def _numbered(ledger: Ledger, *, of_keys: bool = False) -> Iterator[tuple[str, l
                 yield f"{stream} of {name}", records
 
 
+def batches_are_published_once(ledger: Ledger) -> Iterator[Violation]:
+    """E10, E11: of all that was staged of a query's batch one choice of attempts is there; what a
+    sink calls published is; and where the sink's own set has records, batches are in order."""
+    check = "batches_are_published_once"
+    there: dict[str, set[int]] = {}
+    chosen: dict[str, list[Transact]] = {}
+    for number, each in enumerate(ledger.transactions):
+        found = written(each.values[0]) if each.values else None
+        if found is not None:
+            ledger.judged[check] += 1
+            name = f"{found.query} {found.batch}"
+            chosen.setdefault(name, []).append(each)
+            if any(value in ledger.places for value in each.values):
+                there.setdefault(name, set()).add(number)
+    for name, numbers in there.items():
+        if len(numbers) > 1:
+            yield Violation(check, f"batch {name} is there {len(numbers)} times")
+    for name in {event.subject for event in ledger.history.events("published")} - there.keys():
+        if all(map(ledger.must_survive, chosen.get(name, ()))):
+            yield Violation(check, f"batch {name} is published, says its sink, and is not there")
+    if len(ledger.sets) == 1:
+        yield from _in_order(ledger, check)
+
+
+def _in_order(ledger: Ledger, check: str) -> Iterator[Violation]:
+    """A query comes once, and its batches rise: the transaction that advances the sink appends."""
+    for evidence in ledger.sets.values():
+        for contents in evidence.streams.values():
+            past: set[str] = set()
+            before = None
+            for _, value in sorted(contents.values.items()):
+                each = written(value)
+                if each is None or each == before:
+                    continue
+                if before is not None and before.query != each.query:
+                    past.add(before.query)
+                    before = None
+                if each.query in past or (before is not None and each.batch < before.batch):
+                    yield Violation(check, f"{value!r} is there behind a later batch")
+                    return
+                before = each
+
+
 LedgerCheck = Callable[[Ledger], Iterator[Violation]]
 
 _ALL: Final[tuple[LedgerCheck, ...]] = (
@@ -242,6 +285,7 @@ _ALL: Final[tuple[LedgerCheck, ...]] = (
     inputs_have_one_output,
     names_are_one_producers,
     conditions_hold,
+    batches_are_published_once,
 )
 
 

@@ -282,6 +282,7 @@ KINDS = frozenset(
         "diverged",
         "ahead",
         "retention",
+        "published",
     }
 )
 """crash: the process died, what it had written stays. power: what was not synced may be gone too.
@@ -292,7 +293,8 @@ is broken any more. leaving: the member `subject` begins to leave its group. dra
 is to do all that is left. drained: it has acknowledged everything below the offset `detail`.
 diverged: the node's tables are not what its replica set's log makes of them. ahead: it has taken
 another's, above the watermark. retention: the stream `subject` may have other limits from here on,
-`detail` milliseconds and bytes."""
+`detail` milliseconds and bytes. published: a batch is, said its sink: `subject` is its query and
+number."""
 
 Notes = Serve | Join | Assign | Leave | GaveBack | Stuck
 Entry = Publish | Read | Deliver | Settle | Transact | Apply | Regroup | Steer | Event | Notes

@@ -1,5 +1,5 @@
 """Values that say what they are: of which record they were made, as which record of a named task,
-which number of a key. Pure."""
+which number of a key, in which batch of a bulk writer. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 _MADE: Final = re.compile(r"of (\S+)@(\d+) by ")
 _OUTPUT: Final = re.compile(r"output of (\d+) (\S+) (\d+) (\d+) (\d+) by ")
+_WRITTEN: Final = re.compile(r"batch (\S+) (\d+) by (\S+):")
 _NUMBERED: Final = re.compile(r"([^|]+)\|(\d+)\|([^|:]+):")
 
 
@@ -62,3 +63,20 @@ class Numbered(NamedTuple):
 def numbered(value: str) -> Numbered | None:
     found = _NUMBERED.match(value)
     return None if found is None else Numbered(found[1], int(found[2]), found[3])
+
+
+class Written(NamedTuple):
+    """A record that was written in bulk: of which query's batch, and by which attempt."""
+
+    query: str
+    batch: int
+    attempt: str
+
+    def __str__(self) -> str:
+        """How it begins."""
+        return f"batch {self.query} {self.batch} by {self.attempt}:"
+
+
+def written(value: str) -> Written | None:
+    found = _WRITTEN.match(value)
+    return None if found is None else Written(found[1], int(found[2]), found[3])

@@ -2,12 +2,13 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions, transactions, prepared, pipelines
+replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines
              the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
 
 from hadron.sim.mutants import (
+    bulk,
     groups,
     pipelines,
     prepared,
@@ -25,6 +26,7 @@ __all__ = [
     "MUTANTS",
     "Mutant",
     "SeamError",
+    "bulk",
     "groups",
     "patched",
     "pipelines",

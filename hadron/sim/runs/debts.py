@@ -45,10 +45,11 @@ _UNDONE: Final = {
     " FROM hadron_stage_run WHERE status = 4",
     "backfills that nobody has paused": "SELECT group_concat(pipeline_id || '/' || number)"
     " FROM hadron_backfill JOIN hadron_pipeline USING (pipeline_id) WHERE status = 1",
+    "what was staged, by its entries": "SELECT group_concat(staged_lsn) FROM hadron_staged",
     "letters of what was given up": "SELECT group_concat(pipeline_id || '/' || instance_id)"
     " FROM hadron_instance_letter JOIN hadron_pipeline USING (pipeline_id)",
 }
-"""E4, P9, P11, P13: nobody is left who would end these."""
+"""E4, E10, P9, P11, P13: nobody is left who would end these."""
 
 
 def _undone(leading: Leading, select: Callable[[str], Any]) -> Iterator[str]:

@@ -18,12 +18,14 @@
     flows        E: pipelines over several replica sets
     prepared     E: what a transaction was promised, and what comes between
     transactions E: several replica sets, all or nothing
+    bulk         E: what is staged by many tasks, and published at once
     bursts       E: transactions that are committed at the same time, and share an entry
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
 """
 
 from hadron.sim.scenarios import (
+    bulk,
     bursts,
     conditions,
     copies,
@@ -49,6 +51,7 @@ from hadron.sim.scenarios.play import SCENARIOS, Directed
 __all__ = [
     "SCENARIOS",
     "Directed",
+    "bulk",
     "bursts",
     "conditions",
     "copies",

@@ -17,7 +17,7 @@ _RULES = (
     *(f"B{number}" for number in range(1, 9)),
     "C",
     *(f"D{number}" for number in range(1, 7)),
-    *(f"E{number}" for number in (1, 2, 3, 4, 6, 7)),
+    *(f"E{number}" for number in (1, 2, 3, 4, 6, 7, 10, 11)),
     "K13",
     "F2",
 )

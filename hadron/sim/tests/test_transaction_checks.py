@@ -14,7 +14,7 @@ from hadron.model.transactions import TransactionId
 from hadron.sim.actors.transactions import Noted
 from hadron.sim.checks.done import Doings
 from hadron.sim.evidence.history import History, Publish, Transact
-from hadron.sim.evidence.made import Numbered, made_of, numbered, source_of
+from hadron.sim.evidence.made import Numbered, Written, made_of, numbered, source_of, written
 from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
 from hadron.state.decisions import Decide
 from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -114,6 +114,26 @@ def zombie(scene: Scene) -> None:
         scene.publish(str(Numbered("task", number, by)))
 
 
+def two_tries(scene: Scene) -> None:
+    for by in "ab":
+        transact(scene, str(Written("q", 1, by)))
+
+
+def not_there(scene: Scene) -> None:
+    transact(scene, str(Written("q", 1, "a")), there=(), told=())
+    scene.history.event("published", "q 1")
+
+
+def behind_a_later_one(scene: Scene) -> None:
+    for number in (1, 2, 0):
+        transact(scene, str(Written("q", number, "a")))
+
+
+def taken_back(scene: Scene) -> None:
+    for number, query in enumerate("qrq"):
+        transact(scene, str(Written(query, number, "a")))
+
+
 def left_out(scene: Scene) -> None:
     for number in (0, 2):
         scene.publish(str(Numbered("task", number, "a")))
@@ -143,6 +163,10 @@ CASES: list[tuple[Spoil, str]] = [
     (left_out, "names_are_one_producers"),
     (numbered_twice, "names_are_one_producers"),
     (lost_update, "conditions_hold"),
+    (two_tries, "batches_are_published_once"),
+    (not_there, "batches_are_published_once"),
+    (behind_a_later_one, "batches_are_published_once"),
+    (taken_back, "batches_are_published_once"),
 ]
 
 
@@ -152,6 +176,11 @@ def test_a_good_history_has_no_fault(scene: Scene) -> None:
     for number, by in enumerate("aabbc"):
         scene.publish(str(Numbered("task", number, by)))
         scene.publish(str(Numbered("k", number, by)))
+    for number, query in enumerate("qqrr"):
+        batch = [f"{Written(query, number, by)}{index}" for by in "ab" for index in range(2)]
+        transact(scene, *batch, told=() if number % 2 else ("committed",))
+        transact(scene, str(Written(query, number, "lost")), there=(), told=("rolled back",))
+        scene.history.event("published", f"{query} {number}")
     assert scene.broken() == set()
 
 
@@ -198,6 +227,8 @@ def test_whoever_asks_is_told_of_the_same_places_as_its_client() -> None:
 
 
 def test_values_say_what_they_are() -> None:
+    assert written(f"{Written('q', 7, 'b1/2')}0@eu/p0") == Written("q", 7, "b1/2")
+    assert written("batch") is None
     assert source_of(made_of("eu/p0", 7) + "x1/3:...") == ("eu/p0", 7)
     assert source_of("x1/3") is None
     assert numbered(str(Numbered("task", 3, "z0.1")) + "...") == Numbered("task", 3, "z0.1")
