@@ -12,6 +12,7 @@ from typing import Any
 
 from hadron.model.errors import NotFoundError
 from hadron.model.pipelines import branches_of
+from hadron.model.ports import Database
 from hadron.state import definitions, stage_runs, waits
 from hadron.state.machine import Context
 from hadron.state.names import label_of
@@ -55,6 +56,16 @@ def make(
         if not stage.dependencies and not stage.after and stage.name not in others:
             stage_runs.make_ready(context, pipeline_id, version, stage, ids)
     return ids[0]
+
+
+def not_cancelled(db: Database, pipeline_id: int, ids: Sequence[int]) -> list[int]:
+    """Those of `ids` that may still go on, in their order."""
+    rows: list[Any] = db.execute(
+        f"SELECT j.value FROM json_each(?) j CROSS JOIN {INSTANCE} i ON i.pipeline_id = ?"
+        " AND i.instance_id = j.value WHERE i.status <> 4 ORDER BY j.key",
+        (json.dumps(list(ids)), pipeline_id),
+    ).fetchall()
+    return [each for (each,) in rows]
 
 
 def end(context: Context, pipeline_id: int, ids: Sequence[int], status: int) -> list[int]:

@@ -12,12 +12,11 @@ import json
 from typing import Any, NoReturn
 
 from hadron.model.errors import RequestError
-from hadron.model.ports import Database
 from hadron.model.transactions import DELETED, DONE, StatementResult
-from hadron.state import stage_runs, stories
+from hadron.state import instances, stage_runs, stories
 from hadron.state.machine import Command, Context
 from hadron.state.pipeline_events import InstancesChanged, StagesEnded
-from hadron.state.pipeline_tables import INSTANCE, STAGE_PUBLISHING, STAGE_RUN, is_here
+from hadron.state.pipeline_tables import STAGE_PUBLISHING, STAGE_RUN, is_here
 
 
 class PublishStages(Command, frozen=True, array_like=True, tag=45):
@@ -107,17 +106,8 @@ def _complete(
         if context.db.changes():
             done.append(instance_id)
     stage_runs.count(context.db, pipeline_id, stage, ready=-len(done), done=len(done))
-    stage_runs.advance(context, pipeline_id, stage, _going_on(context.db, pipeline_id, done))
-
-
-def _going_on(db: Database, pipeline_id: int, ids: list[int]) -> list[int]:
-    """Those that were not cancelled."""
-    rows: list[Any] = db.execute(
-        f"SELECT j.value FROM json_each(?) j CROSS JOIN {INSTANCE} i ON i.pipeline_id = ?"
-        " AND i.instance_id = j.value WHERE i.status <> 4 ORDER BY j.key",
-        (json.dumps(ids), pipeline_id),
-    ).fetchall()
-    return [each for (each,) in rows]
+    going_on = instances.not_cancelled(context.db, pipeline_id, done)
+    stage_runs.advance(context, pipeline_id, stage, going_on)
 
 
 def _give_up(context: Context, pipeline_id: int, stage: str, ids: list[int]) -> None:

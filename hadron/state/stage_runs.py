@@ -362,8 +362,8 @@ def _fail_some(
 
 
 def give_up(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
-    """A stage of these instances, which was ready, has failed for good, and so have they; what is
-    declared for that runs."""
+    """A stage of these instances, which was ready or publishing, has failed for good, and so have
+    they; what is declared for that runs. A cancelled one stays so, and tells nobody."""
     if not ids:
         return
     db = context.db
@@ -372,7 +372,8 @@ def give_up(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) 
     instance_letters.note(context, pipeline_id, stage, ended)
     declared = definitions.all_stages(db, pipeline_id)
     on_failure = definitions.on_failure(db, pipeline_id)
-    for version, some in definitions.by_version(db, pipeline_id, ids).items():
+    going_on = instances.not_cancelled(db, pipeline_id, ids)
+    for version, some in definitions.by_version(db, pipeline_id, going_on).items():
         for following in declared[version]:
             if following.name == on_failure[version] != stage:
                 make_ready(context, pipeline_id, version, following, some)

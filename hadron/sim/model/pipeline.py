@@ -198,8 +198,10 @@ class Pipeline:
         return stages
 
     def give_up(self, now: PipelineSpec, stage: str, instance_id: int, now_ms: int) -> None:
-        """P11: it has failed, and what is declared for that runs."""
+        """P11: it has failed, and what is declared for that runs; P10: unless it was cancelled."""
         instance = self.instances[instance_id]
+        if instance.status == CANCELLED:
+            return
         if instance.status == LIVE:
             instance.end(FAILED, now_ms)
             if now.dead_letters:

@@ -13,6 +13,7 @@ from hadron.sim.mutants.seams import Edit
 
 _STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
 _AWAY: Final = "output-whose-set-is-away"
+_CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
 _FILLS: Final = "backfills-whose-leader-fails"
 
 plant(
@@ -210,4 +211,27 @@ plant(
         "last = batches[-1]",
     ),
     scenarios=("input-that-two-leaders-have-logged",),
+)
+
+plant(
+    "cancelled instance goes on",
+    "what follows a stage is made ready when its output is there, whoever was cancelled meanwhile",
+    Edit(
+        "state.publishing:_complete",
+        "going_on = instances.not_cancelled(context.db, pipeline_id, done)",
+        "going_on = done",
+    ),
+    scenarios=(_CANCELLED,),
+)
+
+plant(
+    "cancelled stage completes",
+    "an attempt at a stage of a cancelled instance completes it, though it was not to run any more",
+    Edit(
+        "state.cancellations:apply_cancel_instances",
+        "SET status = 0, attempts = attempts + 1 WHERE",
+        "SET status = 0 WHERE",
+    ),
+    Edit("state.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
+    scenarios=("cancelled-while-they-are-run",),
 )

@@ -290,3 +290,25 @@ plant(
     Edit("node.restore:restore_node", "is_member=False", "is_member=own.is_member"),
     scenarios=("restored-member-meets-the-one-that-lags",),
 )
+
+plant(
+    "taught member forgotten by its link",
+    "a feed that ends leaves the link as it was before the peer was taught on that connection",
+    Edit(
+        "replication.reaching:Reaching._feed",
+        "link.answer.is_member = feeding.quorum.is_voter(link.name)",
+        "pass",
+    ),
+    scenarios=("learner-that-counts-is-fed-anew",),
+)
+
+plant(
+    "disk that is put back is never the latest",
+    "a disk that was seen before another one of its node stays behind that when it is back",
+    Edit(
+        "storage.identity:IdentityFile.remember_start",
+        "boot = excluded.boot, start = excluded.start, seen = excluded.seen",
+        "boot = excluded.boot, start = excluded.start",
+    ),
+    scenarios=("disk-that-is-put-back",),
+)

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import trio
 
 from hadron.model.schema import Retention
+from hadron.sim.actors.cancelling import Canceller, has_canceller
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.flowing import Flowing, has_flow
 from hadron.sim.actors.group_plans import GroupPlan
@@ -70,6 +71,8 @@ class RegionsRun:
         flowing = await _flowing(run)
         if flowing is not None:
             crowd += flowing.actors()
+            if has_canceller(run.regions.seed):
+                crowd.append(Canceller(run.regions, run.history, "fc", flowing.places))
         working = {actor.host: actor for actor in crowd}
         chance = random.Random(f"repeating/{run.regions.seed}")
         repeated = chance.choice(_REPEATED) if transacting is not None else 0.0

@@ -78,6 +78,29 @@ async def output_whose_set_is_away(play: RegionPlay) -> None:
         await order(1)
 
 
+@region_scenario("P10: nothing of an instance happens once its cancellation was answered")
+async def cancelled_while_its_output_is_on_its_way(play: RegionPlay) -> None:
+    """Outputs are decided when the set that they go to loses its power. People cancel what there is
+    while it is away, and order more; then it comes back, and what was decided is there."""
+    await _declare(play)
+    async with _running(play) as order, play.regions.client("b1", connect_timeout_s=60.0) as client:
+        async with failing(play.metadata, FinishTransaction, is_logged=False, away_s=8.0) as failed:
+            await order(3)
+            while not failed.is_set():
+                with trio.move_on_after(2.0):
+                    await failed.wait()
+                    break
+                await order(1)
+            live = [each.id for each in await client.instances(FLOW, status="live")]
+            noted = play.history.steer("b1", FLOW, "cancel", "", ())
+            await client.cancel_instances(FLOW, live)
+            play.history.ok(noted)
+            found = await client.instances(FLOW, status="cancelled")
+            assert any(stage.status == "publishing" for each in found for stage in each.stages)
+            await order(2)
+        await order(1)
+
+
 @region_scenario(
     "P13: a backfill makes an instance of each record that nobody has looked at, once",
     nodes=(1, 1, 3),

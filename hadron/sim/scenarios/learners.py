@@ -9,6 +9,7 @@ import trio
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.scenarios.leadership import NARROW
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.sim.world.replica_set import World
 from hadron.wire.messages import groups_pb2, streams_pb2
 
 _BIG: Final = 700_000
@@ -108,3 +109,73 @@ async def learner_without_room_for_a_moment(play: Play) -> None:
     play.join("n2")
     network.heal_all()
     await world.wait_in_step()
+
+
+@scenario("B3: who was taught goes on counting when it is fed anew")
+async def learner_that_counts_is_fed_anew(play: Play) -> None:
+    """n3 loses its disk, is taught, and counts; then n2 goes away, and n3 has no room for a moment:
+    the feed ends, the connection does not. n1 and n3 both remember: they serve without n2."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await play.lose("n3")
+    await world.start("n3")
+    await world.wait_in_step()
+    await world.wait_for("n3's membership", lambda: remembers(world, "n3"))
+    await world.crash("n2", power=False)
+    leadership = world.node("n1").member._leadership
+    assert leadership is not None
+    feed = leadership.controller.feed_of("n3")
+    disk, reserve = world.disks["n3"], world.config.settings.disk_reserve_bytes
+    # The leader hears of it too late to refuse what comes next.
+    world.network.delay("n3", "n1", 0.5, 0.6)
+    disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 32
+    space = world.node("n3").member._store.space
+    await world.wait_for("a full disk", lambda: space.is_exhausted)
+    await play.publish(play.value(), timeout_s=1.0)
+    await world.wait_for(
+        "the end of the feed", lambda: leadership.controller.feed_of("n3") is not feed
+    )
+    disk.heal()
+    world.network.heal_all()
+    await must_serve(play, "n1 and n3")
+    await world.start("n2")
+
+
+@scenario("B3: a disk that is put back counts once it has been taught, and goes on counting")
+async def disk_that_is_put_back(play: Play) -> None:
+    """n2 runs on a disk, on a new one, which is taught, and on the first one again: that was taught
+    what came between, and counts. n3 goes away, and the connection of the others breaks, again and
+    again: they both remember, and serve."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    await world.stop("n2")
+    image = {path.name: path.read_bytes() for path in world.data("n2").iterdir() if path.is_file()}
+    await play.lose("n2")
+    await world.start("n2")
+    await play.fill(3)
+    await world.wait_in_step()
+    await play.lose("n2")
+    for name, content in image.items():
+        (world.data("n2") / name).write_bytes(content)
+    await world.start("n2")
+    await world.wait_in_step()
+    await world.wait_for("n2's membership", lambda: remembers(world, "n2"))
+    await world.crash("n3", power=False)
+    for _ in range(3):
+        world.network.break_connections("n1", "n2")
+        await must_serve(play, "n1 and n2")
+        assert remembers(world, "n2"), "n2 was taught, and has forgotten again"
+    await world.start("n3")
+
+
+def remembers(world: World, name: str) -> bool:
+    """Whether a node that runs counts itself among those who remember the log."""
+    return world.listens(name) and world.node(name).member._store.identity.current.is_member
+
+
+async def must_serve(play: Play, who: str) -> None:
+    """They are a majority, connected, and remember."""
+    published = await play.publish(play.value(), timeout_s=15.0)
+    assert published.outcome == "ok", f"{who} do not serve: {published.error}"

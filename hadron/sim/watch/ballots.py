@@ -52,6 +52,9 @@ class Ballots:
         it was granted its membership under that ballot."""
         self._promised: dict[tuple[str, bytes], Ballot] = {}
         self._boots: dict[tuple[str, bytes], int] = {}
+        self._opened: dict[str, NodeView] = {}
+        self._disks: dict[str, list[bytes]] = {}
+        """Of each node, the latest one last."""
         self._begun: dict[str, tuple[int, frozenset[str]]] = {}
         self._entries: dict[tuple[str, Ballot, int], bytes] = {}
         self._last_sent: Any = None
@@ -81,7 +84,8 @@ class Ballots:
                 "itself among those who remember",
             )
         self.unflushed.discard(view.name)
-        self._check_memory(view)
+        if not self._is_put_back(view):
+            self._check_memory(view)
         if view.name in self.restored:
             self._check_restored(view, self.restored.pop(view.name))
         disk = view.name, identity.disk
@@ -96,6 +100,19 @@ class Ballots:
                 f"{view.name} has promised {before} on this disk, and starts with "
                 f"{identity.promised}",
             )
+
+    def _is_put_back(self, view: NodeView) -> bool:
+        """Whether the node has been on another disk since it was on this one: its peers say so to
+        it, and until then it counts with nobody."""
+        disks, before = self._disks.setdefault(view.name, []), self._opened.get(view.name)
+        if before is not None:
+            # A new disk had no name when it was opened.
+            name = before.identity.disk
+            if name in disks:
+                disks.remove(name)
+            disks.append(name)
+        self._opened[view.name] = view
+        return view.identity.disk in disks[:-1]
 
     def _check_memory(self, view: NodeView) -> None:
         """B3: who counts has all that it has acknowledged, as far as that was committed; what was

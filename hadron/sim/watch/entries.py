@@ -189,9 +189,9 @@ class Entries:
         if view is None or not view.is_alive:
             return apply(context, command)
         leads = view.controller is not None and view.controller.leads
-        if not leads or not isinstance(command, COMMANDS + MOVES):
+        if not leads or not isinstance(command, COMMANDS):
             return self._applied(apply, view, context, command)
-        was = self._flows.before(context, command) if isinstance(command, COMMANDS) else {}
+        was = self._flows.before(context, command)
         result = self._applied(apply, view, context, command)
         self._judging(self._flows.applied, view, context, command, was)
         if isinstance(command, MOVES):

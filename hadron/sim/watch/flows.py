@@ -25,6 +25,7 @@ from hadron.state.machine import Command, Context
 from hadron.state.pipeline_inputs import MoveInput, TriggerInstances
 from hadron.state.retries import RetryInstances
 from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.waits import ExpireWaits, SignalInstance, SignalStages
 
 COMMANDS: Final = (
     TriggerInstances,
@@ -37,13 +38,23 @@ COMMANDS: Final = (
     RetryInstances,
     DropInstances,
     NoteFinished,
+    SignalStages,
+    SignalInstance,
+    ExpireWaits,
 )
+_WAITS: Final = (SignalStages, SignalInstance, ExpireWaits)
+"""Of these the model tells what they may begin."""
 
 _READY: Final = 1
 _DONE: Final = 2
 _FAILED: Final = 3
+_CANCELLED: Final = 4
+_PUBLISHING: Final = 4
 _LATE_MS: Final = 1
 """Two clocks of a node round."""
+
+_ENDS: Final = (_DONE, _FAILED)
+_STAYS: Final = "E3 what is cancelled stays as it is"
 
 _INSTANCES: Final = (
     "SELECT instance_id, status, partition, offset, created_ms, version, ended_ms"
@@ -58,7 +69,7 @@ _SPECS: Final = (
     "SELECT d.version, d.spec, o.spec FROM hadron_definition d"
     " JOIN hadron_schema_object o ON o.id = d.pipeline_id WHERE d.pipeline_id = ?"
 )
-_PUBLISHING: Final = (
+_OUTPUTS: Final = (
     "SELECT DISTINCT pipeline_id FROM hadron_stage_publishing JOIN hadron_pipeline"
     " USING (pipeline_id)"
 )
@@ -146,7 +157,7 @@ class Flows:
     def before(self, context: Context, command: Command) -> dict[int, _Tables]:
         """To be called before it is applied; what it is about, by pipeline."""
         if isinstance(command, NoteFinished):
-            rows: Any = context.db.execute(_PUBLISHING).fetchall()
+            rows: Any = context.db.execute(_OUTPUTS).fetchall()
             return {each: _Tables(context.db, each) for (each,) in rows}
         pipeline_id: int = command.pipeline_id  # type: ignore[attr-defined]
         return {pipeline_id: _Tables(context.db, pipeline_id)}
@@ -156,6 +167,9 @@ class Flows:
     ) -> None:
         for pipeline_id, before in was.items():
             now = _Tables(context.db, pipeline_id)
+            self._check_cancelled(view, context, command, before, now)
+            if isinstance(command, _WAITS):
+                continue
             self._check_made(view, context, command, pipeline_id, before, now)
             self._check_ready(view, context, command, pipeline_id, before, now)
             self._check_done(view, context, before, now)
@@ -168,6 +182,39 @@ class Flows:
 
     def _complain(self, rule: str, view: NodeView, context: Context, what: str) -> None:
         self._complaints.add(rule, f"{view.name} at entry {context.lsn}: {what}")
+
+    def _check_cancelled(
+        self, view: NodeView, context: Context, command: Command, before: _Tables, now: _Tables
+    ) -> None:
+        """P10: nothing of an instance happens once it is cancelled, until it is dropped; but that
+        an output comes to its end which was decided before."""
+        over = {
+            each
+            for each, row in before.instances.items()
+            if row.status == _CANCELLED and each in now.instances
+        }
+        for each in sorted(over):
+            if now.instances[each] != before.instances[each]:
+                self._complain(
+                    _STAYS,
+                    view,
+                    context,
+                    f"instance {each} was cancelled, and {type(command).__name__} makes of "
+                    f"{before.instances[each]} {now.instances[each]}",
+                )
+        for key, run in sorted(now.runs.items()):
+            was = before.runs.get(key)
+            if key[1] not in over or run == was:
+                continue
+            is_end = was is not None and was.status == _PUBLISHING and run.status in _ENDS
+            if not is_end or not isinstance(command, NoteFinished):
+                self._complain(
+                    _STAYS,
+                    view,
+                    context,
+                    f"instance {key[1]} was cancelled, and {type(command).__name__} makes of its "
+                    f"stage {key[0]} {run}, which was {was}",
+                )
 
     def _check_made(
         self,

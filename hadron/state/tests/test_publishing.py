@@ -8,7 +8,7 @@ import pytest
 
 from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
-from hadron.model.pipelines import Retry
+from hadron.model.pipelines import PipelineSpec, Retry
 from hadron.model.transactions import DELETED, Note, Participant, StatementResult, TransactionId
 from hadron.state import cancellations, schema
 from hadron.state import pipeline_views as views
@@ -28,8 +28,9 @@ class TestPublishing:
 
     AWAY = "other/p1"
 
-    def decided(self, pipe: Pipe, *ids: int) -> TransactionId:
-        command = PublishStages(PIPELINE, "a", ids, (1,) * len(ids), (), 1, OUT, self.AWAY)
+    def decided(self, pipe: Pipe, *ids: int, version: int = 1) -> TransactionId:
+        attempts = (1,) * len(ids)
+        command = PublishStages(PIPELINE, "a", ids, attempts, (), version, OUT, self.AWAY)
         tx = TransactionId.of(SET, pipe.ballot, len(pipe.log) + (1 << 20))
         pipe.submit(Decide(tx, (Participant(self.AWAY, 7, 1),), (encode(command),)))
         return tx
@@ -118,6 +119,30 @@ class TestByHand:
         self.cancel(pipe, 1)
         TestPublishing().finish(pipe, decided, StatementResult(40, 1, 9))
         assert (pipe.statuses(), pipe.ready("b")) == ([CANCELLED], [])
+
+    def test_nobody_is_told_of_an_output_that_is_lost_after_it_was_cancelled(self) -> None:
+        """Not with another definition, either, when the one that it had is gone."""
+        for is_changed in (False, True):
+            pipe = Pipe()
+            self.telling(pipe, "b")
+            pipe.trigger(3, 4, to=5)
+            decided = TestPublishing().decided(pipe, 1, version=2)
+            self.cancel(pipe, 1, 2)
+            if is_changed:
+                self.telling(pipe, "c")
+                pipe.trigger(6, start=5, to=7)
+                self.telling(pipe, "d")
+            TestPublishing().finish(pipe, decided, DELETED)
+            assert pipe.statuses()[:2] == [CANCELLED, CANCELLED]
+            assert pipe.ready("tell") == []
+            assert dump(pipe.replica()) == dump(pipe.db)
+
+    def telling(self, pipe: Pipe, last: str) -> None:
+        stages = (stage("a"), stage(last, "a"), stage("tell"))
+        spec = PipelineSpec(
+            replica_set=SET, input="in", start="earliest", stages=stages, on_failure="tell"
+        )
+        pipe.declare(("Pipeline", "p", spec))
 
     def test_instances_are_chosen_by_what_they_are(self) -> None:
         pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a"))
