@@ -24,6 +24,7 @@ Rules (PROTOCOL D1):
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -123,6 +124,8 @@ class PartitionAccumulator:
             self.last_sequence = NO_SEQUENCE
         self._given_sequence = self.last_sequence
         """The program's own, of what was taken last."""
+        self._failed_sequences: list[int] = []
+        """The program's own, of batches that have failed since it gave one again: a heap."""
         self._next_sequence = 0
         self._next_order = 0
         self._hole = False
@@ -210,8 +213,18 @@ class PartitionAccumulator:
                 f"to {self.stream}/{self.partition}",
                 "sequences rise within a partition",
             )
+        missing = self._missing()
+        if missing is not None and sequence > missing:
+            raise InvalidRecordError(
+                f"the sequence {sequence} comes behind {missing}, which has failed, to "
+                f"{self.stream}/{self.partition}: the last one is all that is known of a name",
+                "give that one again first; to leave it out, open the producer again",
+            )
         batch, index = self.add(record, now_ms, now_s)
+        self._failed_sequences.clear()
         batch.last_sequence = self._given_sequence = sequence
+        if batch.first_sequence is None:
+            batch.first_sequence = sequence
         if self._hole:
             # What was in doubt may be in the log, and be given again: each is told by itself.
             self.seal()
@@ -275,7 +288,20 @@ class PartitionAccumulator:
         self.in_flight += 1
         return batch
 
+    def _missing(self) -> int | None:
+        """The number of a record that is not known to be in the log, and must be before any with a
+        higher one: who comes after this producer goes on behind the last (PROTOCOL D6)."""
+        failed = self._failed_sequences
+        while failed and failed[0] <= self.last_sequence:
+            # It was in doubt, and a claim has said that it is there.
+            heapq.heappop(failed)
+        return failed[0] if failed else None
+
     def _number(self, batch: OutgoingBatch) -> bool:
+        missing, first = self._missing(), batch.first_sequence
+        if missing is not None and first is not None and first > missing:
+            self._fail(batch, _behind(batch, missing))
+            return False
         try:
             batch.number(self._identity, self._next_sequence, self._codec)
         except HadronError as error:
@@ -449,6 +475,8 @@ class PartitionAccumulator:
             self._queue.remove(batch)
 
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
+        if batch.first_sequence is not None:
+            heapq.heappush(self._failed_sequences, batch.first_sequence)
         batch.failed(error)
         self.held_bytes -= batch.size
         self._on_resolved(batch)
@@ -472,6 +500,14 @@ def _no_batch(batch: OutgoingBatch, error: Exception) -> InvalidRecordError:
     return InvalidRecordError(
         f"not sent: {_count(batch)} cannot be encoded: {type(error).__name__}: {error}",
         "nothing of that is in the log; this is a bug: `send` refuses what cannot be sent",
+    )
+
+
+def _behind(batch: OutgoingBatch, missing: int) -> RequestError:
+    return RequestError(
+        f"not sent, and not in the log: {_count(batch)}: the one with the sequence {missing}, "
+        "before it, has failed",
+        "give them again from that one on",
     )
 
 

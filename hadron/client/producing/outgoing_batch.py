@@ -66,6 +66,7 @@ class OutgoingBatch:
         "expect_key_offset",
         "expect_offset",
         "failure_seen",
+        "first_sequence",
         "last_sequence",
         "order",
         "out_of_sequence",
@@ -112,8 +113,9 @@ class OutgoingBatch:
         self.expect_offset: int | None = None
         self.expect_key_offset: int | None = None
         """What its one record asks for."""
+        self.first_sequence: int | None = None
         self.last_sequence: int | None = None
-        """What the program has numbered its last record."""
+        """What the program has numbered its first record, and its last one."""
         self._builder: BatchBuilder | None = None
         self._values: Sequence[bytes] = ()
         self._now_ms = 0

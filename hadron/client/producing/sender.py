@@ -186,10 +186,7 @@ class PartitionSender:
             self.pump()
 
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
-        if isinstance(error, PeerError) and not isinstance(
-            error, (MetadataBehindError, NotReadyError, OverloadedError)
-        ):
-            self._session.suspect(self.accumulator.partition)
+        self._doubt_leader(error)
         if isinstance(error, (PeerError, ConflictError)):
             self._complain(error)
         if isinstance(error, ProducerFencedError):
@@ -197,6 +194,12 @@ class PartitionSender:
         self.accumulator.refused(batch, error)
         if self.is_away or (self._tries and isinstance(error, PeerError)):
             self.go_away(error.message)
+
+    def _doubt_leader(self, error: HadronError) -> None:
+        if isinstance(error, PeerError) and not isinstance(
+            error, (MetadataBehindError, NotReadyError, OverloadedError)
+        ):
+            self._session.suspect(self.accumulator.partition)
 
     # --- trouble --------------------------------------------------------------------------------
 
@@ -255,6 +258,9 @@ class PartitionSender:
             if isinstance(error, ProducerFencedError):
                 self._on_fenced(error)
             accumulator.refuse_all(error)
+        except PeerError as error:
+            self._doubt_leader(error)
+            raise
         else:
             accumulator.claimed(claim)
 

@@ -177,9 +177,29 @@ def test_after_a_failure_the_name_is_claimed_again() -> None:
     assert to.needs_claim
     assert to.next_batch(eager=True) is None
     to.claimed(Claim(Identity(PID, 9), -1))
-    assert take(to) is second
-    head = read_head(second.data)
+    assert to.next_batch(eager=True) is None
+    assert second.error is not None
+    again = put(to, 1)
+    assert take(to) is again
+    head = read_head(again.data)
     assert (head.pep, head.seq) == (9, 0)
+
+
+def test_nothing_goes_on_behind_a_record_that_has_failed() -> None:
+    """It would be known as the last one, and what has failed be taken for logged."""
+    to = named()
+    failed = put(to, 4)
+    take(to)
+    behind = put(to, 5)
+    to.refused(failed, RequestError("never"))
+    to.resume()
+    to.claimed(Claim(Identity(PID, 9), -1))
+    assert to.next_batch(eager=True) is None
+    assert behind.error is not None
+    assert "the sequence 4, before it, has failed" in str(behind.error)
+    with pytest.raises(InvalidRecordError, match="the sequence 6 comes behind 4, which has failed"):
+        put(to, 6)
+    assert put(to, 4) is take(to)
 
 
 def test_what_was_in_doubt_is_known_by_the_claim() -> None:
