@@ -2,6 +2,7 @@
 second, against a reference that is written by hand.
 
     tables        the state machine and its model
+    groups        members and a group's leader, over a log that commits late or loses its end
     transactions  drivers and participants over tables, made up logs and wires
     producer      the client's producing side, over made up logs and wires
 
@@ -12,12 +13,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from hadron.sim.rooms import producer, tables, transactions
+from hadron.sim.rooms import groups, producer, tables, transactions
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.run import Outcome
 
 ROOMS: Final[dict[str, Callable[[int], Played]]] = {
     "tables": tables.play,
+    "groups": groups.play,
     "transactions": transactions.play,
     "producer": producer.play,
 }
@@ -34,4 +36,4 @@ def play_rooms(seed: int, outcome: Outcome) -> None:
     outcome.trace_hash = hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
-__all__ = ["ROOMS", "Played", "play_rooms", "producer", "tables", "transactions"]
+__all__ = ["ROOMS", "Played", "groups", "play_rooms", "producer", "tables", "transactions"]

@@ -39,3 +39,14 @@ def test_a_replica_that_parts_from_its_leader_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Replicated, "replica", parted)
     told = {each.partition(": ")[0] for each in ROOMS["tables"](11).complaints}
     assert told == {"a replica has what its leader has"}
+
+
+def test_what_nobody_is_given_any_more_is_told() -> None:
+    settled = "        self._note_settled([(dead.first, dead.last)])\n"
+    told: list[str] = []
+    with patched(Edit("delivery.machine:Group.put_back", settled, "")):
+        for seed in range(20):
+            told += ROOMS["groups"](seed).complaints
+            if told:
+                break
+    assert any("it does not heal" in each for each in told), told

@@ -1,0 +1,505 @@
+"""A world of groups: members, transactions, retention, resets and leaders that fail, by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from hadron.delivery.joining import Joining, WantedOptions
+from hadron.model.batch import read_head
+from hadron.model.batch_building import BatchBuilder
+from hadron.model.errors import HadronError
+from hadron.model.ids import Ballot
+from hadron.model.ranges import Range
+from hadron.model.record import NewRecord
+from hadron.model.record import Record as StoredRecord
+from hadron.model.record_batch import decode_batch
+from hadron.model.transactions import DELIVERIES, TransactionId
+from hadron.sim.rooms.group_calls import Call, Token, part_of
+from hadron.sim.rooms.group_log import SET, Leadership, Log, Snapshot, Tables, offsets_of
+from hadron.sim.rooms.group_rules import Committed, Holder, Life, Record, Rules
+from hadron.sim.rooms.transaction_sets import SeededRandom
+from hadron.state import schema
+from hadron.state.decisions import Decide
+from hadron.state.events import PartitionTrimmed
+from hadron.state.execute import Outcome
+from hadron.state.group_changes import DeleteGroup, ResetGroup
+from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.locks import all_held, deliveries
+from hadron.state.machine import Command, encode
+from hadron.state.retention import TrimStream
+from hadron.state.schema import DeleteObjects
+from hadron.state.streams import AppendBatch
+from hadron.state.transaction_events import (
+    IntentsWritten,
+    RecordsAcknowledged,
+    TransactionAborted,
+    TransactionFinished,
+)
+
+_STEPS: Final = 350
+"""Of one history."""
+
+_NAMES: Final = ("one", "two", "three")
+_SEATS: Final = 5
+_REMEMBERED: Final = 40
+"""Deliveries of a seat, over calls and leaders."""
+
+_ORDERS: Final = (0, 1, 2, 2)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A program that joins one group, over all of its calls."""
+
+    name: str
+    group: str
+    call: Call | None = None
+    is_joining: bool = False
+    tokens: list[Token] = field(default_factory=list)
+
+    @property
+    def open_call(self) -> Call | None:
+        return self.call if self.call is not None and self.call.is_open else None
+
+    def note(self, token: Token) -> None:
+        self.tokens.append(token)
+        del self.tokens[:-_REMEMBERED]
+
+
+@dataclass(eq=False)
+class Transaction:
+    """One that acknowledges records of one group; `prepared_lsn` once it is prepared."""
+
+    name: TransactionId
+    group_id: int
+    ranges: tuple[Range, ...]
+    prepared_lsn: int = 0
+    is_asked: bool = False
+    """Whether what ends it is on its way."""
+
+
+class World:
+    """One history."""
+
+    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+        self.chance = random.Random(f"groups/{seed}")
+        self.nursery = nursery
+        self.rules = Rules()
+        self.tables = Tables()
+        self.stream, self.letters = self.tables.declare("s", "letters")
+        self.has_letters = True
+        self.ballot = Ballot(1, 0)
+        self.transactions: dict[TransactionId, Transaction] = {}
+        self.snapshot: tuple[Snapshot, Committed, list[Transaction], bool] | None = None
+        self._numbers = 0
+        self._keys: dict[bytes, list[Record]] = {}
+        names = _NAMES[: self.chance.choice((1, 1, 2, 3))]
+        self.options = {name: self._options() for name in names}
+        self.seats = [Seat(f"m{each}", self.chance.choice(names)) for each in range(_SEATS)]
+        self.is_restored = self.chance.random() < 0.4
+        self.fails = self.chance.choice((0.01, 0.01, 0.03))
+        self.is_transactional = self.chance.random() < 0.4
+        self.sizes = self.chance.choice(((1, 1, 2, 5, 9), (1, 5, 12)))
+        self.whole = self.chance.choice((0.2, 0.6, 0.6))
+        self.leadership: Leadership
+        self.lead()
+
+    def _options(self) -> WantedOptions:
+        chance = self.chance
+        has_limit = chance.random() < 0.5
+        return WantedOptions(
+            chance.choice(_ORDERS),
+            chance.choice((0, 0, 300, 2_000, 10_000)),
+            chance.choice((1, 2, 3)) if has_limit else 0,
+            "letters" if has_limit else None,
+        )
+
+    # --- leaders --------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        self.ballot = self.ballot._replace(incarnation=self.ballot.incarnation + 1)
+        log = Log(self.tables, self.ballot, self.chance, self._applied, self._refused)
+        log.is_slow = self.chance.random() < 0.4
+        self.leadership = Leadership(log, SeededRandom(self.chance))
+        self.nursery.start_soon(self.leadership.run)
+
+    @property
+    def log(self) -> Log:
+        return self.leadership.log
+
+    def change_leader(self) -> None:
+        chance, log = self.chance, self.log
+        # What waits, and is not lost, is committed before anybody leads anew.
+        log.end(chance.randint(0, log.waiting))
+        self.leadership.scope.cancel()
+        for seat in self.seats:
+            if seat.call is not None:
+                seat.call.holder.is_over = True
+        restored = self.snapshot if self.is_restored and chance.random() < 0.3 else None
+        if restored is not None:
+            snapshot, committed, prepared, self.has_letters = restored
+            self.tables.restore(snapshot)
+            self.rules.restored(committed)
+            self.transactions = {
+                each.name: Transaction(each.name, each.group_id, each.ranges, each.prepared_lsn)
+                for each in prepared
+            }
+            self.ballot = Ballot(self.ballot.epoch + 1, 0)
+            self.rules.reached["restored"] += 1
+        self.transactions = {
+            name: each for name, each in self.transactions.items() if each.prepared_lsn
+        }
+        for each in self.transactions.values():
+            each.is_asked = False
+        self.rules.led_anew(
+            (each.lock.owner_id, wanted, each.transaction)
+            for each in all_held(self.tables.db)
+            if each.lock.kind == DELIVERIES
+            for wanted in each.lock.ranges
+        )
+        self.rules.reached["led anew"] += 1
+        self.lead()
+
+    def come_back(self) -> None:
+        """Members join again at about the same time, and drivers end what they had prepared."""
+        for seat in self.seats:
+            self.nursery.start_soon(self._soon, lambda it=seat: self.join(it))
+        for _ in range(self.chance.randint(0, len(self.transactions))):
+            self.nursery.start_soon(self._soon, self.end)
+
+    async def _soon(self, do: Callable[[], None]) -> None:
+        leadership = self.leadership
+        await trio.sleep(self.chance.choice((0.0, 0.001, 0.005, 0.02)))
+        if leadership is self.leadership:
+            do()
+
+    def keep(self) -> None:
+        """Where a restore goes back to."""
+        prepared = [
+            Transaction(each.name, each.group_id, each.ranges, each.prepared_lsn)
+            for each in self.transactions.values()
+            if each.prepared_lsn
+        ]
+        self.snapshot = (self.tables.snapshot(), self.rules.committed(), prepared, self.has_letters)
+
+    # --- what is committed ----------------------------------------------------------------------
+
+    def _applied(self, command: Command, body: bytes, outcome: Outcome) -> None:
+        rules, now, result = self.rules, trio.current_time(), outcome.result
+        match command:
+            case AppendBatch():
+                rules.records += self._keys[body]
+            case AckRecords():
+                rules.settled(command.group_id, (), command.ranges, result)
+            case EndDeliveries():
+                rules.settled(command.group_id, command.attempts, command.acknowledged, result)
+            case DeadLetterRecords():
+                letters = decode_batch(body)
+                found = [int(StoredRecord(letters, each).raw) for each in range(command.count)]
+                rules.lettered(command.group_id, command.ranges, found, result.floor)
+            case CreateGroup():
+                rules.made(result.group_id, command.name, result.options, result.floor)
+            case ResetGroup():
+                rules.reset(command.group_id, result, command.floor)
+            case DeleteGroup():
+                rules.deleted(command.group_id)
+            case WriteIntents() if (each := self.transactions.get(command.transaction)) is not None:
+                each.prepared_lsn = result.prepared_lsn
+        for event in outcome.events:
+            match event:
+                case PartitionTrimmed() if event.stream_id == self.stream:
+                    rules.trimmed(event.first_offset)
+                case IntentsWritten():
+                    for lock in event.locks:
+                        if lock.owner_id in rules.lives:
+                            life = rules.lives[lock.owner_id]
+                            rules.take(life, event.transaction, lock.ranges, now)
+                case RecordsAcknowledged():
+                    rules.finished(event.group_id, event.ranges, event.floor, now)
+                case TransactionAborted() | TransactionFinished():
+                    rules.free(event.transaction, now)
+                    self.transactions.pop(event.transaction, None)
+
+    def _refused(self, command: Command) -> None:
+        if isinstance(command, DeadLetterRecords):
+            self.rules.letter_refused(command.group_id, trio.current_time())
+
+    def submit(self, command: Command, body: bytes = b"") -> None:
+        self.log.submit(command, body, done=lambda _result, _error: None)
+
+    # --- the stream -----------------------------------------------------------------------------
+
+    def append(self) -> None:
+        builder, records = BatchBuilder(), list[Record]()
+        for _ in range(self.chance.choice(self.sizes)):
+            self._numbers += 1
+            key = self.chance.choice(("", "a", "a", "b", "c"))
+            records.append(Record(self._numbers, key))
+            builder.add(NewRecord(str(self._numbers), key=key or None), 0)
+        body = bytes(builder.build())
+        self._keys[body] = records
+        self.submit(AppendBatch.of(self.stream, read_head(body), len(body)), body)
+
+    def trim(self) -> None:
+        rules = self.rules
+        if len(rules.records) - rules.first > 10:
+            self.submit(TrimStream(self.stream, rules.first + self.chance.randint(1, 8)))
+
+    def lose_room(self) -> None:
+        self.log.has_room = not self.log.has_room
+
+    def delete_letters(self) -> None:
+        if self.has_letters and self.chance.random() < 0.2:
+            self.has_letters = False
+            index = schema.current_index(self.tables.db)
+            self.submit(DeleteObjects(index, (self.letters,)))
+
+    # --- groups ---------------------------------------------------------------------------------
+
+    def change_group(self) -> None:
+        self.nursery.start_soon(
+            self._change_group, self.chance.choice(list(self.options)), self.chance.random() < 0.3
+        )
+
+    async def _change_group(self, name: str, deletes: bool) -> None:
+        served = self.leadership.groups
+        try:
+            if deletes:
+                await served.delete(self.stream, name, force=True)
+            else:
+                end = len(self.rules.records)
+                to = self.chance.choice(("earliest", str(self.chance.randint(0, end))))
+                await served.reset(self.stream, name, to, force=True)
+        except HadronError:
+            return
+
+    # --- members --------------------------------------------------------------------------------
+
+    def join(self, seat: Seat, *, is_healthy: bool = False) -> None:
+        if seat.open_call is None and not seat.is_joining:
+            seat.is_joining = True
+            self.nursery.start_soon(self._join, seat, is_healthy)
+
+    async def _join(self, seat: Seat, is_healthy: bool) -> None:
+        chance, leadership, name = self.chance, self.leadership, seat.group
+        options = self.options[name]
+        if self.rules.life_of(name) is not None:
+            options = WantedOptions()
+        elif not self.has_letters:
+            options = WantedOptions(options.order, options.ack_deadline_ms)
+        batch_size = 0 if is_healthy else chance.choice((0, 0, 0, 3, 6))
+        beats_ms = 0 if is_healthy else chance.choice((0, 0, 500))
+        joining = Joining(
+            name,
+            chance.choice(("earliest", "earliest", "latest")),
+            chance.choice((1, 2, 5, 12, 30)),
+            options,
+            seat.name,
+            beats_ms,
+            2,
+            batch_size,
+            chance.choice((0, 40)),
+        )
+        holder = Holder(seat.name, joining.max_in_flight, batch_size)
+        groups_ = leadership.groups
+        call = Call(
+            self.rules,
+            name,
+            holder,
+            lambda: groups_.live(self.stream, name),
+            lambda: leadership is self.leadership and leadership.log.leads,
+            seat.note,
+        )
+        try:
+            call.driver, call.session = await groups_.subscribe(call, self.stream, joining)
+            seat.call = call
+            if leadership is not self.leadership:
+                holder.is_over = True
+        except HadronError:
+            holder.is_over = True
+        finally:
+            seat.is_joining = False
+
+    def leave(self, seat: Seat) -> None:
+        call = seat.open_call
+        if call is not None and call.session is not None and call.life is not None:
+            self.rules.left(call.life, call.holder, trio.current_time())
+            self.leadership.groups.leave(call.session)
+
+    def speak(self, seat: Seat) -> None:
+        """The member of a seat says something, or comes, or goes."""
+        chance, call = self.chance, seat.open_call
+        if call is None:
+            if chance.random() < 0.6:
+                self.join(seat)
+            return
+        what = chance.random()
+        if what < 0.04:
+            self.leave(seat)
+        elif what < 0.1:
+            call.set_writable(is_writable=not call.writable)
+        elif what < 0.15:
+            call.flow(chance.choice((0, 1, 3, 8, 20)))
+        elif what < 0.2:
+            call.beats()
+        elif parts := self._parts(seat, call):
+            if what < 0.65:
+                call.acknowledge(parts, confirms=chance.random() < 0.6)
+            elif parts[0][0].call is not call:
+                return
+            elif what < 0.9:
+                delay_s = chance.choice((None, 0.0, 0.3, 1.5))
+                call.refuse(parts, delay_s, is_unseen=chance.random() < 0.2)
+            else:
+                call.extend(parts if chance.random() < 0.6 else ())
+
+    def _parts(self, seat: Seat, call: Call) -> list[tuple[Token, Range]]:
+        """Of deliveries that it may still hold, mostly, or of earlier ones."""
+        chance = self.chance
+        own = [token for token in seat.tokens if token.call is call]
+        some = own[-4:]
+        if chance.random() < 0.25 or not own:
+            token = chance.choice(seat.tokens) if seat.tokens else None
+            some = [
+                each
+                for each in seat.tokens
+                if token is not None
+                and (
+                    each.call is token.call
+                    if token.call is call
+                    else each.ballot == token.ballot and each.call is not call
+                )
+            ]
+        picked = chance.sample(some, min(len(some), chance.choice((1, 1, 1, 2, 3))))
+        return [(token, part_of(token, chance, self.whole)) for token in picked]
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Somebody has a member's records acknowledged by a transaction."""
+        chance = self.chance
+        seat = chance.choice(self.seats)
+        call = seat.open_call
+        parts = self._parts(seat, call) if call is not None else []
+        if call is None or call.life is None or not parts:
+            return
+        self._numbers += 1
+        home = chance.choice((SET, "local/p1"))
+        name = TransactionId.of(home, self.ballot, self._numbers)
+        wanted = [(token.number, *part) for token, part in parts]
+        leadership, ballot = self.leadership, parts[0][0].ballot
+        try:
+            group_id = leadership.groups.check_held(name, self.stream, seat.group, ballot, wanted)
+        except HadronError:
+            return
+        ranges = tuple(sorted({(first, last) for _, first, last in wanted}))
+        self._check_held(call.life, ranges, wanted)
+        each = Transaction(name, group_id, ranges)
+        if chance.random() < 0.9:
+            try:
+                leadership.locks.take(name, [deliveries(group_id, ranges)])
+            except HadronError:
+                return
+            self.rules.take(call.life, name, ranges, trio.current_time())
+        elif home == SET:
+            return
+        self.transactions[name] = each
+        if home != SET:
+            self._prepare(each)
+
+    def _check_held(self, life: Life, ranges: tuple[Range, ...], wanted: list[Any]) -> None:
+        """The leader has found that members hold them."""
+        numbers = {
+            offset: number for number, first, last in wanted for offset in range(first, last + 1)
+        }
+        for offset in offsets_of(ranges):
+            given = life.held.get(offset)
+            if given is None or given.number != numbers[offset]:
+                self.rules.complain(f"{life.name}: a transaction finds {offset} held, it is not")
+
+    def _prepare(self, each: Transaction) -> None:
+        log = self.log
+        statement = encode(AckRecords(each.group_id, each.ranges))
+
+        def done(_result: Any, error: HadronError | None) -> None:
+            if error is not None and log is self.log and not each.prepared_lsn:
+                self._give_up(each)
+
+        log.submit(WriteIntents(each.name, 0, (statement,)), done=done)
+
+    def _give_up(self, each: Transaction) -> None:
+        """It is rolled back, and the log knows nothing of it."""
+        if self.transactions.pop(each.name, None) is not None:
+            self.rules.free(each.name, trio.current_time())
+            self.leadership.locks.free(each.name, [deliveries(each.group_id, each.ranges)])
+
+    def end(self) -> None:
+        """A transaction is over, one way or the other."""
+        waiting = [each for each in self.transactions.values() if not each.is_asked]
+        if not waiting:
+            return
+        each, log = self.chance.choice(waiting), self.log
+        commits = self.chance.random() < 0.5
+        if each.prepared_lsn:
+            each.is_asked = True
+            self.submit(
+                FinishTransaction(each.name, each.prepared_lsn, 1)
+                if commits
+                else AbortTransaction(each.name)
+            )
+        elif each.name.replica_set == SET:
+            if not commits:
+                self._give_up(each)
+                return
+            each.is_asked = True
+
+            def done(_result: Any, error: HadronError | None) -> None:
+                if log is not self.log:
+                    return
+                if error is not None:
+                    self._give_up(each)
+                self.transactions.pop(each.name, None)
+
+            statement = encode(AckRecords(each.group_id, each.ranges))
+            log.submit(Decide(each.name, (), (statement,)), done=done)
+
+    # --- all of it ------------------------------------------------------------------------------
+
+    async def play(self) -> int:
+        chance = self.chance
+        deeds = (
+            [self.append] * 4
+            + [self.begin] * (15 if self.is_transactional else 5)
+            + [self.end] * 4
+            + [self.trim, self.lose_room, self.delete_letters]
+        )
+        talk = 0.55 if self.is_transactional else 0.7
+        steps = 0
+        for _ in range(_STEPS):
+            steps += 1
+            what = chance.random()
+            if what < talk:
+                self.speak(chance.choice(self.seats))
+            elif what < 0.985 - self.fails:
+                chance.choice(deeds)()
+            elif what < 0.993 - self.fails:
+                self.change_group()
+            elif what < 1 - self.fails:
+                self.keep()
+            else:
+                self.change_leader()
+                if chance.random() < 0.7:
+                    self.come_back()
+            if chance.random() < 0.4:
+                await trio.sleep(chance.choice((0.0, 0.001, 0.01, 0.1, 0.1, 0.7)))
+                self.rules.check_deadlines(trio.current_time())
+            if self.rules.complaints:
+                break
+        return steps
