@@ -53,9 +53,11 @@ def progress_rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     if found.kind != "Pipeline":
         return {}
+    from hadron.cli import stream_pipelines
     from hadron.model.pipelines import PipelineSpec
 
-    assert isinstance(found.spec, PipelineSpec)
+    if not isinstance(found.spec, PipelineSpec):
+        return stream_pipelines.row_of(client, found)
     return {"graph": graph(found.spec), **next(iter(progress_rows(client, found.name)), {})}
 
 

@@ -1,4 +1,4 @@
-"""Whether the functions that Spark stages name import, where `hadron apply` runs.
+"""Whether the functions that stages and queries on Spark name import, where `hadron apply` runs.
 
 A module may print, hang, end the process or start Spark when it is imported, so another process
 imports it, which has a time limit and finds no Spark to start. Only what is certain is refused: a
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hadron.model.documents.problem import Problem
+    from hadron.model.problems import ValuePath
     from hadron.model.schema import SchemaObject
 
 _WITHIN_S: Final = 10.0
@@ -58,29 +59,33 @@ def check(objects: Sequence[SchemaObject]) -> list[str]:
     """What could not be looked at here, in words. Raises `SchemaError` for functions that do not
     exist in modules that do."""
     from hadron.model.documents.problem import schema_error
-    from hadron.model.pipelines import PipelineSpec
+    from hadron.model.pipelines import PipelineSpec, StreamPipelineSpec
 
-    stages = [
-        (found, index, stage)
-        for found in objects
-        if isinstance(found.spec, PipelineSpec)
-        for index, stage in enumerate(found.spec.stages)
-        if stage.engine == "spark" and stage.wait is None and ":" in stage.run
-    ]
-    if not stages:
+    named: list[tuple[SchemaObject, ValuePath, str, str]] = []
+    for found in objects:
+        spec = found.spec
+        if isinstance(spec, StreamPipelineSpec):
+            named.append((found, ("run",), spec.run, ""))
+        elif isinstance(spec, PipelineSpec):
+            named += [
+                (found, ("stages", index, "run"), stage.run, f" of stage {stage.name!r}")
+                for index, stage in enumerate(spec.stages)
+                if stage.engine == "spark" and stage.wait is None and ":" in stage.run
+            ]
+    if not named:
         return []
-    told = _import({stage.run: None for *_, stage in stages})
+    told = _import({run: None for _, _, run, _ in named})
     problems: list[Problem] = []
     notes = []
-    for found, index, stage in stages:
-        answer = told.get(stage.run, {"why": f"it took more than {_WITHIN_S:g} s, or ended Python"})
+    for found, path, run, owner in named:
+        answer = told.get(run, {"why": f"it took more than {_WITHIN_S:g} s, or ended Python"})
         if why := answer.get("why"):
             notes.append(
-                f"{found.label}: {stage.run!r} of stage {stage.name!r} was not looked at, as its "
-                f"module does not import here: {_one_line(why)}; it has to where the runner runs"
+                f"{found.label}: {run!r}{owner} was not looked at, as its module does not import "
+                f"here: {_one_line(why)}; it has to where the runner runs"
             )
         elif answer:
-            problems.append(_problem(found, index, stage.run, answer))
+            problems.append(_problem(found, path, run, answer))
     if problems:
         raise schema_error(problems)
     return notes
@@ -115,11 +120,10 @@ def _import(runs: dict[str, None]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _problem(found: SchemaObject, index: int, run: str, answer: dict[str, Any]) -> Problem:
+def _problem(found: SchemaObject, path: ValuePath, run: str, answer: dict[str, Any]) -> Problem:
     from hadron.model.documents.problem import Problem
     from hadron.model.problems import did_you_mean
 
-    path = ("stages", index, "run")
     if "is" in answer:
         return Problem(found.label, path, f"{run!r} is a {answer['is']}", "a function")
     module, missing = run.partition(":")[0], answer["missing"]

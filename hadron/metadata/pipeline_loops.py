@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-from hadron.model.pipelines import PipelineSpec, StageSpec, matches_type
-from hadron.model.problems import shorten
+from hadron.model.pipelines import PipelineSpec, StreamPipelineSpec, matches_type
+from hadron.model.problems import ValuePath, shorten
 from hadron.model.schema import SchemaObject
 
 Place = tuple[str, str]
@@ -23,15 +23,15 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A stage's output that leads back to its pipeline's input.
+    """An output that leads back to its pipeline's input.
 
     Attributes:
-        index: the stage's.
+        path: where the output's stream is declared.
         through: the pipelines on the way, this one left out.
         is_endless: all of them, this one too, take every record.
     """
 
-    index: int
+    path: ValuePath
     stream: str
     through: tuple[SchemaObject, ...]
     is_endless: bool
@@ -50,8 +50,8 @@ class Loops:
     def __init__(self, objects: Iterable[SchemaObject]) -> None:
         self._readers: dict[Place, list[SchemaObject]] = {}
         for obj in objects:
-            if isinstance(obj.spec, PipelineSpec):
-                self._readers.setdefault(_input(obj, obj.spec), []).append(obj)
+            if isinstance(obj.spec, PipelineSpec | StreamPipelineSpec):
+                self._readers.setdefault(_input(obj), []).append(obj)
         self._suspects = self._find_suspects()
 
     def _find_suspects(self) -> set[Place]:
@@ -60,7 +60,7 @@ class Loops:
         sources: dict[Place, set[Place]] = {}
         for place, readers in self._readers.items():
             sources.setdefault(place, set())
-            for output in (output for reader in readers for output in _outputs(reader)):
+            for output in (each for reader in readers for _, each in _outputs(reader)):
                 sources.setdefault(output, set()).add(place)
         order = TopologicalSorter(sources)
         with contextlib.suppress(CycleError):
@@ -72,19 +72,17 @@ class Loops:
         return suspects
 
     def of(self, obj: SchemaObject) -> list[Loop]:
-        """For each stage of this pipeline whose output comes back to its input: how. An endless
-        way counts before a shorter one."""
-        spec = obj.spec
-        assert isinstance(spec, PipelineSpec)
+        """For each output of this pipeline that comes back to its input: how. An endless way counts
+        before a shorter one."""
         found: list[Loop] = []
-        for index, stage in enumerate(spec.stages):
-            output = _output(obj, stage)
-            if output is None or not {output, _input(obj, spec)} <= self._suspects:
+        start = _input(obj)
+        for path, output in _outputs(obj):
+            if not {output, start} <= self._suspects:
                 continue
-            endless = self._way(output, _input(obj, spec), True) if _takes_all(spec) else None
-            way = self._way(output, _input(obj, spec), False) if endless is None else endless
+            endless = self._way(output, start, True) if _takes_all(obj) else None
+            way = self._way(output, start, False) if endless is None else endless
             if way is not None:
-                found.append(Loop(index, output[1], way, endless is not None))
+                found.append(Loop(path, output[1], way, endless is not None))
         return found
 
     def _way(self, start: Place, end: Place, only_all: bool) -> tuple[SchemaObject, ...] | None:
@@ -100,29 +98,35 @@ class Loops:
                     way.append(step[1])
                 return tuple(reversed(way))
             for reader in self._readers.get(place, ()):
-                assert isinstance(reader.spec, PipelineSpec)
-                if only_all and not _takes_all(reader.spec):
+                if only_all and not _takes_all(reader):
                     continue
-                for following in _outputs(reader):
+                for _, following in _outputs(reader):
                     if following not in came and following in self._suspects:
                         came[following] = place, reader
                         ahead.append(following)
         return None
 
 
-def _input(obj: SchemaObject, spec: PipelineSpec) -> Place:
+def _input(obj: SchemaObject) -> Place:
+    spec = obj.spec
+    if isinstance(spec, StreamPipelineSpec):
+        return obj.namespace, spec.source.stream
+    assert isinstance(spec, PipelineSpec)
     return obj.namespace, spec.input
 
 
-def _output(obj: SchemaObject, stage: StageSpec) -> Place | None:
-    return None if stage.output is None else (obj.namespace, stage.output.stream)
+def _outputs(obj: SchemaObject) -> list[tuple[ValuePath, Place]]:
+    """Each with where it is declared."""
+    spec = obj.spec
+    if isinstance(spec, StreamPipelineSpec):
+        return [(("to", "stream"), (obj.namespace, spec.to.stream))]
+    assert isinstance(spec, PipelineSpec)
+    return [
+        (("stages", index, "output", "stream"), (obj.namespace, stage.output.stream))
+        for index, stage in enumerate(spec.stages)
+        if stage.output is not None
+    ]
 
 
-def _outputs(obj: SchemaObject) -> list[Place]:
-    assert isinstance(obj.spec, PipelineSpec)
-    places = [_output(obj, stage) for stage in obj.spec.stages]
-    return [place for place in places if place is not None]
-
-
-def _takes_all(spec: PipelineSpec) -> bool:
-    return matches_type(spec.triggers, "")
+def _takes_all(obj: SchemaObject) -> bool:
+    return not isinstance(obj.spec, PipelineSpec) or matches_type(obj.spec.triggers, "")

@@ -9,9 +9,9 @@ from typing import Final
 from hadron.metadata.judging import Judge, Key, KindRules, note_move
 from hadron.metadata.pipeline_loops import Loops
 from hadron.model.documents.problem import Notes, Problem
-from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.pipelines import PipelineSpec, StageSpec, StreamPipelineSpec
 from hadron.model.problems import ValuePath, shorten
-from hadron.model.schema import SchemaObject
+from hadron.model.schema import SchemaObject, Spec, StreamSpec
 
 
 def _spec(obj: SchemaObject) -> PipelineSpec:
@@ -19,7 +19,25 @@ def _spec(obj: SchemaObject) -> PipelineSpec:
     return obj.spec
 
 
-def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec | None) -> None:
+def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
+    if isinstance(obj.spec, StreamPipelineSpec):
+        judge.find_stream(notes, ("from", "stream"), obj.namespace, obj.spec.source.stream)
+        path: ValuePath = ("to", "stream")
+        output = judge.find_stream(notes, path, obj.namespace, obj.spec.to.stream)
+        _check_writable(notes, path, obj.spec.to.stream, output)
+    else:
+        _check_staged(judge, notes, obj, before)
+    for loop in judge.view(Loops).of(obj):
+        if loop.is_endless:
+            notes.note(
+                loop.path,
+                f"{loop}, and every record is taken there: each output would make another one, "
+                "for ever",
+                "another stream, or `triggers` which the outputs' types do not match",
+            )
+
+
+def _check_staged(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
     spec = _spec(obj)
     judge.check_home(notes, spec, before)
     judge.find_stream(notes, ("input",), obj.namespace, spec.input)
@@ -29,16 +47,14 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: PipelineSpec |
         if stage.wait is not None:
             _check_wait(judge, notes, obj, index, stage)
     _check_letters(judge, notes, obj)
-    if before is not None and not judge.allow_destructive:
+    if isinstance(before, PipelineSpec) and not judge.allow_destructive:
         _check_losses(notes, spec, before)
-    for loop in judge.view(Loops).of(obj):
-        if loop.is_endless:
-            notes.note(
-                ("stages", loop.index, "output", "stream"),
-                f"{loop}, and every record is taken there: each output would start another "
-                "instance, for ever",
-                "another stream, or `triggers` which the outputs' types do not match",
-            )
+
+
+def _check_writable(notes: Notes, path: ValuePath, name: str, stream: StreamSpec | None) -> None:
+    if stream is not None and stream.has_key_index:
+        found = f"{shorten(name)} has an index of keys, which producers fill"
+        notes.note(path, found, "a stream without `keys: indexed`")
 
 
 def _check_letters(judge: Judge, notes: Notes, obj: SchemaObject) -> None:
@@ -49,9 +65,7 @@ def _check_letters(judge: Judge, notes: Notes, obj: SchemaObject) -> None:
     if spec.dead_letters == spec.input:
         found = f"{shorten(spec.input)} is the pipeline's own input: letters may start instances"
         notes.note(path, found, "another stream")
-    if stream is not None and stream.has_key_index:
-        found = f"{shorten(spec.dead_letters)} has an index of keys, which producers fill"
-        notes.note(path, found, "a stream without `keys: indexed`")
+    _check_writable(notes, path, spec.dead_letters, stream)
     if stream is not None and spec.replica_set not in stream.partitions:
         found = (
             f"{shorten(spec.dead_letters)} has no partition on {shorten(spec.replica_set)}, where "
@@ -61,7 +75,9 @@ def _check_letters(judge: Judge, notes: Notes, obj: SchemaObject) -> None:
 
 
 def _recheck(judge: Judge, notes: Notes, obj: SchemaObject, declared: Collection[Key]) -> None:
-    """An output's partition may go away."""
+    """An output's partition may go away. A streaming query has no home, and asks for none."""
+    if isinstance(obj.spec, StreamPipelineSpec):
+        return
     if ("Stream", obj.namespace, _spec(obj).dead_letters) in declared:
         _check_letters(judge, notes, obj)
     for index, stage in enumerate(_spec(obj).stages):
@@ -76,9 +92,7 @@ def _check_output(
     path: ValuePath = ("stages", index, "output")
     stream = judge.find_stream(notes, (*path, "stream"), obj.namespace, stage.output.stream)
     partition = stage.output.partition or _spec(obj).replica_set
-    if stream is not None and stream.has_key_index:
-        found = f"{shorten(stage.output.stream)} has an index of keys, which producers fill"
-        notes.note((*path, "stream"), found, "a stream without `keys: indexed`")
+    _check_writable(notes, (*path, "stream"), stage.output.stream, stream)
     if stream is None or partition in stream.partitions:
         return
     why = "" if stage.output.partition else ", the pipeline's replica set,"
@@ -110,6 +124,10 @@ def _check_losses(notes: Notes, spec: PipelineSpec, before: PipelineSpec) -> Non
 
 
 def _references(obj: SchemaObject) -> Iterator[Key]:
+    if isinstance(obj.spec, StreamPipelineSpec):
+        yield "Stream", obj.namespace, obj.spec.source.stream
+        yield "Stream", obj.namespace, obj.spec.to.stream
+        return
     spec = _spec(obj)
     yield "Stream", obj.namespace, spec.input
     if spec.dead_letters:
@@ -122,18 +140,30 @@ def _references(obj: SchemaObject) -> Iterator[Key]:
 
 
 def _refuse_change(before: SchemaObject, after: SchemaObject) -> list[Problem]:
-    """A pipeline's instances belong to the stream that it has consumed, whoever insists."""
-    consumed = _spec(before).input
-    if consumed == _spec(after).input:
+    """What a pipeline has made belongs to the stream that it has consumed, and to how it runs,
+    whoever insists."""
+    if type(before.spec) is not type(after.spec):
+        path: ValuePath = ("mode",)
+        found = "the pipeline has run in another mode, and neither goes on where the other one was"
+    elif _consumed(before) == _consumed(after):
         return []
-    return [
-        Problem(
-            after.label,
-            ("input",),
-            f"the pipeline has consumed another stream, its instances belong to {consumed}",
-            "that one; or a pipeline with another name for the new input",
+    elif isinstance(after.spec, StreamPipelineSpec):
+        path = ("from", "stream")
+        found = f"the pipeline has consumed {_consumed(before)}, and its query goes on in that"
+    else:
+        path = ("input",)
+        found = (
+            f"the pipeline has consumed another stream, its instances belong to {_consumed(before)}"
         )
-    ]
+    expected = "that one; or a pipeline with another name for the new input"
+    if path == ("mode",):
+        expected = "that one; or a pipeline with another name"
+    return [Problem(after.label, path, found, expected)]
+
+
+def _consumed(obj: SchemaObject) -> str:
+    spec = obj.spec
+    return spec.source.stream if isinstance(spec, StreamPipelineSpec) else _spec(obj).input
 
 
 RULES: Final = KindRules(
@@ -141,5 +171,5 @@ RULES: Final = KindRules(
     recheck=_recheck,
     references=_references,
     refuse_change=_refuse_change,
-    holds="its instances",
+    holds="its instances, or how far its query is",
 )

@@ -13,6 +13,13 @@ from hadron.model.errors import RequestError, SchemaError
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import NamespaceSpec, SchemaObject, Spec
 
+
+class _Mode(msgspec.Struct):
+    """What a specification says of its mode, whatever else it has."""
+
+    mode: str = ""
+
+
 KINDS: Final = {
     kind.name: kind
     for kind in (
@@ -49,11 +56,18 @@ def only_stored(objects: Iterable[SchemaObject]) -> list[str]:
 
 
 def spec_from_json(kind: str, data: bytes | str) -> Spec:
-    """Raises `SchemaError` naming the kind or the field."""
+    """Raises `SchemaError` naming the kind, the mode or the field."""
     known = KINDS.get(kind)
     if known is None:
         raise SchemaError(f"unknown kind {kind!r}", f"this version knows {', '.join(KINDS)}")
     try:
-        return msgspec.json.decode(data, type=known.spec)
+        if not known.modes:
+            return msgspec.json.decode(data, type=known.spec)
+        mode = msgspec.json.decode(data, type=_Mode).mode
+        if mode and mode not in known.modes:
+            raise SchemaError(
+                f"unknown mode {mode!r} of a {kind}", f"this version knows {', '.join(known.modes)}"
+            )
+        return msgspec.json.decode(data, type=known.modes[mode] if mode else known.spec)
     except msgspec.DecodeError as error:
         raise SchemaError(f"the specification of a {kind} is malformed: {error}") from error

@@ -7,7 +7,7 @@ so that one look at the file tells everything. Whoever reads raises at the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from hadron.model.errors import RequestError
@@ -117,6 +117,11 @@ class Fields:
         """A list of scalars as they were written; absent is empty."""
         return self.list_of(key, str, "text")
 
+    def texts_by_key(self, key: str) -> dict[str, str]:
+        """A mapping of scalars as they were written; absent is empty."""
+        inner = self.table(key)
+        return {} if inner is None else {name: inner.text(name) for name in inner._entries}
+
     def table(self, key: str) -> Fields | None:
         """The fields of a nested mapping, or None when it is absent."""
         value = self.take(key)
@@ -137,12 +142,13 @@ class Fields:
             for index, item in enumerate(items)
         ]
 
-    def finish(self) -> None:
-        """Note every key that nobody asked for."""
+    def finish(self, elsewhere: Mapping[str, str] | None = None) -> None:
+        """Note every key that nobody asked for; `elsewhere` has what is to be said of some."""
         expected = f"one of {', '.join(self._known)}"
         for key, entry in self._entries.items():
             if key not in self._known:
-                found = f"unknown key {self.name_of(key)!r}{did_you_mean(key, self._known)}"
+                why = (elsewhere or {}).get(key) or did_you_mean(key, self._known)
+                found = f"unknown key {self.name_of(key)!r}{why}"
                 self._problems.add(entry.line, found, expected)
                 # The same list in each line would hide what differs.
                 expected = "one of the same keys"

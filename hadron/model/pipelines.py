@@ -14,6 +14,10 @@ _MOST_DOUBLINGS: Final = 20
 """Of a pause before a retry: a second has become twelve days."""
 
 
+_SINK_NAME: Final = 60
+"""Characters of a pipeline's name in its sink's, for people: the id alone is enough."""
+
+
 class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Attempts of one stage invocation; the n-th retry waits backoff_ms * 2 ** (n - 1), and up to a
     quarter of that more: what failed together does not come back all at once."""
@@ -100,6 +104,45 @@ class PipelineSpec(Spec, frozen=True, kw_only=True):
     """The stream that gets a record of each instance which is given up: its partition there."""
     keep_finished_ms: Duration = 7 * 86_400_000
     """How long instances are kept that are done, failed or cancelled; counters stay."""
+
+
+class StreamInput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a streaming query reads, and from where on when it begins."""
+
+    stream: str
+    start: str = "latest"
+    """As a pipeline's: "earliest", "latest", an offset, or an RFC 3339 time."""
+    schema: str = ""
+    """DDL of the JSON values, which makes columns of them: `value.carrier`."""
+
+
+class StreamOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where what a streaming query returns goes."""
+
+    stream: str
+
+
+APPEND: Final = "append"
+
+
+class StreamPipelineSpec(Spec, frozen=True, kw_only=True, tag_field="mode", tag="stream"):
+    """A pipeline that is one Structured Streaming query, in a runner of its user's: no replica set
+    runs anything of it, and how far it is stands in its sink (PROTOCOL E11)."""
+
+    source: StreamInput = msgspec.field(name="from")
+    run: str
+    """`package.module:function`."""
+    to: StreamOutput
+    trigger_ms: Duration = 0
+    """Between the beginnings of two micro-batches; 0: each follows the one before."""
+    output_mode: str = APPEND
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of the reader, of the writer, and Spark's own (`spark.…`), by the names that these have."""
+
+
+def sink_of(pipeline: str, pipeline_id: int) -> str:
+    """The name under which the cluster knows how far a streaming query is."""
+    return f"pipeline.{pipeline_id}.{pipeline[:_SINK_NAME].rstrip('.')}"
 
 
 Graph = dict[str, object]

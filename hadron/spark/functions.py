@@ -73,23 +73,28 @@ def spark_stages(pipeline: str, spec: PipelineSpec, names: Sequence[str] = ()) -
 
 def load_function(stage: StageSpec) -> StageFunction:
     """The function that `run: package.module:function` names. Raises `StageLoadError`."""
-    module_name, separator, path = stage.run.partition(":")
+    return cast(StageFunction, load(stage.run, f"stage {stage.name!r}"))
+
+
+def load(run: str, owner: str) -> Callable[..., Any]:
+    """The function that `owner`, a stage or a pipeline, names. Raises `StageLoadError`."""
+    module_name, separator, path = run.partition(":")
     if not separator or not module_name or not path:
         raise StageLoadError(
-            f"stage {stage.name!r} runs {stage.run!r}, which does not name a function",
+            f"{owner} runs {run!r}, which does not name a function",
             "write it as package.module:function",
         )
-    module = _import(stage, module_name)
+    named = name_of(run, owner)
+    module = _import(named, module_name)
     found: Any = module
     for name in path.split("."):
         holder, found = found, getattr(found, name, None)
         if found is None:
-            raise StageLoadError(
-                f"{label(stage)} does not exist in {module_name}", _near(holder, name)
-            )
+            raise StageLoadError(f"{named} does not exist in {module_name}", _near(holder, name))
     if not callable(found):
-        raise StageLoadError(f"{label(stage)} is a {type(found).__name__}, not a function")
-    return cast(StageFunction, found)
+        raise StageLoadError(f"{named} is a {type(found).__name__}, not a function")
+    function: Callable[..., Any] = found
+    return function
 
 
 def code_version(spec: str) -> str:
@@ -112,10 +117,15 @@ def _version_of(module_name: str) -> str:
 
 def label(stage: StageSpec) -> str:
     """How errors name a stage's function."""
-    return f"function {stage.run!r} of stage {stage.name!r}"
+    return name_of(stage.run, f"stage {stage.name!r}")
 
 
-def _import(stage: StageSpec, module_name: str) -> ModuleType:
+def name_of(run: str, owner: str) -> str:
+    """How errors name a function of a stage, or of a pipeline."""
+    return f"function {run!r} of {owner}"
+
+
+def _import(named: str, module_name: str) -> ModuleType:
     known = set(sys.modules)
     try:
         module = importlib.import_module(module_name)
@@ -124,15 +134,15 @@ def _import(stage: StageSpec, module_name: str) -> ModuleType:
         own = module_name == missing or module_name.startswith(f"{missing}.")
         reason = str(error) if own else f"{error}, which {_last_place(error) or module_name} needs"
         raise StageLoadError(
-            f"{label(stage)} does not import: ModuleNotFoundError: {reason}",
-            _searched() if own else f"install it where the stage runner runs; {_searched()}",
+            f"{named} does not import: ModuleNotFoundError: {reason}",
+            _searched() if own else f"install it where the runner runs; {_searched()}",
         ) from error
     except (Exception, SystemExit) as error:
         place = _last_place(error)
         raise StageLoadError(
-            f"{label(stage)} does not import: {type(error).__name__}: {error}"
+            f"{named} does not import: {type(error).__name__}: {error}"
             + (f" ({place})" if place else ""),
-            "it has to import where the stage runner runs, with a Spark session active",
+            "it has to import where the runner runs, with a Spark session active",
         ) from error
     came_along = [sys.modules[name] for name in list(sys.modules) if name not in known]
     send_whole([module, *came_along])

@@ -167,7 +167,7 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     from pyspark.sql.types import BinaryType, StringType
 
     if not isinstance(returned, DataFrame):
-        raise StageCodeError(*_no_dataframe(stage, returned))
+        raise StageCodeError(*no_dataframe(label(stage), returned, "with one row per instance"))
     _check_names(stage, returned.schema)
     _check_types(stage, returned.schema)
     names = returned.columns
@@ -184,24 +184,21 @@ def _check(stage: StageSpec, returned: Any) -> tuple[DataFrame, bool]:
     return returned.select(*columns), values_are_json
 
 
-def _no_dataframe(stage: StageSpec, returned: Any) -> tuple[str, str]:
-    """What is said to who returns something else, and what to do."""
+def no_dataframe(function: str, returned: Any, wanted: str) -> tuple[str, str]:
+    """What is said to who returns something else than a DataFrame as wanted, and what to do."""
     kind = type(returned)
     if returned is None:
         return (
-            f"{label(stage)} returned nothing (None)",
-            "end it with `return` and a Spark DataFrame with one row per instance",
+            f"{function} returned nothing (None)",
+            f"end it with `return` and a Spark DataFrame {wanted}",
         )
     if kind.__module__.partition(".")[0] == "pandas":
         return (
-            f"{label(stage)} returned a pandas {kind.__name__}",
+            f"{function} returned a pandas {kind.__name__}",
             "return a Spark DataFrame: `df.sparkSession.createDataFrame(...)` makes one, "
             "`df.mapInPandas(...)` runs pandas on Spark's workers",
         )
-    return (
-        f"{label(stage)} returned a {kind.__name__}",
-        "return a Spark DataFrame with one row per instance",
-    )
+    return (f"{function} returned a {kind.__name__}", f"return a Spark DataFrame {wanted}")
 
 
 def _check_names(stage: StageSpec, schema: StructType) -> None:

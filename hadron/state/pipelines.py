@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hadron.model.pipelines import PipelineSpec
 from hadron.model.schema import SchemaObject
 from hadron.state import (
     backfills,
@@ -80,6 +81,9 @@ def _adopt(context: Context, item: SchemaObject) -> None:
 
     Raises `SchemaError` when a known pipeline is to read another stream.
     """
+    if not isinstance(item.spec, PipelineSpec):
+        # A streaming query: how far it is stands in its sink.
+        return
     db = context.db
     # What is stored: an entry may declare it twice.
     spec = definitions.spec_of(db, item.id)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _COLUMNS = {
     "Stream": {"partitions": "PARTITIONS", "retention": "RETENTION"},
     "Pipeline": {
+        "mode": "MODE",
         "input": "INPUT",
+        "output": "OUTPUT",
         "replica_set": "REPLICA SET",
         "stages": "STAGES",
         "max_parallel": ">MAX PARALLEL",
@@ -116,14 +118,21 @@ def _print_yaml(found: list[SchemaObject]) -> None:
 
 
 def _row(found: SchemaObject) -> dict[str, Any]:
+    from hadron.model.pipelines import PipelineSpec, StreamPipelineSpec
     from hadron.model.services import QueueSpec, ScheduleSpec, TokenSpec
     from hadron.model.units import format_duration
 
     row = object_to_dict(found)
     spec = found.spec
-    if found.kind == "Pipeline":
-        row["stages"] = [each["name"] for each in row["stages"]]
-        row["max_parallel"] = getattr(spec, "max_parallel", None)
+    if isinstance(spec, PipelineSpec):
+        row["mode"] = "stage"
+        row["output"] = list(
+            dict.fromkeys(each.output.stream for each in spec.stages if each.output is not None)
+        )
+        row["stages"] = [each.name for each in spec.stages]
+        row["max_parallel"] = spec.max_parallel
+    elif isinstance(spec, StreamPipelineSpec):
+        row |= {"input": spec.source.stream, "output": spec.to.stream}
     if "retention" in row:
         row["retention"] = ", ".join(map(str, row["retention"].values()))
     if isinstance(spec, QueueSpec):

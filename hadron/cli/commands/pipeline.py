@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hadron.cli.commands.backfill import command as backfill
 from hadron.cli.completing import names_of
@@ -59,6 +61,11 @@ _STATS_COLUMNS = {
 }
 
 
+_STAGE_OPTIONS = ("stages", "max_batch")
+_STREAM_OPTIONS = ("checkpoints", "reset")
+"""Of `run`, each for pipelines of one mode."""
+
+
 @click.group("pipeline", short_help="Run a pipeline's stages and watch its instances.")
 def command() -> None:
     """Pipelines: stages that run for every record of a stream.
@@ -97,17 +104,25 @@ def command() -> None:
     help="End when the input is read to its end and nothing is ready, running or due for "
     "another attempt; exit status 1 when instances failed for good.",
 )
+@click.option(
+    "--checkpoints",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="HADRON_CHECKPOINTS",
+    metavar="DIR",
+    help="Of a streaming query: where it keeps how far it is; ~/.local/state/hadron/checkpoints "
+    "else. All machines of a Spark cluster have to see it.",
+)
+@click.option(
+    "--reset",
+    is_flag=True,
+    help="Of a streaming query: forget how far it is, and begin anew at its `start`. What it reads "
+    "again it publishes again.",
+)
 @connects
 @click.pass_context
-def run(
-    ctx: click.Context,
-    name: str,
-    master: str,
-    stages: tuple[str, ...],
-    max_batch: int,
-    until_idle: bool,
-) -> int:
-    """Run the Spark stages of pipeline NAME until Ctrl-C, which lets it finish what it has.
+def run(ctx: click.Context, /, name: str, master: str, until_idle: bool, **given: Any) -> int:
+    """Run the Spark stages of pipeline NAME, or its streaming query, until Ctrl-C, which lets it
+    finish what it has.
 
     It needs Hadron's Spark extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere.
 
@@ -147,15 +162,33 @@ def run(
     are dropped, and told. A DataFrame may take as long as the stage's `timeout` says,
     5 minutes by default. SPARK_DRIVER_MEMORY=4g gives Spark more than its 1 GiB of memory.
 
+    A pipeline with `mode: stream` is one streaming query (docs/SPARK.md): its function gets a
+    streaming DataFrame, and returns one with the columns value, and, if wanted, key, type,
+    partition, headers and timestamp. It has one runner at a time; another one ends with an error.
+
     \b
     Examples:
       hadron pipeline run departures
       hadron pipeline run departures --until-idle
       hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
+      hadron pipeline run delays-by-hour --checkpoints /data/checkpoints
     """
     from hadron.cli.commands.stage_running import run_stages
+    from hadron.cli.commands.stream_running import run_stream
+    from hadron.cli.stream_pipelines import find_streaming
 
-    return run_stages(session_of(ctx).url, name, master, stages, max_batch, until_idle=until_idle)
+    url = session_of(ctx).url
+    found = find_streaming(url, name)
+    of_mode = _STAGE_OPTIONS if found is None else _STREAM_OPTIONS
+    for option in {*_STAGE_OPTIONS, *_STREAM_OPTIONS} - set(of_mode):
+        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            shown = "--" + option.removesuffix("s" if option == "stages" else "").replace("_", "-")
+            kind = "stages" if found is None else "one streaming query"
+            raise click.UsageError(f"{shown} has no meaning here: {name!r} is {kind}", ctx)
+    given = {option: given[option] for option in of_mode}
+    if found is None:
+        return run_stages(url, name, master, **given, until_idle=until_idle)
+    return run_stream(url, found, master, **given, until_idle=until_idle)
 
 
 @command.command("instances")
@@ -411,6 +444,9 @@ def signal(
 def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, output: str) -> None:
     """Show how far pipeline NAME is, or all of them; with an ID, where that instance is.
 
+    Of a streaming query: its latest batch that is published, and, where its checkpoint is on this
+    machine, how much of its input is to come.
+
     Of an instance: what triggered it, and of each stage its status, how many attempts failed, where
     its output is, why it failed, and what it waits for; then its attempts, the latest five of each
     stage: who ran them, for how long, and with what code.
@@ -421,7 +457,7 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
       hadron pipeline show departures --watch
       hadron pipeline show departures 17
     """
-    from hadron.cli import pipelines
+    from hadron.cli import pipelines, stream_pipelines
 
     if watch and (not name or output == "json"):
         raise click.UsageError("--watch needs the NAME of one pipeline and a table", ctx)
@@ -431,17 +467,24 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
         if instance_id is not None:
             _show_one(client, name, instance_id, output)
             return
+        queries = stream_pipelines.rows(client, name)
+        if watch and queries:
+            raise click.UsageError(
+                "--watch shows stages; of a streaming query `hadron pipeline run` tells", ctx
+            )
         if watch:
             pipelines.watch(client, name)
-        rows = pipelines.progress_rows(client, name)
-        if not rows:
+        rows = [] if name and queries else pipelines.progress_rows(client, name)
+        if not rows and not queries:
             require_namespace(client, client.namespace)
     if output == "json":
-        print_json(rows)
+        print_json([*rows, *queries])
         return
     for row in rows:
         print_rich(pipelines.picture(row))
-    if not rows:
+    for row in queries:
+        click.echo(stream_pipelines.sentence(row))
+    if not rows and not queries:
         click.echo("there is no pipeline here; `hadron apply` declares one", err=True)
 
 
@@ -491,10 +534,15 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
       hadron pipeline stats departures
       hadron pipeline stats departures -o json
     """
+    from hadron.cli import stream_pipelines
     from hadron.cli.pipelines import seconds_columns, stats_row
 
     with session_of(ctx).connect() as client:
-        row = stats_row(client, name)
+        queries = stream_pipelines.rows(client, name)
+        row = queries[0] if queries else stats_row(client, name)
+    if queries and output != "json":
+        click.echo(stream_pipelines.sentence(row))
+        return
     if output == "json":
         print_json(row)
         return

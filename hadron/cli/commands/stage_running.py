@@ -58,14 +58,9 @@ def run_stages(
     check_master(master)
     see_current_directory()
     names = _check(url, pipeline, stages)
-    with _Signals().caught() as signals, contextlib.ExitStack() as stack:
+    with Signals().caught() as signals, contextlib.ExitStack() as stack:
         until = stack.enter_context(_idle(url, pipeline, names)) if until_idle else None
-        if sys.stderr.isatty():
-            click.echo(f"starting Spark on {master}", err=True)
-        starting = _start_spark_aside(master, f"hadron {pipeline}")
-        while not starting.done():
-            threading.Event().wait(_POLL_S)
-        spark = starting.result()
+        spark = start_spark(master, f"hadron {pipeline}")
         try:
             shown = Shown()
             runner = StageRunner(
@@ -78,8 +73,7 @@ def run_stages(
                 on_search=shown.search,
             )
             signals.stop_with(runner.stop)
-            if spark.sparkContext.uiWebUrl:
-                click.echo(f"Spark shows its jobs at {spark.sparkContext.uiWebUrl}", err=True)
+            tell_where_spark_shows(spark)
             with pace_shown(url, pipeline, names):
                 totals = runner.run(until)
         finally:
@@ -152,10 +146,12 @@ def _idle(url: str, pipeline: str, stages: Sequence[str]) -> Iterator[Callable[[
         yield is_idle
 
 
-def _start_spark_aside(master: str, app_name: str) -> Future[SparkSession]:
+def start_spark(master: str, app_name: str) -> SparkSession:
     """Start Spark on another thread, where pyspark leaves this process's signals alone."""
     from hadron.spark.session import session
 
+    if sys.stderr.isatty():
+        click.echo(f"starting Spark on {master}", err=True)
     future: Future[SparkSession] = Future()
 
     def start() -> None:
@@ -165,10 +161,17 @@ def _start_spark_aside(master: str, app_name: str) -> Future[SparkSession]:
             future.set_exception(error)
 
     threading.Thread(target=start, name="spark-start", daemon=True).start()
-    return future
+    while not future.done():
+        threading.Event().wait(_POLL_S)
+    return future.result()
 
 
-class _Signals:
+def tell_where_spark_shows(spark: SparkSession) -> None:
+    if spark.sparkContext.uiWebUrl:
+        click.echo(f"Spark shows its jobs at {spark.sparkContext.uiWebUrl}", err=True)
+
+
+class Signals:
     """SIGINT and SIGTERM: the first one stops gently, the second one at once."""
 
     def __init__(self) -> None:
@@ -176,7 +179,7 @@ class _Signals:
         self._stop: Callable[[], None] | None = None
 
     @contextlib.contextmanager
-    def caught(self) -> Iterator[_Signals]:
+    def caught(self) -> Iterator[Signals]:
         """Handle signals within the block."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self._handle) for number in numbers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hadron.client.schema.catalog import Catalog
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject
 
@@ -52,7 +52,14 @@ class Homes:
 
 
 def _spec(item: SchemaObject) -> PipelineSpec:
-    assert isinstance(item.spec, PipelineSpec)
+    """Raises `RequestError` for a pipeline that has none of what is asked for."""
+    if not isinstance(item.spec, PipelineSpec):
+        raise RequestError(
+            f"pipeline {item.name!r} is a streaming query (`mode: stream`): it has no stages and "
+            "no instances",
+            f"`hadron pipeline run {item.name}` runs it, `hadron pipeline show {item.name}` tells "
+            "how far it is",
+        )
     return item.spec
 
 

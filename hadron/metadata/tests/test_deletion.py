@@ -54,7 +54,7 @@ def test_what_something_refers_to_stays() -> None:
 def test_what_has_data_takes_insisting() -> None:
     assert [text.split(", expected")[0] for text in problems(LOGS, PIPELINE, allow=False)] == [
         "Stream team/logs: deleting it loses its records and its consumer groups",
-        "Pipeline default/late: deleting it loses its instances",
+        "Pipeline default/late: deleting it loses its instances, or how far its query is",
     ]
     assert problems(LOGS, allow=False)[0].endswith(
         "--allow-destructive (allow_destructive=True in the client) if it is meant"

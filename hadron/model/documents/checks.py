@@ -19,7 +19,7 @@ def check_object(obj: SchemaObject) -> list[Problem]:
     """Every problem of `obj` on its own; none when it may be declared somewhere."""
     notes = Notes(obj.label)
     kind, spec = KINDS.get(obj.kind), obj.spec
-    if kind is None or not isinstance(spec, kind.spec):
+    if kind is None or not isinstance(spec, kind.specs):
         notes.note(("kind",), f"unknown kind {shorten(obj.kind)}", f"one of {', '.join(KINDS)}")
         return notes.problems
     check_named(notes, ("name",), obj.name, is_valid_name, NAME_FORM)

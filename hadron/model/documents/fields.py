@@ -39,6 +39,7 @@ class _Field:
     is_optional: bool
     is_whole: bool
     is_flag: bool
+    is_mapping: bool
     is_required: bool
 
 
@@ -64,8 +65,15 @@ def _field(declared: inspect.Field) -> _Field:
     is_list = isinstance(what, inspect.VarTupleType)
     item = what.item_type if isinstance(what, inspect.VarTupleType) else what
     inner = item.cls if isinstance(item, inspect.StructType) else None
-    assert inner or isinstance(item, inspect.StrType | inspect.IntType | inspect.BoolType), declared
-    if not declared.required:
+    is_mapping = isinstance(item, inspect.DictType) and all(
+        isinstance(each, inspect.StrType) for each in (item.key_type, item.value_type)
+    )
+    simple = inspect.StrType | inspect.IntType | inspect.BoolType
+    assert inner or is_mapping or isinstance(item, simple), declared
+    blank: Any
+    if is_mapping:
+        blank = {}
+    elif not declared.required:
         blank = declared.default
     elif is_list:
         blank = ()
@@ -77,7 +85,7 @@ def _field(declared: inspect.Field) -> _Field:
         blank = 0 if isinstance(item, inspect.IntType) else ""
     return _Field(
         declared.name,
-        declared.name.removesuffix(unit),
+        declared.encode_name.removesuffix(unit),
         blank,
         quantity,
         inner,
@@ -85,6 +93,7 @@ def _field(declared: inspect.Field) -> _Field:
         is_optional,
         isinstance(item, inspect.IntType),
         isinstance(item, inspect.BoolType),
+        is_mapping,
         declared.required,
     )
 
@@ -114,6 +123,8 @@ def _read(field: _Field, fields: Fields) -> Any:
         return _blank(field.inner) if field.is_optional and fields.has(key) else field.blank
     if field.is_list:
         return fields.texts(key)
+    if field.is_mapping:
+        return fields.texts_by_key(key)
     if field.quantity is not None:
         return fields.parsed(key, field.quantity.parse, field.blank, field.quantity.form)
     if field.is_flag:
@@ -130,10 +141,17 @@ def _nested(cls: type[msgspec.Struct], fields: Fields) -> Any:
 # --- showing ------------------------------------------------------------------------------------
 
 
+def keys_of(cls: type[msgspec.Struct]) -> tuple[str, ...]:
+    """What a document may have of it."""
+    return tuple(field.key for field in _fields_of(cls))
+
+
 def shown_fields(spec: msgspec.Struct) -> dict[str, Any]:
     """The keys and values of a document that `read_fields` makes the same of; defaults are left
     out."""
-    return {
+    config = spec.__struct_config__
+    mode = {config.tag_field: config.tag} if config.tag_field is not None else {}
+    return mode | {
         field.key: _shown(field, value)
         for field in _fields_of(type(spec))
         if (value := getattr(spec, field.name)) != field.blank or field.is_required
@@ -145,4 +163,6 @@ def _shown(field: _Field, value: Any) -> Any:
         return field.quantity.format(value)
     if field.inner is not None:
         return [shown_fields(each) for each in value] if field.is_list else shown_fields(value)
+    if field.is_mapping:
+        return dict(value)
     return list(value) if field.is_list else value

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hadron.model.documents.problem import Notes
@@ -19,6 +19,8 @@ class Kind:
     """
     Attributes:
         spec: what one declares.
+        modes: what else one may declare, each by what its document's `mode` says; `spec` is among
+            them, under its own. None where documents have no such key.
         check: notes what is wrong with a specification, by itself.
         stands_in_none: its objects have no namespace around them.
         mutual: the key of a list whose items call each other by name, or "".
@@ -28,7 +30,12 @@ class Kind:
 
     name: str
     spec: type[Spec]
+    modes: Mapping[str, type[Spec]] = field(default_factory=dict)
     check: Callable[[Notes, Any], None] = _has_no_more_rules
     stands_in_none: bool = False
     mutual: str = ""
     missing: str = ""
+
+    @property
+    def specs(self) -> tuple[type[Spec], ...]:
+        return tuple(self.modes.values()) or (self.spec,)

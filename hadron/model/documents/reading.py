@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from hadron.model.documents.checks import check_object
-from hadron.model.documents.fields import read_fields
+from hadron.model.documents.fields import keys_of, read_fields
+from hadron.model.documents.kind import Kind
 from hadron.model.documents.problem import Problem
 from hadron.model.documents.rendering import to_document
 from hadron.model.documents.spellings import spellings
@@ -25,7 +26,7 @@ from hadron.model.kinds import KINDS
 from hadron.model.marked_fields import Fields
 from hadron.model.marked_yaml import Marked, line_at, mark, parse_yaml, read_text
 from hadron.model.problems import Problems, ValuePath, did_you_mean, shorten
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import SchemaObject, Spec, StreamSpec
 
 Declared: TypeAlias = "str | Path | Mapping[str, Any] | SchemaObject | Iterable[Declared]"
 """See `declared`."""
@@ -174,13 +175,37 @@ def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | No
             _note_unknown_kind(fields, kind)
         return None
     name, namespace = fields.text("name"), fields.text("namespace", DEFAULT_NAMESPACE)
-    spec = read_fields(known.spec, fields)
+    cls = _class_of(known, fields)
+    if cls is None:
+        return None
+    spec = read_fields(cls, fields)
     if known.spec is StreamSpec and fields.is_empty_list("partitions"):
         # Left out, they are where the stream lies already, or the cluster's only replica set.
         fields.note("partitions", "partitions: no partitions", "at least one replica set's name")
     obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=spec)
-    fields.finish()
+    fields.finish(_of_other_modes(known, cls))
     return obj if problems else _as_written(obj, root)
+
+
+def _class_of(kind: Kind, fields: Fields) -> type[Spec] | None:
+    """What a document declares; None where it says so of a mode that there is not."""
+    mode = fields.text("mode") if kind.modes else ""
+    if mode and mode not in kind.modes:
+        found = f"unknown mode {shorten(mode)}{did_you_mean(mode, kind.modes)}"
+        fields.note("mode", found, f"one of {', '.join(kind.modes)}")
+        return None
+    return kind.modes[mode] if mode else kind.spec
+
+
+def _of_other_modes(kind: Kind, cls: type[Spec]) -> dict[str, str]:
+    """What to say of the keys that only documents with another mode have."""
+    own = keys_of(cls)
+    return {
+        key: f" (a {kind.name} with `mode: {mode}` has it)"
+        for mode, other in kind.modes.items()
+        for key in keys_of(other)
+        if key not in own
+    }
 
 
 def _as_written(obj: SchemaObject, root: Marked) -> SchemaObject:

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import spec_from_json
+from hadron.model.pipelines import PipelineSpec
 from hadron.model.ranges import runs
 from hadron.model.schema import StreamSpec
 from hadron.sim.model import signals
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
-from hadron.sim.model.pipeline import Pipeline, parsed
+from hadron.sim.model.pipeline import Pipeline
 from hadron.sim.model.pipelines import Pipelines
 from hadron.sim.model.schema import Ballots, Object, Schema
 from hadron.sim.model.staging import Staging
@@ -370,7 +371,9 @@ class Model:
                 self.streams.open[object_id] = 0, 0
                 self.pipelines.opened(namespace, item.name[2], object_id)
         elif kind == "Pipeline":
-            pipeline = parsed(self.schema.objects[object_id].spec)
+            pipeline = spec_from_json(kind, self.schema.objects[object_id].spec)
+            if not isinstance(pipeline, PipelineSpec):
+                return
             source = self.schema.find(("Stream", namespace, pipeline.input))
             self.pipelines.declared(object_id, pipeline, source)
 

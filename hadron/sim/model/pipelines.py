@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, SchemaError
+from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec, StageSpec, place_of
 from hadron.model.units import parse_time_ms
 from hadron.sim.model import signals
@@ -133,7 +134,9 @@ class Pipelines:
             kind, space, _ = declared.name
             if (kind, space) != ("Pipeline", namespace):
                 continue
-            spec = parsed(declared.spec)
+            spec = spec_from_json("Pipeline", declared.spec)
+            if not isinstance(spec, PipelineSpec):
+                continue
             known = self.by_id.get(pipeline_id)
             is_known = known is not None and known.input == stream_id
             if spec.input == name and (is_known or spec.replica_set != self.replica_set):

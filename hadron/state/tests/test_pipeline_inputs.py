@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.errors import NotFoundError
 from hadron.model.ids import NO_BALLOT, Ballot
-from hadron.model.pipelines import PipelineSpec
+from hadron.model.pipelines import PipelineSpec, StreamInput, StreamOutput, StreamPipelineSpec
 from hadron.model.schema import StreamSpec
 from hadron.state import pipeline_views as views
 from hadron.state import schema
@@ -85,4 +85,16 @@ class TestInputs:
         pipe.declare(("Stream", "in", StreamSpec(partitions=(self.AWAY, SET))))
         assert [each.next_offset for each in views.cursors(pipe.db, here)] == [0]
         assert start_of(pipe.db, there) == 0
+        assert dump(pipe.replica()) == dump(pipe.db)
+
+    def test_a_streaming_query_consumes_nothing_here(self) -> None:
+        pipe = Pipe(*DIAMOND)
+        query = StreamPipelineSpec(source=StreamInput("in"), run="m:f", to=StreamOutput("out"))
+        (there,) = pipe.declare(("Pipeline", "q", query))
+        pipe.declare(("Stream", "in", StreamSpec(partitions=(SET, self.AWAY))))
+        assert (views.cursors(pipe.db, there), start_of(pipe.db, there)) == ([], None)
+        late = StreamPipelineSpec(source=StreamInput("new"), run="m:f", to=StreamOutput("out"))
+        pipe.declare(("Pipeline", "r", late))
+        pipe.declare(("Stream", "new", StreamSpec(partitions=(SET,))))
+        pipe.submit(DeleteObjects(schema.current_index(pipe.db), (there,)))
         assert dump(pipe.replica()) == dump(pipe.db)

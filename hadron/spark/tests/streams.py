@@ -1,0 +1,64 @@
+"""What the streaming queries of tests run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.functions import udf
+
+
+def totals(events: DataFrame) -> DataFrame:
+    """How much of each kind came within ten seconds, once that is final."""
+    return (
+        events.select("value.*")
+        .withColumn("at", F.timestamp_seconds("s"))
+        .withWatermark("at", "5 seconds")
+        .groupBy(F.window("at", "10 seconds"), "kind")
+        .agg(F.count("*").alias("count"), F.sum("amount").alias("amount"))
+        .select(
+            F.struct(
+                F.col("window.start").cast("long").alias("start"), "kind", "count", "amount"
+            ).alias("value"),
+            F.col("kind").alias("key"),
+        )
+    )
+
+
+def copies(events: DataFrame, spark: SparkSession) -> DataFrame:
+    assert spark is events.sparkSession
+    return events.select(F.struct("value.*").alias("value"))
+
+
+def nothing(events: DataFrame) -> None:
+    events.select("value")
+
+
+def another(events: DataFrame) -> DataFrame:
+    return events.select(F.col("value").alias("valeu"))
+
+
+def still(events: DataFrame) -> DataFrame:
+    return events.sparkSession.sql("SELECT 'a' AS value")
+
+
+def misspelt(events: DataFrame) -> DataFrame:
+    return events.select("value.amuont")
+
+
+def without_watermark(events: DataFrame) -> DataFrame:
+    return events.groupBy("value.kind").agg(F.to_json(F.struct(F.count("*"))).alias("value"))
+
+
+def raises(_events: DataFrame) -> DataFrame:
+    raise ValueError("not today")
+
+
+def raises_for_a_record(events: DataFrame) -> DataFrame:
+    def picky(kind: Any) -> str:
+        if kind == "k3":
+            raise ValueError("no k3 here")
+        return str(kind)
+
+    return events.select(udf(picky)("value.kind").alias("value"))

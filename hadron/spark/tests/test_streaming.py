@@ -1,0 +1,179 @@
+"""Pipelines that are one streaming query, on a real Spark, against a real node."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hadron
+from hadron.model.errors import HadronError, RequestError
+from hadron.model.pipelines import StreamInput, StreamOutput, StreamPipelineSpec, sink_of
+from hadron.model.schema import SchemaObject
+from hadron.node.supervision.cluster import LocalCluster
+from hadron.spark.checkpoint import Checkpoint
+from hadron.spark.failures import StageError
+from hadron.spark.functions import StageCodeError
+from hadron.spark.streaming import Batch, StreamRunner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+STREAMS = "hadron.spark.tests.streams"
+SCHEMA = "s BIGINT, kind STRING, amount BIGINT"
+
+
+class Scene:
+    """A node with a stream `in`, and pipelines that read it."""
+
+    def __init__(self, url: str, client: Any, spark: SparkSession, root: Path) -> None:
+        self.url = url
+        self.client = client
+        self.spark = spark
+        self.root = root
+        self.sent: list[dict[str, Any]] = []
+        self._made = 0
+        client.create_stream("in")
+
+    def send(self, first: int, last: int) -> None:
+        """An event for each number: they come in disorder, by up to four seconds."""
+        made = [
+            {"s": 1_000 + (n // 20) + (n * 7) % 5, "kind": f"k{n % 4}", "amount": n % 97}
+            for n in range(first, last)
+        ]
+        with self.client.producer("in") as producer:
+            producer.send_many(made)
+        self.sent += made
+
+    def declare(self, function: str, **fields: Any) -> SchemaObject:
+        self._made += 1
+        name, output = f"p{self._made}", f"out{self._made}"
+        self.client.create_stream(output)
+        source = StreamInput("in", fields.pop("start", "earliest"), SCHEMA)
+        spec = StreamPipelineSpec(
+            source=source, run=f"{STREAMS}:{function}", to=StreamOutput(output), **fields
+        )
+        self.client.apply([SchemaObject(kind="Pipeline", name=name, spec=spec)])
+        found: list[SchemaObject] = self.client.objects("Pipeline", "default", name)
+        return found[0]
+
+    def checkpoint(self, pipeline: SchemaObject, root: str = "a") -> Checkpoint:
+        return Checkpoint.of(self.root / root, pipeline.name, pipeline.id, b"cluster")
+
+    def sink(self, pipeline: SchemaObject) -> Any:
+        return self.client.sink(sink_of(pipeline.name, pipeline.id)).progress()
+
+    def runner(self, pipeline: SchemaObject, root: str = "a", **given: Any) -> StreamRunner:
+        checkpoint = self.checkpoint(pipeline, root)
+        if "follows" not in given:
+            given["follows"] = checkpoint.follows(self.sink(pipeline), "earliest")
+        return StreamRunner(self.url, pipeline, self.spark, checkpoint, **given)
+
+    def run(self, pipeline: SchemaObject, root: str = "a", **given: Any) -> StreamRunner:
+        """Until all is read."""
+        runner = self.runner(pipeline, root, until_idle=True, **given)
+        runner.run()
+        return runner
+
+    def values(self, pipeline: SchemaObject) -> list[Any]:
+        assert isinstance(pipeline.spec, StreamPipelineSpec)
+        return [record.value for record in self.client.read(pipeline.spec.to.stream)]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[Scene]:
+    root = tmp_path_factory.mktemp("streaming")
+    with (
+        LocalCluster(root / "node", nodes=1, durability="os") as running,
+        hadron.connect_sync(running.url) as client,
+    ):
+        yield Scene(running.url, client, spark, root)
+
+
+def expected(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of windows that end before the watermark: the latest event's time less five seconds."""
+    watermark = max(each["s"] for each in events) - 5
+    counts, amounts = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    for each in events:
+        key = each["s"] // 10 * 10, each["kind"]
+        counts[key] += 1
+        amounts[key] += each["amount"]
+    return [
+        {"start": start, "kind": kind, "count": counts[start, kind], "amount": amounts[start, kind]}
+        for start, kind in sorted(counts)
+        if start + 10 <= watermark
+    ]
+
+
+def test_windows_are_what_plain_python_makes_of_them(scene: Scene) -> None:
+    pipeline = scene.declare("totals", options={"maxOffsetsPerTrigger": "1500"})
+    scene.send(0, 2_000)
+    told: list[Batch] = []
+    runner = scene.run(pipeline, on_batch=told.append)
+    assert (runner.rows, runner.batches) == (2_000, len(told))
+    assert [each.number for each in told] == list(range(len(told)))
+    assert (told[0].rows, told[0].lag, told[-1].lag) == (1_500, 500, 0)
+    scene.send(2_000, 4_000)
+    assert scene.run(pipeline).rows == 2_000
+    found = sorted(scene.values(pipeline), key=lambda each: (each["start"], each["kind"]))
+    assert found == expected(scene.sent)
+    assert len(found) > 50
+    sink, checkpoint = scene.sink(pipeline), scene.checkpoint(pipeline)
+    assert sink.query == checkpoint.query
+    (there,) = scene.client.offsets("in")
+    cursors = checkpoint.cursors(there.stream_id)
+    assert cursors is not None
+    assert cursors["local/p0"].offset == there.next_offset
+
+
+def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Scene) -> None:
+    pipeline = scene.declare("copies")
+    count = len(scene.sent)
+    scene.run(pipeline)
+    shutil.rmtree(scene.checkpoint(pipeline).directory)
+    with pytest.raises(RequestError, match="was it deleted") as caught:
+        scene.runner(pipeline)
+    assert "--reset" in str(caught.value)
+    assert "start: earliest" in caught.value.hint
+    assert len(scene.values(pipeline)) == count
+    # Whoever gets so far nevertheless is refused by the sink.
+    with pytest.raises(RequestError, match="another runner has taken pipeline"):
+        scene.run(pipeline, "b", follows="")
+    assert len(scene.values(pipeline)) == count
+    checkpoint = scene.checkpoint(pipeline)
+    checkpoint.begin_anew(scene.sink(pipeline))
+    assert scene.run(pipeline).rows == count
+    assert len(scene.values(pipeline)) == 2 * count
+    assert scene.run(pipeline).rows == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        ("nothing", StageCodeError, r"of pipeline 'p\d+' returned nothing \(None\)"),
+        ("another", StageCodeError, "column 'valeu' cannot be written"),
+        ("still", StageCodeError, "returned a DataFrame that is not streaming"),
+        ("misspelt", StageCodeError, r"is wrong, whatever its input: .*amuont.*streams.py, line"),
+        ("without_watermark", StageCodeError, "watermark"),
+        ("raises", StageCodeError, r"ValueError: not today \(.*streams.py, line \d+, in raises\)"),
+        ("raises_for_a_record", StageError, r"ValueError: no k3 here \(.*, line \d+, in picky\)"),
+        ("absent", StageCodeError, "'hadron.spark.tests.streams:absent' of pipeline .* not exist"),
+    ],
+)
+def test_a_wrong_function_is_told_in_a_line(
+    scene: Scene, function: str, kind: type[HadronError], message: str
+) -> None:
+    pipeline = scene.declare(function)
+    with pytest.raises(kind) as caught:
+        scene.run(pipeline)
+    assert re.search(message, caught.value.message)
+    assert "\n" not in str(caught.value)
+    assert not caught.value.retryable
+    assert scene.values(pipeline) == []
