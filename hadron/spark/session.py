@@ -120,6 +120,14 @@ def session(
         ) from error
 
 
+def activate(spark: SparkSession) -> None:
+    """Make it the active session of the calling thread, as it is of the one that has started it:
+    of a streaming query's sink Spark looks for the name in that one."""
+    jvm = spark._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 def silence_pyspark() -> None:
     """Without pyspark's own pages of JSON about an exception that it raises as well, py4j's
     tracebacks about Java that is gone, which it raises as well, and pyspark's warning about every

@@ -33,6 +33,7 @@ from hadron.model.schema import SchemaObject
 from hadron.spark.checkpoint import Checkpoint
 from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, load, name_of
+from hadron.spark.session import activate
 from hadron.spark.source.connecting import connect
 from hadron.spark.stage import is_alive, no_dataframe
 from hadron.wire.system import SystemRandom
@@ -151,6 +152,7 @@ class StreamRunner:
         """Raises `HadronError`."""
         spec = self._spec
         try:
+            activate(self._spark)
             for name, value in spec.options.items():
                 if name.startswith(SPARK_OPTION):
                     self._spark.conf.set(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,24 @@ def test_windows_are_what_plain_python_makes_of_them(scene: Scene) -> None:
     assert cursors["local/p0"].offset == there.next_offset
 
 
+def test_its_runner_needs_not_be_the_thread_that_has_started_spark(scene: Scene) -> None:
+    pipeline = scene.declare("copies")
+    scene.send(0, 10)
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            scene.run(pipeline)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert failures == []
+    assert scene.sink(pipeline) is not None
+
+
 def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Scene) -> None:
     pipeline = scene.declare("copies")
     count = len(scene.sent)
@@ -154,6 +173,8 @@ def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Sc
     assert scene.run(pipeline).rows == 0
 
 
+# As `session` has it; pytest puts filters of its own in place of those.
+@pytest.mark.filterwarnings("ignore:Cannot infer the eval type from type hints")
 @pytest.mark.parametrize(
     ("function", "kind", "message"),
     [
