@@ -192,6 +192,7 @@ def test_a_wrong_function_is_told_in_a_line(
     scene: Scene, function: str, kind: type[HadronError], message: str
 ) -> None:
     pipeline = scene.declare(function)
+    scene.send(0, 8)
     with pytest.raises(kind) as caught:
         scene.run(pipeline)
     assert re.search(message, caught.value.message)
