@@ -18,6 +18,8 @@ _MAX_TEXT: Final = 2_000
 _FRAME: Final = re.compile(r'^\s*File "([^"\n]+)", line (\d+), in (\S+)', re.MULTILINE)
 _LIBRARIES: Final = ("site-packages", "dist-packages", "pyspark.zip", f"{os.sep}pyspark{os.sep}")
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
+_CALLED: Final = re.compile(r"An error occurred while calling \S+\.\n: ")
+"""py4j's words in front of an exception of Java's, which has a name of its own."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
@@ -35,6 +37,8 @@ def summary(error: BaseException) -> str:
     raised = _raised_in_worker(text)
     if raised:
         return f"{raised}\n{_cut(text)}"
+    if called := _CALLED.match(text):
+        return _cut(text[called.end() :])
     first, newline, rest = _cut(text).partition("\n")
     return f"{type(error).__name__}: {first.rstrip(';')}{_place(error)}{newline}{rest}"
 

@@ -173,10 +173,17 @@ def run(ctx: click.Context, /, name: str, master: str, until_idle: bool, **given
       hadron pipeline run departures --master spark://10.0.0.7:7077 --stage verdict
       hadron pipeline run delays-by-hour --checkpoints /data/checkpoints
     """
+    from hadron.spark.extra import check_extra
+
+    # Before any node is asked: what is missing here is missing whatever they say.
+    check_extra()
     from hadron.cli.commands.stage_running import run_stages
     from hadron.cli.commands.stream_running import run_stream
     from hadron.cli.stream_pipelines import find_streaming
+    from hadron.spark.session import check_master, see_current_directory
 
+    check_master(master)
+    see_current_directory()
     url = session_of(ctx).url
     found = find_streaming(url, name)
     of_mode = _STAGE_OPTIONS if found is None else _STREAM_OPTIONS

@@ -44,19 +44,13 @@ def run_stages(
     """Run until SIGINT or SIGTERM; a second one ends it at once. With `until_idle` also until
     nothing is left to do. Returns the exit status: 1 when that left failed instances behind.
 
-    Raises `NotFoundError` for the pipeline, `StageError` when there is no such stage and
-    `ConfigurationError` without the `spark` extra or for no Spark master, before Spark is started
-    in vain. Users' modules are imported after it has started: what decorates their functions may
-    need a session.
+    Raises `NotFoundError` for the pipeline and `StageError` when there is no such stage, before
+    Spark is started in vain. Users' modules are imported after it has started: what decorates their
+    functions may need a session.
     """
-    from hadron.spark.extra import check_extra
-
-    check_extra()
     from hadron.spark.runner import StageRunner
-    from hadron.spark.session import check_master, end, see_current_directory
+    from hadron.spark.session import end
 
-    check_master(master)
-    see_current_directory()
     names = _check(url, pipeline, stages)
     with Signals().caught() as signals, contextlib.ExitStack() as stack:
         until = stack.enter_context(_idle(url, pipeline, names)) if until_idle else None

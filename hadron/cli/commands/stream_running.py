@@ -39,17 +39,12 @@ def run_stream(
     Raises `RequestError` where another runner has the checkpoint, or that is not what the sink
     knows, before Spark is started in vain; else what `StreamRunner.run` raises.
     """
-    from hadron.spark.extra import check_extra
-
-    check_extra()
     from hadron.cli.patience import connected_sync
     from hadron.cli.stream_pipelines import checkpoint_of
     from hadron.model.pipelines import StreamPipelineSpec, sink_of
-    from hadron.spark.session import check_master, end, see_current_directory
+    from hadron.spark.session import end
     from hadron.spark.streaming import StreamRunner
 
-    check_master(master)
-    see_current_directory()
     assert isinstance(found.spec, StreamPipelineSpec)
     with connected_sync(url) as client:
         checkpoint = checkpoint_of(client, found, checkpoints)

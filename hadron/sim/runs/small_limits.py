@@ -58,6 +58,7 @@ LIMITS: Final = {
             "state.slices:SLICE_BATCHES",
             "state.bodies:SLICE_BATCHES",
             "state.staging:SLICE_BATCHES",
+            "sim.model.staging:SLICE_BATCHES",
             "sim.model.streams:SLICE_BATCHES",
         ),
         (1, 3, 10),
