@@ -35,10 +35,10 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.sql import open_records
 from hadron.node.supervision.local_fleet import LocalFleet
 from hadron.node.verification import verify_paths
-from hadron.state.decisions import DECISION
-from hadron.state.intents import INTENT
-from hadron.state.locks import LOCK
-from hadron.state.participations import PARTICIPATION
+from hadron.state.transactions.decisions import DECISION
+from hadron.state.transactions.intents import INTENT
+from hadron.state.transactions.locks import LOCK
+from hadron.state.transactions.participations import PARTICIPATION
 from hadron.testing.fleet import FaultyFleet
 
 EU, US, AP, AF = "eu/p0", "us/p0", "ap/p0", "af/p0"

@@ -54,9 +54,9 @@ from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
-from hadron.state import groups
-from hadron.state.groups import Progress, Token
-from hadron.state.locks import conflict, deliveries
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import Progress, Token
+from hadron.state.transactions.locks import conflict, deliveries
 
 _log = logging.getLogger(__name__)
 

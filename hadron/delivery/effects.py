@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hadron.model.ranges import Range
-from hadron.state.attempts import Attempts
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions
+from hadron.state.groups.attempts import Attempts
+from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, GroupOptions
 
 
 @dataclass(frozen=True, slots=True)

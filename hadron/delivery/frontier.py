@@ -1,9 +1,9 @@
 """How far a group has come in the log, and what is known of the offsets that lie ahead. Pure.
 
 Ahead of the cursor there are only acknowledgements and attempts that an earlier leader logged. They
-are read a window at a time (`state.groups.window`), so that neither their number nor the length of
-the log costs memory. Safety rule: the cursor passes what is acknowledged or delivered, and nothing
-of which nothing is known; where a window ends, it waits for the next one.
+are read a window at a time (`state.groups.progress.window`), so that neither their number nor the
+length of the log costs memory. Safety rule: the cursor passes what is acknowledged or delivered,
+and nothing of which nothing is known; where a window ends, it waits for the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from hadron.model.ranges import Range, RangeSet
-from hadron.state.attempts import Attempts
+from hadron.state.groups.attempts import Attempts
 
 _FOR_EVER: Final = 1 << 63
 """Behind every offset."""

@@ -39,10 +39,11 @@ from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import group_changes, groups
-from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.groups import CreateGroup, GroupOptions, Progress
-from hadron.state.transaction_events import RecordsAcknowledged
+from hadron.state.groups import changes as group_changes
+from hadron.state.groups import progress as groups
+from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups.progress import CreateGroup, GroupOptions, Progress
+from hadron.state.transactions.events import RecordsAcknowledged
 
 _log = logging.getLogger(__name__)
 

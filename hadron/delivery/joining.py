@@ -19,7 +19,7 @@ from hadron.model.limits import (
     MAX_HEARTBEAT_MS,
     MAX_IN_FLIGHT,
 )
-from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT, GroupOptions
+from hadron.state.groups.progress import ORDER_KEY, ORDER_NONE, ORDER_STRICT, GroupOptions
 
 _MAX_NAME: Final = 200
 

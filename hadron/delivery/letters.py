@@ -33,7 +33,7 @@ from hadron.model.record import BYTES, NewRecord, Record
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
-from hadron.state.group_endings import DeadLettered, DeadLetterRecords
+from hadron.state.groups.endings import DeadLettered, DeadLetterRecords
 
 _log = logging.getLogger(__name__)
 

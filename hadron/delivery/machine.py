@@ -29,7 +29,7 @@ from hadron.delivery.taking import Taking
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
-from hadron.state.attempts import Attempts
+from hadron.state.groups.attempts import Attempts
 
 MAX_UNSETTLED: Final = 65_536
 """Pieces of what is in flight, waits, stands in line, dies or is not logged yet. There is at most

@@ -15,7 +15,7 @@ from hadron.model.errors import HadronError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_IN_FLIGHT
 from hadron.model.transactions import TransactionId
-from hadron.state.groups import GroupOptions, Token
+from hadron.state.groups.progress import GroupOptions, Token
 
 DeliveryRange = tuple[int, int, int]
 """Records of one delivery: its number, the first and the last offset, both inclusive."""

@@ -18,9 +18,9 @@ from hadron.delivery.port import DeliveryRange, MemberSink
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ranges import Range, RangeSet
 from hadron.partition.controller import Controller
-from hadron.state.attempts import Attempts
-from hadron.state.group_endings import EndDeliveries
-from hadron.state.groups import AckRecords
+from hadron.state.groups.attempts import Attempts
+from hadron.state.groups.endings import EndDeliveries
+from hadron.state.groups.progress import AckRecords
 
 _RANGES_PER_ENTRY: Final = 500
 """Ranges that one command ends: about 5 ms of the writer's time when none of them touch."""

@@ -13,9 +13,9 @@ from hadron.model.ranges import Range
 from hadron.model.schema import Spec, spec_to_json
 from hadron.state import machine, schema
 from hadron.state.features import MACHINE
-from hadron.state.locks import LOCK
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.transactions.locks import LOCK
 from hadron.storage import log
 
 SET = "local/p0"

@@ -15,7 +15,7 @@ from hadron.metadata.judging import Key, Losses, key_of
 from hadron.metadata.shortening import shortened
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.state.retention import Kept
+from hadron.state.streams.retention import Kept
 
 CountKept = Callable[[str, int, int], Awaitable[Kept]]
 """Told (partition, stream's id, a time in ms); raises `HadronError` or `OSError`."""

@@ -2,7 +2,7 @@
 
 The one arithmetic of both ends of a delivery: what a member acknowledges or does not hand out, what
 its group's leader has on its way, and what commands carry. Tables keep theirs in SQL
-(`state.groups`); what ranges have with them beside their ends is up to `delivery.waiting`.
+(`state.groups.progress`); what ranges have with them beside their ends is up to `delivery.waiting`.
 """
 
 from __future__ import annotations

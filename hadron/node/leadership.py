@@ -30,9 +30,9 @@ from hadron.serving.lock_table import LockTable
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
 from hadron.serving.visible import VisibleStreams
-from hadron.state import streams
 from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
-from hadron.state.locks import all_held
+from hadron.state.streams import partitions as streams
+from hadron.state.transactions.locks import all_held
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 

@@ -10,7 +10,7 @@ from hadron.metadata.driver import SchemaChanges
 from hadron.metadata.pusher import ReplicaSets
 from hadron.model.errors import MetadataBehindError, PeerError
 from hadron.serving.leading import Leading
-from hadron.state.retention import Kept, kept
+from hadron.state.streams.retention import Kept, kept
 from hadron.wire.messages import Method, method, streams_pb2
 
 _OFFSETS: Final = method("Offsets")

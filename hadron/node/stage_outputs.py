@@ -15,7 +15,7 @@ from hadron.model.errors import HadronError, NotFoundError, NotReadyError
 from hadron.model.transactions import TransactionId
 from hadron.serving.leading import Leading
 from hadron.state.machine import encode
-from hadron.state.publishing import PublishStages
+from hadron.state.pipelines.publishing import PublishStages
 from hadron.transactions.callers import Caller
 from hadron.transactions.claims import HOME
 from hadron.transactions.messages import Answer, Block, Commit, Committed, Statement, TakeBlock

@@ -33,10 +33,10 @@ from hadron.pipelines.sources import Gap, LocalSource, Others, RemoteSource, Sou
 from hadron.serving.catalog import Catalog
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import definitions, wait_inputs, waits
-from hadron.state.stream_keys import signed
-from hadron.state.wait_inputs import Moved, OpenWait, WaitCursor
-from hadron.state.waits import Signal, SignalStages, Waiting
+from hadron.state.pipelines import definitions, wait_inputs, waits
+from hadron.state.pipelines.wait_inputs import Moved, OpenWait, WaitCursor
+from hadron.state.pipelines.waits import Signal, SignalStages, Waiting
+from hadron.state.streams.keys import signed
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from hadron.pipelines.matching import matched, packed_keys
 from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import backfills
-from hadron.state.backfills import RUNNING, Backfill, StepBackfill, Stepped
+from hadron.state.pipelines import backfills
+from hadron.state.pipelines.backfills import RUNNING, Backfill, StepBackfill, Stepped
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.dispatch import Work
 from hadron.pipelines.runners import Ended
 from hadron.serving.catalog import Catalog
-from hadron.state.publishing import PublishStages
-from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 
 _REASON_CHARACTERS: Final = 2_000
 """Kept of why attempts failed: it stands in the log, and in a row of each instance."""

@@ -35,9 +35,9 @@ from hadron.pipelines.sources import Gap, LocalSource, Others, RemoteSource, Sou
 from hadron.serving.catalog import Catalog
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import pipeline_views
-from hadron.state.pipeline_inputs import MoveInput, OpenInput, Triggered, TriggerInstances
-from hadron.state.pipeline_views import InputCursor
+from hadron.state.pipelines import views as pipeline_views
+from hadron.state.pipelines.inputs import MoveInput, OpenInput, Triggered, TriggerInstances
+from hadron.state.pipelines.views import InputCursor
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,9 @@ from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.pipelines.dispatch import Dispatch, Runner, Work
 from hadron.pipelines.runners import RunnerSession, RunnerSink
-from hadron.state import definitions, pipeline_views
-from hadron.state.pipeline_views import ReadyStage
+from hadron.state.pipelines import definitions
+from hadron.state.pipelines import views as pipeline_views
+from hadron.state.pipelines.views import ReadyStage
 
 _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names

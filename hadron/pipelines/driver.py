@@ -44,18 +44,25 @@ from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state import definitions, pipeline_views
-from hadron.state.backfills import Backfill, ControlBackfill, StartBackfill
-from hadron.state.cancellations import CancelInstances, Cancelled, Started, StartInstances
-from hadron.state.pipeline_events import InstancesChanged, StagesEnded
-from hadron.state.pipeline_tables import FAILED
-from hadron.state.pipeline_views import Chosen
-from hadron.state.producers import Appended
-from hadron.state.publishing import PublishStages
-from hadron.state.retries import Retried, RetryInstances
-from hadron.state.stage_runs import Attempts, Completed, CompleteStages, stages_of, stale_of
-from hadron.state.wait_inputs import awaits
-from hadron.state.waits import SignalInstance, Signalled
+from hadron.state.pipelines import definitions
+from hadron.state.pipelines import views as pipeline_views
+from hadron.state.pipelines.backfills import Backfill, ControlBackfill, StartBackfill
+from hadron.state.pipelines.cancellations import CancelInstances, Cancelled, Started, StartInstances
+from hadron.state.pipelines.events import InstancesChanged, StagesEnded
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.retries import Retried, RetryInstances
+from hadron.state.pipelines.stage_runs import (
+    Attempts,
+    Completed,
+    CompleteStages,
+    stages_of,
+    stale_of,
+)
+from hadron.state.pipelines.tables import FAILED
+from hadron.state.pipelines.views import Chosen
+from hadron.state.pipelines.wait_inputs import awaits
+from hadron.state.pipelines.waits import SignalInstance, Signalled
+from hadron.state.streams.producers import Appended
 
 MAX_RETRIES: Final = 1_000
 """Instances started, retried or cancelled by one entry: some 10 ms of the writer's time."""

@@ -9,8 +9,8 @@ from typing import Final
 import trio
 
 from hadron.partition.controller import Controller
-from hadron.state import waits
-from hadron.state.waits import Expired, ExpireWaits
+from hadron.state.pipelines import waits
+from hadron.state.pipelines.waits import Expired, ExpireWaits
 
 _LONGEST_SLEEP_S: Final = 600.0
 """The wall clock may jump; nothing is late by more than this because of it."""

@@ -11,8 +11,8 @@ import trio
 
 from hadron.model.pipelines import PipelineSpec
 from hadron.partition.controller import Controller
-from hadron.state import finished
-from hadron.state.finished import DropInstances
+from hadron.state.pipelines import finished
+from hadron.state.pipelines.finished import DropInstances
 from hadron.state.slices import Dropped
 
 _PAUSE_S: Final = 1.0

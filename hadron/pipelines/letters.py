@@ -16,8 +16,8 @@ from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
-from hadron.state import instance_letters
-from hadron.state.instance_letters import Due, SendLetters
+from hadron.state.pipelines import letters as instance_letters
+from hadron.state.pipelines.letters import Due, SendLetters
 
 LETTER_TYPE: Final = "hadron.instance.failed"
 

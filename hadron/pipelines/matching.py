@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hadron.model.batch import StampedBatch, key_hashes, matching_indexes, read_head
 from hadron.model.pipelines import PipelineSpec, matches_type
-from hadron.state.wait_inputs import awaits
+from hadron.state.pipelines.wait_inputs import awaits
 
 
 def matched(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hadron.state.publishing import PublishStages
+from hadron.state.pipelines.publishing import PublishStages
 
 
 class Outputs(Protocol):

@@ -13,7 +13,7 @@ from hadron.model.errors import HadronError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
 from hadron.pipelines.dispatch import Runner
-from hadron.state.pipeline_views import ReadyStage
+from hadron.state.pipelines.views import ReadyStage
 
 
 class Draft(Protocol):

@@ -33,7 +33,7 @@ from hadron.replication.ballot import run_on_writer
 from hadron.replication.entries import pack, unpack
 from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
-from hadron.state import streams
+from hadron.state.streams import partitions as streams
 from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import in_words, is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, read_after

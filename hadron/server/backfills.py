@@ -8,7 +8,14 @@ from hadron.model.errors import RequestError
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.backfills import CANCELLED, DONE, PAUSED, RUNNING, Backfill, StartBackfill
+from hadron.state.pipelines.backfills import (
+    CANCELLED,
+    DONE,
+    PAUSED,
+    RUNNING,
+    Backfill,
+    StartBackfill,
+)
 from hadron.wire.calls import Call
 from hadron.wire.messages import pipelines_pb2
 

@@ -19,8 +19,8 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.transactions import DELIVERIES, TransactionId
 from hadron.serving.leading import Leading
-from hadron.state.group_views import GroupSummary
-from hadron.state.groups import GroupOptions
+from hadron.state.groups.progress import GroupOptions
+from hadron.state.groups.views import GroupSummary
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 

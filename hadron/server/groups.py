@@ -23,10 +23,9 @@ from hadron.server.group_messages import (
 )
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state import attempts
-from hadron.state import group_views as views
-from hadron.state.attempts import Attempts
-from hadron.state.group_views import GroupSummary
+from hadron.state.groups import attempts, views
+from hadron.state.groups.attempts import Attempts
+from hadron.state.groups.views import GroupSummary
 from hadron.wire.calls import Call
 from hadron.wire.messages import check_number, groups_pb2
 

@@ -17,11 +17,11 @@ from hadron.server.runner_calls import CallSink, RunnerCall
 from hadron.server.stories import INSTANCE_STATUS, described
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state import definitions, pipeline_inputs, stories, wait_inputs
-from hadron.state import pipeline_views as views
-from hadron.state.backfills import Backfill, backfills
-from hadron.state.pipeline_tables import FAILED, LIVE
-from hadron.state.skips import skips
+from hadron.state.pipelines import definitions, stories, views, wait_inputs
+from hadron.state.pipelines import inputs as pipeline_inputs
+from hadron.state.pipelines.backfills import Backfill, backfills
+from hadron.state.pipelines.tables import FAILED, LIVE
+from hadron.state.streams.skips import skips
 from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, pipelines_pb2
 

@@ -19,7 +19,7 @@ from hadron.server.stories import ref_of
 from hadron.server.streams import batch_info
 from hadron.serving.catalog import Catalog
 from hadron.serving.visible import VisibleStreams
-from hadron.state import pipeline_views as views
+from hadron.state.pipelines import views
 from hadron.wire.calls import Call
 from hadron.wire.messages import pipelines_pb2
 

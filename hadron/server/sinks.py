@@ -12,10 +12,11 @@ from hadron.model.limits import GROUP_COMMIT_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE
 from hadron.model.sinks import SinkProgress
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state import sinks, staging
 from hadron.state.machine import BatchShape
-from hadron.state.sinks import AdvanceSink
-from hadron.state.staging import GiveUpStaged, PublishStaged, StageBatches
+from hadron.state.sinks import progress as sinks
+from hadron.state.sinks import staging
+from hadron.state.sinks.progress import AdvanceSink
+from hadron.state.sinks.staging import GiveUpStaged, PublishStaged, StageBatches
 from hadron.wire.calls import Call
 from hadron.wire.messages import common_pb2, sinks_pb2, transactions_pb2
 

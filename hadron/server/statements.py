@@ -18,7 +18,7 @@ from hadron.server.pipelines import ended_of
 from hadron.server.sinks import advance_of, publication_of
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading
-from hadron.state.groups import AckRecords
+from hadron.state.groups.progress import AckRecords
 from hadron.state.machine import Command, encode
 from hadron.transactions.claims import Claim
 from hadron.transactions.part import Transactions

@@ -10,10 +10,9 @@ from hadron.model.units import format_time
 from hadron.pipelines.driver import PipelineDriver
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Leading
-from hadron.state import definitions
-from hadron.state import pipeline_views as views
-from hadron.state.pipeline_tables import LIVE
-from hadron.state.stories import Attempt
+from hadron.state.pipelines import definitions, views
+from hadron.state.pipelines.stories import Attempt
+from hadron.state.pipelines.tables import LIVE
 from hadron.wire.messages import pipelines_pb2
 
 INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}

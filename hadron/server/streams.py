@@ -14,10 +14,10 @@ from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES, MAX_NAME_
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.producers import Appended, Claimed, ClaimProducer, claim_of
-from hadron.state.retention import kept_bytes
-from hadron.state.stream_keys import NO_OFFSET, latest
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams.keys import NO_OFFSET, latest
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.producers import Appended, Claimed, ClaimProducer, claim_of
+from hadron.state.streams.retention import kept_bytes
 from hadron.wire.calls import Call
 from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2
 

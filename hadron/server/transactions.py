@@ -20,7 +20,7 @@ from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.participations import Participation
+from hadron.state.transactions.participations import Participation
 from hadron.transactions.callers import Caller
 from hadron.transactions.claims import HOME
 from hadron.transactions.driver import State

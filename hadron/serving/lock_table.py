@@ -19,14 +19,14 @@ from hadron.model.range_maps import RangeMap
 from hadron.model.ranges import Range, runs
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.observers import Observers, Order
-from hadron.state.locks import HeldLock, conflict, deliveries
-from hadron.state.pipeline_events import StagesEnded
-from hadron.state.transaction_events import (
+from hadron.state.pipelines.events import StagesEnded
+from hadron.state.transactions.events import (
     IntentsWritten,
     RecordsAcknowledged,
     TransactionAborted,
     TransactionFinished,
 )
+from hadron.state.transactions.locks import HeldLock, conflict, deliveries
 
 _Key = tuple[str, int, str]
 """What locks are of: kind, owner, name."""

@@ -21,9 +21,9 @@ from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.serving.perseverance import persevere
-from hadron.state import retention
 from hadron.state.events import BatchAppended
-from hadron.state.retention import Trimmed, TrimStream
+from hadron.state.streams import retention
+from hadron.state.streams.retention import Trimmed, TrimStream
 
 _log = logging.getLogger(__name__)
 

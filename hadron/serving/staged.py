@@ -13,9 +13,9 @@ from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.serving.leading import Part
 from hadron.serving.perseverance import persevere
-from hadron.state import staging
+from hadron.state.sinks import staging
+from hadron.state.sinks.staging import DropStaged, StagedChanged
 from hadron.state.slices import Dropped
-from hadron.state.staging import DropStaged, StagedChanged
 
 _log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.partition.observers import Observers, Order
 from hadron.serving.catalog import Catalog
-from hadron.state import streams
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened, PartitionTrimmed
-from hadron.state.stream_ballots import ballot_at, ballot_ends
-from hadron.state.streams import PartitionBounds
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.ballots import ballot_at, ballot_ends
+from hadron.state.streams.partitions import PartitionBounds
 from hadron.storage.store import Store
 
 _RECENT_BYTES: Final = 8 << 20

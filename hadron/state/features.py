@@ -6,37 +6,37 @@ from typing import Final
 
 from hadron.state import (
     adoption,
-    attempts,
     bodies,
-    decisions,
     digests,
     dropping,
-    group_changes,
-    group_checks,
-    group_endings,
-    groups,
+    leadership,
+    registry,
+    schema,
+    statements,
+    together,
+)
+from hadron.state.groups import attempts
+from hadron.state.groups import changes as group_changes
+from hadron.state.groups import checks as group_checks
+from hadron.state.groups import endings as group_endings
+from hadron.state.groups import progress as groups
+from hadron.state.machine import StateMachine
+from hadron.state.pipelines import feature as pipelines
+from hadron.state.sinks import progress as sinks
+from hadron.state.sinks import staging
+from hadron.state.streams import checks as stream_checks
+from hadron.state.streams import keys as stream_keys
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import producers, retention, skips
+from hadron.state.transactions import checks as transaction_checks
+from hadron.state.transactions import (
+    decisions,
     intents,
     joint_decisions,
     key_locks,
-    leadership,
     locks,
     participations,
-    pipelines,
-    producers,
-    registry,
-    retention,
-    schema,
-    sinks,
-    skips,
-    staging,
-    statements,
-    stream_checks,
-    stream_keys,
-    streams,
-    together,
-    transaction_checks,
 )
-from hadron.state.machine import StateMachine
 
 FEATURES: Final = tuple(
     room.FEATURE

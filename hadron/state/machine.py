@@ -92,8 +92,8 @@ class Context:
         replica_set: "" for tables that belong to none: all that is declared is here.
         ballot: of the leader that has logged the entry.
         body: for those who hear of the events: only who runs a command for the first time has it.
-        start: where the command's batches begin in the body, which is counted (`state.bodies`);
-            None when the body is one batch, or none.
+        start: where the command's batches begin in the body, which is counted
+            (`state.bodies`); None when the body is one batch, or none.
         body_lsn: of the earlier entry whose body that is; None: it is this entry's.
         events: what has happened, in order.
     """

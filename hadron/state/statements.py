@@ -14,27 +14,22 @@ from typing import Final
 from hadron.model.batch import NO_SEQUENCE
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.transactions import DELETED, DONE, Lock, StatementResult
-from hadron.state import (
-    bodies,
-    definitions,
-    groups,
-    key_locks,
-    locks,
-    publishing,
-    stage_runs,
-    stream_keys,
-    streams,
-)
-from hadron.state.appends import Append, append_all
+from hadron.state import bodies
 from hadron.state.bodies import Place
-from hadron.state.groups import AckRecords
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import AckRecords
 from hadron.state.machine import Context, Feature, NoChange, Statement
 from hadron.state.names import label_of
-from hadron.state.pipeline_tables import is_here
-from hadron.state.publishing import PublishStages
-from hadron.state.stage_runs import Attempts, CompleteStages, FailStages
-from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.transaction_events import RecordsAcknowledged
+from hadron.state.pipelines import definitions, publishing, stage_runs
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.stage_runs import Attempts, CompleteStages, FailStages
+from hadron.state.pipelines.tables import is_here
+from hadron.state.streams import keys as stream_keys
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.appends import Append, append_all
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.transactions import key_locks, locks
+from hadron.state.transactions.events import RecordsAcknowledged
 
 
 def _check_append(context: Context, command: AppendBatch) -> None:

@@ -14,7 +14,7 @@ from hadron.model.ranges import RangeSet
 from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.observers import Observers, Order
 from hadron.serving.lock_table import LockTable
-from hadron.state.transaction_events import IntentsWritten
+from hadron.state.transactions.events import IntentsWritten
 
 HOME: Final = -1
 

@@ -23,11 +23,11 @@ from hadron.model.errors import HadronError, NotFoundError, NotReadyError, Reque
 from hadron.model.ports import Database, Random
 from hadron.model.transactions import TransactionId
 from hadron.serving.perseverance import PAUSE_S, persevere
-from hadron.state import decisions
-from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
-from hadron.state.joint_decisions import DecideRun
 from hadron.state.machine import Command
 from hadron.state.slices import Dropped
+from hadron.state.transactions import decisions
+from hadron.state.transactions.decisions import Decide, ForgetDecisions, NoteFinished
+from hadron.state.transactions.joint_decisions import DecideRun
 from hadron.transactions.callers import Callers
 from hadron.transactions.effects import (
     Decided,

@@ -20,16 +20,16 @@ from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.ports import Database
 from hadron.model.transactions import TransactionId
 from hadron.serving.perseverance import persevere
-from hadron.state import participations
-from hadron.state.intents import (
+from hadron.state.transactions import participations
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     WriteIntents,
     prepared,
 )
-from hadron.state.intents import Prepared as Written
-from hadron.state.participations import Participation
+from hadron.state.transactions.intents import Prepared as Written
+from hadron.state.transactions.participations import Participation
 from hadron.transactions.machine import MAX_ASKED
 from hadron.transactions.messages import (
     Abort,

@@ -26,7 +26,7 @@ from hadron.model.errors import (
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.record_batch import decode_batch
 from hadron.serving.tests.stack import Stack, leading, until
-from hadron.state.groups import AckRecords
+from hadron.state.groups.progress import AckRecords
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.serving.tests.stack import Stack, leading, until
-from hadron.state.groups import CreateGroup
-from hadron.state.streams import PartitionBounds
+from hadron.state.groups.progress import CreateGroup
+from hadron.state.streams.partitions import PartitionBounds
 
 
 @pytest.fixture

@@ -28,11 +28,12 @@ from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import INDEXED, StreamSpec
 from hadron.serving.tests.stack import Stack, leading, until
-from hadron.state import group_views, groups
-from hadron.state.group_endings import DeadLetterRecords
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT, CreateGroup
-from hadron.state.retention import TrimStream
+from hadron.state.groups import progress as groups
+from hadron.state.groups import views as group_views
+from hadron.state.groups.endings import DeadLetterRecords
+from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.schema import DeleteObjects
+from hadron.state.streams.retention import TrimStream
 
 LETTERS: dict[str, Any] = {"max_attempts": 2, "dead_letter_stream": "letters"}
 

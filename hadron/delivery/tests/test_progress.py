@@ -14,7 +14,7 @@ from hadron.delivery import progress as module
 from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.tests.support import Consumer
 from hadron.serving.tests.stack import Stack, leading
-from hadron.state.group_endings import EndDeliveries
+from hadron.state.groups.endings import EndDeliveries
 
 
 class NoMajority:

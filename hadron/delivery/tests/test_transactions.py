@@ -16,11 +16,11 @@ from hadron.model.errors import ConflictError
 from hadron.model.ranges import Range
 from hadron.model.transactions import DELETED, DELIVERIES, DONE, Lock, TransactionId
 from hadron.serving.tests.stack import SET, Stack, leading
-from hadron.state import groups
-from hadron.state.decisions import Decide
-from hadron.state.groups import AckRecords, Progress
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import AckRecords, Progress
 from hadron.state.machine import encode
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 
 A, B = TransactionId("local/p1", 1, 7, 1), TransactionId("local/p1", 1, 7, 2)
 

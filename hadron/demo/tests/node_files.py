@@ -24,10 +24,10 @@ from hadron.model.record_batch import decode_batch
 from hadron.model.schema import spec_to_json
 from hadron.state import machine
 from hadron.state.features import MACHINE
-from hadron.state.pipeline_inputs import TriggerInstances
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.stage_runs import CompleteStages
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.stage_runs import CompleteStages
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.storage.database import open_writer
 from hadron.storage.log import TABLES, Log, drop_bodies
 

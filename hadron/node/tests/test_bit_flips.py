@@ -25,9 +25,10 @@ from hadron.node.tests.support import make_stream, produce, read_all
 from hadron.node.tests.test_repair import problems
 from hadron.node.world import SystemDisk
 from hadron.serving.tests.stack import SET, leading
-from hadron.state import rows, streams
+from hadron.state import rows
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.progress import AckRecords, CreateGroup
+from hadron.state.streams import partitions as streams
 from hadron.storage import log
 from hadron.storage.store import Store
 from hadron.testing.nodes import Nodes, running_nodes

@@ -19,7 +19,7 @@ from hadron.node.tests.support import make_stream
 from hadron.node.tests.test_repair import SETTINGS, damage
 from hadron.replication.verification import Verification
 from hadron.state.machine import BatchShape, Command
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.state.tests.parted import MACHINE, AppendAgain, AppendKept, GiveUp, KeepBody, a_batch
 from hadron.state.together import DoTogether
 from hadron.storage.database import open_reader

@@ -24,12 +24,12 @@ from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker, rows
-from hadron.state.backfills import StepBackfill
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, WriteIntents
 from hadron.state.machine import Command
-from hadron.state.pipeline_inputs import TriggerInstances
-from hadron.state.retention import TrimStream
+from hadron.state.pipelines.backfills import StepBackfill
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.streams.retention import TrimStream
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import FinishTransaction, WriteIntents
 from hadron.testing.nodes import running_cluster
 
 META, EU, US = "meta", "eu/p0", "us/p0"

@@ -28,7 +28,7 @@ from hadron.node.world import SystemDisk
 from hadron.replication import fetching, resync, snapshots
 from hadron.state import machine
 from hadron.state.features import MACHINE
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer, transaction
 from hadron.storage.log import Log, drop_bodies, get_meta, last_lsn, set_meta

@@ -17,7 +17,7 @@ from hadron.client.handling.invocation import StageInvocation
 from hadron.model.errors import HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.state.retention import TrimStream
+from hadron.state.streams.retention import TrimStream
 from hadron.testing.nodes import running_cluster
 
 META, EU, US = "meta", "eu/p0", "us/p0"

@@ -15,9 +15,14 @@ from hadron.model.errors import ConflictError
 from hadron.model.transactions import DONE, TransactionId
 from hadron.node.tests.support import STREAM, make_stream, send
 from hadron.node.tests.test_resync import promoted
-from hadron.state.groups import AckRecords
-from hadron.state.intents import AbortTransaction, FinishTransaction, Prepared, WriteIntents
+from hadron.state.groups.progress import AckRecords
 from hadron.state.machine import Command, encode
+from hadron.state.transactions.intents import (
+    AbortTransaction,
+    FinishTransaction,
+    Prepared,
+    WriteIntents,
+)
 from hadron.testing.nodes import Nodes, running_nodes
 
 T = TransactionId("local/p1", 1, 7, 1)

@@ -16,19 +16,19 @@ from hadron.model.transactions import TransactionId
 from hadron.node.tests.support import make_stream
 from hadron.node.tests.test_repair import SETTINGS, damage
 from hadron.replication.verification import Verification
-from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
-from hadron.state.intents import (
+from hadron.state.machine import Command
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.tests.parted import a_batch
+from hadron.state.tests.transacting import joined
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     Prepared,
     WriteIntents,
 )
-from hadron.state.machine import Command
-from hadron.state.streams import AppendBatch
-from hadron.state.tests.parted import a_batch
-from hadron.state.tests.transacting import joined
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
 

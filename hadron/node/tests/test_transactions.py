@@ -43,9 +43,9 @@ from hadron.node.tests.transacting import (
     rows,
     subscribed,
 )
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.state.machine import Command
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
 from hadron.wire.messages import Method, method, transaction_to, transactions_pb2

@@ -18,8 +18,8 @@ from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.node.verification import verify_paths
 from hadron.node.verified import Verified
 from hadron.serving.tests.stack import leading
-from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.pipeline_inputs import TriggerInstances
+from hadron.state.groups.progress import AckRecords, CreateGroup
+from hadron.state.pipelines.inputs import TriggerInstances
 from hadron.storage.database import open_writer
 from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.report import Report

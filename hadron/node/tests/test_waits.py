@@ -14,7 +14,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.pipelines import Output, PipelineSpec, StageSpec, Wait
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker
-from hadron.state.waits import SignalStages
+from hadron.state.pipelines.waits import SignalStages
 from hadron.testing.nodes import running_cluster
 
 META, EU, US = "meta", "eu/p0", "us/p0"

@@ -30,10 +30,10 @@ from hadron.partition.gate import ByteGate
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state import machine
-from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords
-from hadron.state.streams import AppendBatch
+from hadron.state.groups.progress import AckRecords
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.transactions.decisions import Decide
 from hadron.storage.log import read_entries, verify_chain
 
 THREE = ("n1", "n2", "n3")

@@ -11,11 +11,11 @@ from hadron.model.limits import GROUP_COMMIT_BYTES, GROUP_COMMIT_COMMANDS
 from hadron.partition.lines import RATION_ROWS, Lines
 from hadron.partition.submission import Submission
 from hadron.partition.waiters import MAJORITY
-from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Command
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 
 
 def nobody(_result: Any, _error: Any) -> None:

@@ -38,13 +38,13 @@ from hadron.pipelines.runners import Ended, RunnerSession
 from hadron.server.runner_calls import CallSink
 from hadron.server.streams import batch_info
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
-from hadron.state.decisions import Decide
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import encode
-from hadron.state.publishing import PublishStages
-from hadron.state.retries import Retried
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.retries import Retried
+from hadron.state.pipelines.stage_runs import Completed, CompleteStages
 from hadron.state.schema import DeleteObjects
-from hadron.state.stage_runs import Completed, CompleteStages
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.wire.messages import Method, common_pb2, pipelines_pb2, streams_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3

@@ -10,12 +10,12 @@ from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.transactions import TransactionId
 from hadron.replication.verification import Verification
-from hadron.state.decisions import Decide
 from hadron.state.features import FEATURES
-from hadron.state.intents import WriteIntents
 from hadron.state.machine import Command, Feature, StateMachine, encode
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.state.together import DoTogether
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import WriteIntents
 from hadron.storage.bodies import BODY
 from hadron.storage.log import LOG, TABLES, Log
 from hadron.storage.report import SLICE_ROWS, Report

@@ -11,7 +11,7 @@ from hadron.client.consuming import groups
 from hadron.client.schema import catalog
 from hadron.model.errors import RequestError
 from hadron.model.schema import NamespaceSpec, SchemaObject, StreamSpec
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.testing.nodes import running_nodes
 from hadron.wire.messages import groups_pb2, method, schema_pb2
 

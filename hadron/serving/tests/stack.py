@@ -30,13 +30,14 @@ from hadron.replication.watermark import Watermark
 from hadron.serving.catalog import Catalog
 from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
-from hadron.state import schema, streams
+from hadron.state import schema
 from hadron.state.features import MACHINE
 from hadron.state.leadership import LeaderStarted
-from hadron.state.locks import all_held
-from hadron.state.producers import Appended
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import Appended
+from hadron.state.transactions.locks import all_held
 from hadron.storage.store import Store
 from hadron.wire.connection import Cork
 from hadron.wire.system import SystemClock

@@ -10,14 +10,14 @@ from hadron.model.errors import ConflictError
 from hadron.model.transactions import DELIVERIES, STAGES, Lock, TransactionId
 from hadron.partition.observers import Observers, Order
 from hadron.serving.lock_table import LockTable
-from hadron.state.locks import HeldLock
-from hadron.state.pipeline_events import StagesEnded
-from hadron.state.transaction_events import (
+from hadron.state.pipelines.events import StagesEnded
+from hadron.state.transactions.events import (
     IntentsWritten,
     RecordsAcknowledged,
     TransactionAborted,
     TransactionFinished,
 )
+from hadron.state.transactions.locks import HeldLock
 
 A, B = TransactionId("local/p1", 1, 7, 1), TransactionId("local/p1", 1, 7, 2)
 

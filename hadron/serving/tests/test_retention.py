@@ -16,10 +16,10 @@ from hadron.model.errors import CorruptionError, NotReadyError, OffsetOutOfRange
 from hadron.model.schema import Retention, StreamSpec
 from hadron.serving.retention import PAUSE_S, RetentionDriver
 from hadron.serving.tests.stack import SET, Stack, leading
-from hadron.state import retention as retention_module
 from hadron.state import slices
-from hadron.state.groups import CreateGroup
-from hadron.state.retention import TrimStream
+from hadron.state.groups.progress import CreateGroup
+from hadron.state.streams import retention as retention_module
+from hadron.state.streams.retention import TrimStream
 
 BATCH = b"x" * 1_000
 DAY_MS = 24 * 3600 * 1000

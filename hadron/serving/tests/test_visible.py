@@ -14,8 +14,8 @@ from hadron.serving.tests import stack as stack_module
 from hadron.serving.tests.stack import Stack, leading
 from hadron.serving.visible import VisibleStreams
 from hadron.state.machine import BatchShape
-from hadron.state.retention import TrimStream
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
 from hadron.state.tests.parted import MACHINE, AppendKept, KeepBody, a_batch
 from hadron.state.together import DoTogether
 

@@ -10,7 +10,7 @@ from hadron.model.errors import HadronError
 from hadron.partition.controller import Controller
 from hadron.sim.actors.clients import STREAM, Actor
 from hadron.sim.evidence.history import Publish
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.state.together import DoTogether
 
 _STREAM_ID = "SELECT id FROM hadron_schema_object WHERE kind = 'Stream' AND name = ?"

@@ -14,7 +14,7 @@ from hadron.sim.checks.tables import appended
 from hadron.sim.evidence.evidence import Evidence, Violation
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.state.features import MACHINE
-from hadron.state.retention import TrimStream
+from hadron.state.streams.retention import TrimStream
 
 _SKEW_MS: Final = 16_000
 """5 s that a leader's clock may be off its peers', 5 s by which it may jump until it is looked at,

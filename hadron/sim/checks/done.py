@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from hadron.model.transactions import TransactionId
 from hadron.sim.model.machine import parts_of
-from hadron.state.decisions import Decide
 from hadron.state.features import MACHINE
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import DecideAppends, DecideRun
 from hadron.state.machine import BatchShape, Command
-from hadron.state.staging import PublishStaged, StageBatches
-from hadron.state.streams import AppendBatch
+from hadron.state.sinks.staging import PublishStaged, StageBatches
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.joint_decisions import DecideAppends, DecideRun
 
 
 class Doings:

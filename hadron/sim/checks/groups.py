@@ -16,8 +16,8 @@ from hadron.sim.evidence.group_replay import Generation, Group
 from hadron.sim.evidence.history import Deliver, Event, Regroup, Settle
 from hadron.sim.evidence.node_files import GroupRow
 from hadron.state.features import MACHINE
-from hadron.state.group_changes import ResetGroup
-from hadron.state.groups import CreateGroup
+from hadron.state.groups.changes import ResetGroup
+from hadron.state.groups.progress import CreateGroup
 
 
 @dataclass(slots=True)

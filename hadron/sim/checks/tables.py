@@ -16,14 +16,14 @@ from hadron.sim.evidence.node_files import NodeFile
 from hadron.sim.model.machine import batch_of
 from hadron.state import leadership
 from hadron.state.adoption import SchemaAdopted
-from hadron.state.group_changes import DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.changes import DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Command, StateMachine
-from hadron.state.producers import ClaimProducer
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import ClaimProducer
+from hadron.state.streams.retention import TrimStream
 
 _ALSO_IN_LOGS: Final = (leadership,)
 """Imported for the commands that they register: every entry of a log is decoded here."""

@@ -10,7 +10,10 @@ from typing import Any, Final
 from hadron.model.ports import Database
 from hadron.sim.model.groups import Window, numbered, ranges_of
 from hadron.sim.model.machine import GROUPS, STREAMS, Model
-from hadron.state import groups, retention, slices, streams
+from hadron.state import slices
+from hadron.state.groups import progress as groups
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import retention
 
 _PLACES: Final = 12
 """Of a stream, evenly spread over its batches, are asked for."""

@@ -11,9 +11,9 @@ from typing import Any
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.streams import Streams, appended
-from hadron.state.group_changes import SLICE_ROWS, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.changes import SLICE_ROWS, DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords, CreateGroup
 
 Ranges = Iterable[tuple[int, int]]
 

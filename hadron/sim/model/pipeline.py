@@ -22,8 +22,8 @@ from hadron.sim.model.waits import (
     other_way,
     other_ways,
 )
-from hadron.state.publishing import PublishStages
-from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 
 LIVE: Final = 1
 WAITING: Final = 0

@@ -31,14 +31,14 @@ from hadron.sim.model.pipeline import (
 from hadron.sim.model.pipeline_rows import rows_of
 from hadron.sim.model.streams import Streams, appended
 from hadron.sim.model.waits import ARMED, Awaited, WaitCursor, awaited_streams, chosen, keys_of
-from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
-from hadron.state.cancellations import CancelInstances, StartInstances
-from hadron.state.finished import SLICE_INSTANCES, DropInstances
-from hadron.state.instance_letters import SendLetters
-from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
-from hadron.state.publishing import PublishStages
-from hadron.state.retries import RetryInstances
-from hadron.state.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.backfills import ControlBackfill, StartBackfill, StepBackfill
+from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
+from hadron.state.pipelines.finished import SLICE_INSTANCES, DropInstances
+from hadron.state.pipelines.inputs import MoveInput, OpenInput, TriggerInstances
+from hadron.state.pipelines.letters import SendLetters
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 
 
 class Declared(Protocol):

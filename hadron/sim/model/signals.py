@@ -11,8 +11,8 @@ from hadron.sim.model.entry import Entry, Known, Refused
 from hadron.sim.model.pipeline import READY, WAITING, Pipeline
 from hadron.sim.model.streams import appended
 from hadron.sim.model.waits import ARMED, CAME, OVER, Awaited, WaitCursor, too_late
-from hadron.state.wait_inputs import OpenWait
-from hadron.state.waits import SLICE, ExpireWaits, SignalInstance, SignalStages
+from hadron.state.pipelines.wait_inputs import OpenWait
+from hadron.state.pipelines.waits import SLICE, ExpireWaits, SignalInstance, SignalStages
 
 if TYPE_CHECKING:
     from hadron.sim.model.pipelines import Pipelines

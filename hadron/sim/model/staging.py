@@ -16,9 +16,15 @@ from hadron.model.transactions import MAX_NUMBER
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.pipelines import Declared
 from hadron.sim.model.streams import Body, Streams
-from hadron.state.sinks import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks.progress import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks.staging import (
+    MAX_KEPT_MS,
+    DropStaged,
+    GiveUpStaged,
+    PublishStaged,
+    StageBatches,
+)
 from hadron.state.slices import SLICE_BATCHES
-from hadron.state.staging import MAX_KEPT_MS, DropStaged, GiveUpStaged, PublishStaged, StageBatches
 
 _FORGOTTEN: Final = "none"
 _MOST: Final = MAX_SET_STATEMENTS

@@ -23,9 +23,9 @@ from hadron.model.limits import (
     PRODUCER_WINDOW,
 )
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
-from hadron.state.producers import ClaimProducer
 from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES, SLICE_ROWS
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.producers import ClaimProducer
 
 _MAX_EPOCH: Final = (1 << 63) - 1
 

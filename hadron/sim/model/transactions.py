@@ -17,24 +17,29 @@ from hadron.sim.model.groups import Groups, ranges_of
 from hadron.sim.model.pipelines import Declared, Pipelines
 from hadron.sim.model.staging import Staging
 from hadron.sim.model.streams import Body, Streams
-from hadron.state.decisions import FORGOTTEN_BLOCKS, Decide, ForgetDecisions, NoteFinished
 from hadron.state.features import MACHINE
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords
-from hadron.state.intents import (
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords
+from hadron.state.machine import Command
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.sinks.progress import AdvanceSink
+from hadron.state.sinks.staging import PublishStaged
+from hadron.state.slices import SLICE_ROWS
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.transactions.decisions import (
+    FORGOTTEN_BLOCKS,
+    Decide,
+    ForgetDecisions,
+    NoteFinished,
+)
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import DecideAppends, DecideRun
-from hadron.state.machine import Command
-from hadron.state.publishing import PublishStages
-from hadron.state.sinks import AdvanceSink
-from hadron.state.slices import SLICE_ROWS
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.staging import PublishStaged
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.transactions.joint_decisions import DecideAppends, DecideRun
 
 _Result = tuple[int, int, int, bool]
 _DONE: Final = (-1, 0, 0, False)

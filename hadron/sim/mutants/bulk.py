@@ -14,7 +14,11 @@ _REPEATED: Final = "drivers-that-do-what-they-have-done"
 plant(
     "what is being published expires",
     "the lock of a write is looked for by another name, and never found",
-    Edit("state.staging:apply_drop_staged", "_EXPIRED,", '_EXPIRED.replace("lower(", "upper("),'),
+    Edit(
+        "state.sinks.staging:apply_drop_staged",
+        "_EXPIRED,",
+        '_EXPIRED.replace("lower(", "upper("),',
+    ),
     scenarios=(_AWAY,),
 )
 
@@ -22,7 +26,7 @@ plant(
     "what is being published is given up",
     "an abort takes away what a prepared transaction will publish",
     Edit(
-        "state.staging:apply_give_up_staged",
+        "state.sinks.staging:apply_give_up_staged",
         "    locks.check_free(context, _lock(command.write_id))\n",
         "",
     ),
@@ -44,7 +48,7 @@ plant(
     "staged batches that are sent again are there twice",
     "nobody looks whether batches under a number are here",
     Edit(
-        "state.staging:_check_follows",
+        "state.sinks.staging:_check_follows",
         "        raise NoChange(",
         "        return (lambda _: None)(",
     ),
@@ -55,7 +59,7 @@ plant(
     "attempts that lost are published",
     "a publication appends all that was staged of its write",
     Edit(
-        "state.staging:_publish",
+        "state.sinks.staging:_publish",
         "for attempt, _ in command.attempts]",
         "for (attempt,) in db.execute(\n"
         '                f"SELECT attempt FROM {STAGED} WHERE write_id = ? AND expires_ms >= 0",\n'

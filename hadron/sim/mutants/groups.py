@@ -9,7 +9,7 @@ from hadron.sim.mutants.seams import Edit
 plant(
     "group floor past an unacknowledged offset",
     "an acknowledgement next to the floor takes the offset between along",
-    Edit("state.groups:acknowledge", "if first <= floor:", "if first <= floor + 1:"),
+    Edit("state.groups.progress:acknowledge", "if first <= floor:", "if first <= floor + 1:"),
     scenarios=("records-acknowledged-out-of-turn",),
 )
 
@@ -17,7 +17,9 @@ plant(
     "floor absorbs a range that it has not reached",
     "the floor goes over what is acknowledged above it, and takes the offset between along",
     Edit(
-        "state.groups:_absorb", "_ACK_BELOW, (group_id, floor)", "_ACK_BELOW, (group_id, floor + 1)"
+        "state.groups.progress:_absorb",
+        "_ACK_BELOW, (group_id, floor)",
+        "_ACK_BELOW, (group_id, floor + 1)",
     ),
     scenarios=("gaps-in-a-groups-progress-after-a-failover",),
 )
@@ -72,7 +74,9 @@ plant(
     "acknowledgement from before a deletion counted",
     "a group knows nothing of who had its name before, and takes acknowledgements of that one's",
     Edit(
-        "state.groups:apply_create_group", "(*context.ballot, command.last_delivery)", "(0, 0, 0)"
+        "state.groups.progress:apply_create_group",
+        "(*context.ballot, command.last_delivery)",
+        "(0, 0, 0)",
     ),
     scenarios=("acknowledgement-from-before-a-deletion",),
 )

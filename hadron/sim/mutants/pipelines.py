@@ -24,7 +24,7 @@ plant(
         "offset, ballot = cursor.next_offset, cursor.ballot",
         "offset, ballot = max(0, cursor.next_offset - 1), NO_BALLOT",
     ),
-    Edit("state.pipeline_inputs:_move", "if row[0] != command.from_offset:", "if False:"),
+    Edit("state.pipelines.inputs:_move", "if row[0] != command.from_offset:", "if False:"),
     scenarios=(_STEPS,),
 )
 
@@ -73,7 +73,7 @@ plant(
 plant(
     "output at the wrong place",
     "the outputs of a micro-batch that go to another set are told in the wrong order",
-    Edit("state.publishing:_complete", "base + index", "base + len(ids) - 1 - index"),
+    Edit("state.pipelines.publishing:_complete", "base + index", "base + len(ids) - 1 - index"),
     scenarios=(_STEPS,),
 )
 
@@ -81,7 +81,7 @@ plant(
     "publishing stage handed out",
     "a stage whose output is on its way to another set is given to the next runner",
     Edit(
-        "state.pipeline_views:ready_stages",
+        "state.pipelines.views:ready_stages",
         "AND status = 1 AND ready_ms",
         "AND status IN (1, 4) AND ready_ms",
     ),
@@ -92,7 +92,7 @@ plant(
     "stage before what it is after",
     "a stage that waits for others without their outputs may run at once",
     Edit(
-        "state.instances:make",
+        "state.pipelines.instances:make",
         "if not stage.dependencies and not stage.after and",
         "if not stage.dependencies and",
     ),
@@ -115,7 +115,7 @@ plant(
     "cancelled instance completes",
     "stages of a cancelled instance that are at runners may be completed",
     Edit(
-        "state.cancellations:apply_cancel_instances",
+        "state.pipelines.cancellations:apply_cancel_instances",
         "SET status = 0, attempts = attempts + 1 WHERE",
         "SET status = 1 WHERE",
     ),
@@ -125,7 +125,7 @@ plant(
 plant(
     "backfill doubles",
     "a backfill makes an instance of each record that it comes by, whoever has made one",
-    Edit("state.backfills:_not_looked_at", "if not any(", "if 1 or not any("),
+    Edit("state.pipelines.backfills:_not_looked_at", "if not any(", "if 1 or not any("),
     scenarios=(_FILLS,),
 )
 
@@ -139,7 +139,7 @@ plant(
         "        result: Stepped = await self._controller.execute(command)\n",
         "            self._id, backfill.number, offset, to_offset, (), b''\n"
         "        )\n"
-        "        import hadron.state.cancellations as by_hand\n"
+        "        import hadron.state.pipelines.cancellations as by_hand\n"
         "        result: Stepped = await self._controller.execute(command)\n"
         "        if offsets and not result.stale:\n"
         "            stream_id, _ = self._stream()\n"
@@ -155,7 +155,7 @@ plant(
     "retry runs what is done",
     "with a retry all stages of an instance run again, not the failed ones alone",
     Edit(
-        "state.retries:_begin_anew",
+        "state.pipelines.retries:_begin_anew",
         "AND stage = ? AND status = 3 AND instance_id",
         "AND stage = ? AND status IN (2, 3) AND instance_id",
     ),
@@ -165,7 +165,7 @@ plant(
 plant(
     "definition dropped while it is needed",
     "with another graph that of before goes, whoever lives with it",
-    Edit("state.definitions:hold", "AND instances = 0 AND version <", "AND version <"),
+    Edit("state.pipelines.definitions:hold", "AND instances = 0 AND version <", "AND version <"),
     scenarios=("graph-changed-under-instances",),
 )
 
@@ -217,7 +217,7 @@ plant(
     "cancelled instance goes on",
     "what follows a stage is made ready when its output is there, whoever was cancelled meanwhile",
     Edit(
-        "state.publishing:_complete",
+        "state.pipelines.publishing:_complete",
         "going_on = instances.not_cancelled(context.db, pipeline_id, done)",
         "going_on = done",
     ),
@@ -228,10 +228,10 @@ plant(
     "cancelled stage completes",
     "an attempt at a stage of a cancelled instance completes it, though it was not to run any more",
     Edit(
-        "state.cancellations:apply_cancel_instances",
+        "state.pipelines.cancellations:apply_cancel_instances",
         "SET status = 0, attempts = attempts + 1 WHERE",
         "SET status = 0 WHERE",
     ),
-    Edit("state.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
+    Edit("state.pipelines.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
     scenarios=("cancelled-while-they-are-run",),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from hadron.sim.mutants.mutant import plant
 from hadron.sim.mutants.seams import Constant, Edit
-from hadron.state.key_locks import KEY_LOCK
+from hadron.state.transactions.key_locks import KEY_LOCK
 
 _HELD: Final = "keys-that-transactions-hold"
 
@@ -14,7 +14,7 @@ plant(
     "a plain record lets go of a key",
     "a record without a condition takes its key from one of the same transaction that has one",
     Constant(
-        "state.key_locks:_TAKE",
+        "state.transactions.key_locks:_TAKE",
         f"INSERT INTO {KEY_LOCK} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
         " is_alone = excluded.is_alone",
     ),
@@ -24,7 +24,7 @@ plant(
 plant(
     "a condition overlooks who shares its key",
     "a key is taken alone while another transaction has a plain record of it prepared",
-    Edit("state.key_locks:take", "_AT if alone else _ALONE_AT", "_ALONE_AT"),
+    Edit("state.transactions.key_locks:take", "_AT if alone else _ALONE_AT", "_ALONE_AT"),
     scenarios=(_HELD,),
 )
 
@@ -32,7 +32,7 @@ plant(
     "what is prepared does not keep others off a key",
     "a record that is sent alone is logged though a transaction relies on its key",
     Edit(
-        "state.key_locks:check_free",
+        "state.transactions.key_locks:check_free",
         "    if packed and context.db.execute(_ANY, (stream_id,)).fetchone() is not None:\n",
         "    if not context:\n",
     ),

@@ -36,7 +36,7 @@ plant(
     "condition asked of what is known already",
     "a record that was logged is sent again, and refused because it stands where it expects to be",
     Edit(
-        "state.streams:apply_append_guarded",
+        "state.streams.partitions:apply_append_guarded",
         "    recent: list[Appended] | None = None\n",
         "    check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
     ),
@@ -46,9 +46,9 @@ plant(
 plant(
     "zombie of a name is heard",
     "what a producer writes after another one has taken its name is logged",
-    Edit("state.producers:check", "if batch.producer_epoch < epoch:", "if False:"),
+    Edit("state.streams.producers:check", "if batch.producer_epoch < epoch:", "if False:"),
     Edit(
-        "state.producers:check",
+        "state.streams.producers:check",
         "if row is None or batch.producer_epoch > row[0]:",
         "if row is None or batch.producer_epoch != row[0]:",
     ),
@@ -58,7 +58,7 @@ plant(
 plant(
     "late claim shuts out",
     "a claim counts whoever has claimed the name since it was made",
-    Edit("state.producers:apply_claim_producer", "if command.after != claim:", "if False:"),
+    Edit("state.streams.producers:apply_claim_producer", "if command.after != claim:", "if False:"),
     scenarios=("claim-that-comes-late",),
 )
 
@@ -88,14 +88,14 @@ plant(
     "live instances get the stages of now",
     "who ends a stage makes ready what follows it in the pipeline as it is declared now, and an "
     "instance ends when all of that is done",
-    Edit("state.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
+    Edit("state.pipelines.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
     scenarios=("graph-changed-under-instances",),
 )
 
 plant(
     "instances kept for a stage that is gone",
     "instances that are retried stay live when what had failed is declared no more",
-    Edit("state.stage_runs:catch_up", "    instances.end(", "    0 and instances.end("),
+    Edit("state.pipelines.stage_runs:catch_up", "    instances.end(", "    0 and instances.end("),
     scenarios=("stage-that-failed-and-is-removed",),
 )
 
@@ -103,10 +103,10 @@ plant(
     "completion of another instance",
     "an instance is told by its number and the attempt alone, not by when it was made",
     Edit(
-        "state.stage_runs:stale_of",
+        "state.pipelines.stage_runs:stale_of",
         "created_ms = command.created_ms or (None,) * len(ids)",
         "created_ms = (None,) * len(ids)",
     ),
-    Edit("state.stage_runs:stale_of", "made_ms if command.created_ms else None", "None"),
+    Edit("state.pipelines.stage_runs:stale_of", "made_ms if command.created_ms else None", "None"),
     scenarios=("completion-of-an-instance-that-was-lost",),
 )

@@ -102,14 +102,14 @@ plant(
 plant(
     "batches not verified on their way to readers",
     "a batch is taken from the disk without a look at its checksum, and served",
-    Edit("state.streams:read_batches", "check_batch(data)", "pass"),
+    Edit("state.streams.partitions:read_batches", "check_batch(data)", "pass"),
     scenarios=("body-changed-by-somebody",),
 )
 
 plant(
     "parts of a body taken from its beginning",
     "of a body with several batches every reader is given the first bytes, as many as it wants",
-    Edit("state.streams:_Bodies.part", "_body[start : start + size]", "_body[:size]"),
+    Edit("state.streams.partitions:_Bodies.part", "_body[start : start + size]", "_body[:size]"),
     scenarios=("batches-of-one-entry",),
 )
 

@@ -150,21 +150,21 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
     ),
     "a participant does a late copy once more": (
         Edit(
-            "state.intents:apply_finish_transaction",
+            "state.transactions.intents:apply_finish_transaction",
             "(lsn, known.statements) != (command.prepared_lsn, command.count)",
             "known.statements != command.count",
         ),
     ),
     "a participant does not keep what it has done": (
         Edit(
-            "state.intents:apply_finish_transaction",
+            "state.transactions.intents:apply_finish_transaction",
             "participations.finish(context, lsn, results)",
             "participations.forget(context, lsn)",
         ),
     ),
     "an abort keeps its locks": (
         Edit(
-            "state.intents:apply_abort_transaction",
+            "state.transactions.intents:apply_abort_transaction",
             "freed = locks.release(context, known.prepared_lsn)",
             "freed = ()",
         ),

@@ -53,7 +53,7 @@ plant(
     "intents visible",
     "what a transaction is to publish is in the stream as soon as it is prepared",
     Edit(
-        "state.intents:apply_write_intents",
+        "state.transactions.intents:apply_write_intents",
         "    context.emit(IntentsWritten(command.transaction, tuple(taken)))\n",
         "    context.emit(IntentsWritten(command.transaction, tuple(taken)))\n"
         "    context.start = 0\n"
@@ -69,7 +69,7 @@ plant(
     "retried statement refused",
     "a statement that is sent again is not known, and its transaction rolled back, decided or not",
     Edit(
-        "state.intents:_check_numbers",
+        "state.transactions.intents:_check_numbers",
         "row == (first, count, _encode(command.statements))",
         "row == ()",
     ),
@@ -134,7 +134,7 @@ plant(
     "one outcome for a run",
     "the first one's outcome is kept, and the others, whose records are there, are aborted",
     Edit(
-        "state.joint_decisions:apply_decide_run",
+        "state.transactions.joint_decisions:apply_decide_run",
         "decisions.keep_all(context, decided)",
         "decisions.keep_all(context, decided[:1])",
     ),
@@ -144,7 +144,7 @@ plant(
 plant(
     "outcomes of a run begin with it",
     "whoever asks later is told that the records of each are where the first one's are",
-    Edit("state.joint_decisions:apply_decide_run", "base += count", "base += 0"),
+    Edit("state.transactions.joint_decisions:apply_decide_run", "base += count", "base += 0"),
     scenarios=(_RUN_FAILS,),
 )
 

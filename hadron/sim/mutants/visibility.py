@@ -74,7 +74,7 @@ plant(
     "nobody hears that a dead letter was appended: its stream shows it when something else moves "
     "the end",
     Edit(
-        "state.group_endings:apply_dead_letter_records",
+        "state.groups.endings:apply_dead_letter_records",
         "    db.execute(_COUNT_DEAD_LETTERS",
         "    context.events.clear()\n    db.execute(_COUNT_DEAD_LETTERS",
     ),

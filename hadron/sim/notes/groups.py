@@ -20,7 +20,7 @@ from hadron.model.errors import HadronError
 from hadron.sim.evidence.history import Assign, GaveBack, History, Join, Leave, Serve, Stuck
 from hadron.sim.evidence.labels import PASSING, label
 from hadron.sim.notes.wrapping import wrapped
-from hadron.state.groups import ORDER_KEY, ORDER_NONE, ORDER_STRICT
+from hadron.state.groups.progress import ORDER_KEY, ORDER_NONE, ORDER_STRICT
 
 _ORDERS: Final = {ORDER_NONE: "none", ORDER_STRICT: "strict", ORDER_KEY: "key"}
 

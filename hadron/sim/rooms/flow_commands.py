@@ -8,19 +8,19 @@ from typing import Any, Final
 from hadron.fakes.tables import SET
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.sim.rooms.drawing import Drawing
-from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
-from hadron.state.cancellations import CancelInstances, StartInstances
-from hadron.state.finished import DropInstances
-from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords, CreateGroup, GroupOptions
-from hadron.state.instance_letters import SendLetters
+from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords, CreateGroup, GroupOptions
 from hadron.state.machine import Command
-from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
-from hadron.state.retries import RetryInstances
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.wait_inputs import OpenWait
-from hadron.state.waits import ExpireWaits, Signal, SignalInstance, SignalStages
+from hadron.state.pipelines.backfills import ControlBackfill, StartBackfill, StepBackfill
+from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.inputs import MoveInput, OpenInput, TriggerInstances
+from hadron.state.pipelines.letters import SendLetters
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.wait_inputs import OpenWait
+from hadron.state.pipelines.waits import ExpireWaits, Signal, SignalInstance, SignalStages
 
 _STAGES: Final = ("one", "two", "three")
 

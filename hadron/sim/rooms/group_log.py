@@ -29,12 +29,13 @@ from hadron.serving.catalog import Catalog
 from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
 from hadron.sim.rooms.transaction_sets import SeededRandom
-from hadron.state import schema, streams
+from hadron.state import schema
 from hadron.state.execute import Outcome, execute
 from hadron.state.features import MACHINE
-from hadron.state.locks import all_held
 from hadron.state.machine import Command, Context
 from hadron.state.schema import ApplySchema, ObjectChange
+from hadron.state.streams import partitions as streams
+from hadron.state.transactions.locks import all_held
 from hadron.storage import bodies
 
 T = TypeVar("T")

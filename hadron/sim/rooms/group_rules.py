@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
 from hadron.sim.rooms.group_log import offsets_of
-from hadron.state.attempts import Attempts
-from hadron.state.groups import ORDER_KEY, ORDER_STRICT, GroupOptions
+from hadron.state.groups.attempts import Attempts
+from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, GroupOptions
 
 MOST: Final = 12
 """Complaints that are kept: one bug makes many."""

@@ -24,24 +24,24 @@ from hadron.sim.rooms.group_log import SET, Leadership, Log, Snapshot, Tables, o
 from hadron.sim.rooms.group_rules import Committed, Holder, Life, Record, Rules
 from hadron.sim.rooms.transaction_sets import SeededRandom
 from hadron.state import schema
-from hadron.state.decisions import Decide
 from hadron.state.events import PartitionTrimmed
 from hadron.state.execute import Outcome
-from hadron.state.group_changes import DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.locks import all_held, deliveries
+from hadron.state.groups.changes import DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Command, encode
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
-from hadron.state.streams import AppendBatch
-from hadron.state.transaction_events import (
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.events import (
     IntentsWritten,
     RecordsAcknowledged,
     TransactionAborted,
     TransactionFinished,
 )
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.locks import all_held, deliveries
 
 _STEPS: Final = 350
 """Of one history."""

@@ -22,7 +22,7 @@ from hadron.fakes.trace import Trace
 from hadron.sim.rooms.group_world import Seat, World
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.small_limits import drawn, limited
-from hadron.state import groups
+from hadron.state.groups import progress as groups
 
 _HEALING_S: Final = 3_000.0
 """Several of the longest pauses before a dead letter is tried again."""

@@ -19,29 +19,29 @@ from hadron.sim.rooms.flow_commands import FlowCommands
 from hadron.sim.rooms.staging_commands import StagingCommands
 from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
-from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords
-from hadron.state.intents import (
+from hadron.state.groups.progress import AckRecords
+from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.machine import Command, encode
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.registry import RegisterReplicaSet
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.streams.keys import latest
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.producers import ClaimProducer, claim_of
+from hadron.state.streams.retention import TrimStream
+from hadron.state.together import DoTogether
+from hadron.state.transactions.decisions import Decide, ForgetDecisions, NoteFinished
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
-from hadron.state.leadership import FollowRules, LeaderStarted
-from hadron.state.machine import Command, encode
-from hadron.state.producers import ClaimProducer, claim_of
-from hadron.state.publishing import PublishStages
-from hadron.state.registry import RegisterReplicaSet
-from hadron.state.retention import TrimStream
-from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.stream_keys import latest
-from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.together import DoTogether
+from hadron.state.transactions.joint_decisions import Appending, DecideAppends, DecideRun
 
 T = TypeVar("T")
 

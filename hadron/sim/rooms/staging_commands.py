@@ -11,11 +11,11 @@ from msgspec import msgpack
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.sinks import UNKNOWN
 from hadron.model.transactions import Participant, TransactionId
-from hadron.state.decisions import Decide
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import BatchShape, Command, encode
-from hadron.state.sinks import SINK_IDLE_MS, AdvanceSink
-from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
+from hadron.state.sinks.progress import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 
 STAGES_EVERY: Final = 5
 """Seeds: the others leave room for all else."""

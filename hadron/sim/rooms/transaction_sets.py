@@ -26,14 +26,16 @@ from hadron.model.ports import Database
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.model.transactions import TransactionId
 from hadron.partition.submission import Done
-from hadron.state import decisions, groups, participations, streams
 from hadron.state.execute import execute, execute_logged
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context, encode
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.transactions import decisions, participations
 from hadron.storage import bodies
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.messages import Message, Statement

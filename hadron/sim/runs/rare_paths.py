@@ -122,13 +122,15 @@ PATHS: Final = (
     _returned("resync by snapshot", "replication.resync:Installation.finish", lambda *_: True),
     _returned("snapshot keeps a tail", "replication.resync:copy_tail", lambda kept, _: kept > 0),
     _returned(
-        "retention drops records", "state.retention:_slice", lambda found, _: bool(found.lsns)
+        "retention drops records",
+        "state.streams.retention:_slice",
+        lambda found, _: bool(found.lsns),
     ),
     _called("log trimmed", "storage.log:Log.trim"),
     _called("trimmed while lagging", "replication.reaching:Reaching._send_to_snapshot"),
     # what is told, and when
-    _raised("dedupe hit from the table", "state.producers:check", "NoChange"),
-    _raised("sequence refused", "state.producers:check", "SequenceError"),
+    _raised("dedupe hit from the table", "state.streams.producers:check", "NoChange"),
+    _raised("sequence refused", "state.streams.producers:check", "SequenceError"),
     _called(
         "retry answered after its original's commit",
         "partition.controller:Controller._on_written",
@@ -178,7 +180,9 @@ PATHS: Final = (
     ),
     _called("dead letter not written", "delivery.driver:GroupDriver._dead_letters_refused"),
     _returned(
-        "floor absorbs a range", "state.groups:_absorb", lambda floor, given: floor > given[2]
+        "floor absorbs a range",
+        "state.groups.progress:_absorb",
+        lambda floor, given: floor > given[2],
     ),
     _called(
         "group begins with gaps", "delivery.machine:Group.__init__", lambda given: bool(given[2])
@@ -204,15 +208,15 @@ PATHS: Final = (
     # pipelines
     _called(
         "retried instances caught up with a change",
-        "state.stage_runs:catch_up",
+        "state.pipelines.stage_runs:catch_up",
         lambda given: given[2] > 1,
     ),
     _returned(
         "instances of several definitions",
-        "state.definitions:by_version",
+        "state.pipelines.definitions:by_version",
         lambda found, _: len(found) > 1,
     ),
-    _returned("failed instances retried", "state.retries:_failed_of", lambda *_: True),
+    _returned("failed instances retried", "state.pipelines.retries:_failed_of", lambda *_: True),
     _called(
         "pipeline deleted under its runners",
         "pipelines.dispatcher:Dispatcher.stop",

@@ -57,7 +57,7 @@ LIMITS: Final = {
         (
             "state.slices:SLICE_BATCHES",
             "state.bodies:SLICE_BATCHES",
-            "state.staging:SLICE_BATCHES",
+            "state.sinks.staging:SLICE_BATCHES",
             "sim.model.staging:SLICE_BATCHES",
             "sim.model.streams:SLICE_BATCHES",
         ),
@@ -74,10 +74,10 @@ LIMITS: Final = {
     "records in flight of a group": Limit(("delivery.machine:MAX_GROUP_IN_FLIGHT",), (1, 9)),
     "records parked at once": Limit(("delivery.machine:_PARKED_PER_STEP",), (1, 3)),
     "bytes of the shelf": Limit(("delivery.shelf:_KEPT_BYTES",), (1, 500)),
-    "ranges of a group's window": Limit(("state.groups:window()",), (1, 3)),
+    "ranges of a group's window": Limit(("state.groups.progress:window()",), (1, 3)),
     "ranges of an entry": Limit(("delivery.progress:_RANGES_PER_ENTRY",), (1, 3)),
     "rows of a dead group at once": Limit(
-        ("state.group_changes:SLICE_ROWS", "sim.model.groups:SLICE_ROWS"), (1, 4)
+        ("state.groups.changes:SLICE_ROWS", "sim.model.groups:SLICE_ROWS"), (1, 4)
     ),
     "bytes of a batch of dead letters": Limit(("delivery.letters:_TARGET_BYTES",), (1, 400)),
     # Pipelines.

@@ -19,9 +19,9 @@ from hadron.sim.actors.bulk import BULK, SINK, BulkWriter, Checkpoint, Chosen, S
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.scenarios.transaction_play import failing
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, WriteIntents
-from hadron.state.staging import GiveUpStaged, StageBatches
+from hadron.state.sinks.staging import GiveUpStaged, StageBatches
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import FinishTransaction, WriteIntents
 
 _STEPS: Final = (
     (AMERICA, StageBatches),

@@ -29,8 +29,8 @@ from hadron.sim.scenarios.transaction_play import (
 )
 from hadron.sim.world.regions import EUROPE
 from hadron.sim.world.replica_set import World
-from hadron.state.joint_decisions import DecideRun
 from hadron.state.machine import Command
+from hadron.state.transactions.joint_decisions import DecideRun
 from hadron.wire.messages import transaction_to, transactions_pb2
 
 _BURST: Final = 6

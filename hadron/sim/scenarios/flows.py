@@ -21,10 +21,10 @@ from hadron.sim.actors.pipelines import (
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.scenarios.transaction_play import failing
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
-from hadron.state.backfills import StepBackfill
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, WriteIntents
-from hadron.state.pipeline_inputs import OpenInput, TriggerInstances
+from hadron.state.pipelines.backfills import StepBackfill
+from hadron.state.pipelines.inputs import OpenInput, TriggerInstances
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import FinishTransaction, WriteIntents
 
 PLACES: Final = Places(EUROPE, (EUROPE, AMERICA), (METADATA,))
 """Inputs on two sets, outputs to a third."""

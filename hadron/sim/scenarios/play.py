@@ -31,8 +31,8 @@ from hadron.sim.runs.run import Judgement, Outcome, run_seed
 from hadron.sim.runs.workload import Run, judgement
 from hadron.sim.world.backups import Backups
 from hadron.sim.world.replica_set import SETTINGS, World
-from hadron.state.groups import AckRecords
-from hadron.state.streams import AppendBatch
+from hadron.state.groups.progress import AckRecords
+from hadron.state.streams.partitions import AppendBatch
 from hadron.state.together import DoTogether
 from hadron.wire.messages import method, streams_pb2
 

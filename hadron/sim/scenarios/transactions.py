@@ -33,8 +33,8 @@ from hadron.sim.scenarios.transaction_play import (
     until_prepared,
 )
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import FinishTransaction, ForgetTransactions, WriteIntents
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.wire.messages import transaction_to, transactions_pb2
 
 _STEPS: Final = (

@@ -34,15 +34,15 @@ from hadron.sim.evidence.history import (
 from hadron.sim.evidence.node_files import LogRow, NodeFile, read_node
 from hadron.state import machine
 from hadron.state.features import MACHINE
-from hadron.state.group_changes import ResetGroup
-from hadron.state.group_endings import DeadLetterRecords
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.changes import ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context
-from hadron.state.pipeline_inputs import TriggerInstances
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.stage_runs import CompleteStages
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.stage_runs import CompleteStages
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.storage import log
 
 STREAM, PARTITION, GROUP = "events", "local/p0", "g"

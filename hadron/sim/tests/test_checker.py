@@ -21,9 +21,9 @@ from hadron.sim.evidence.node_files import NodeFile, RunRow, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
 from hadron.sim.tests.test_transaction_checks import CASES as TRANSACTION_CASES
-from hadron.state.retention import TrimStream
-from hadron.state.retries import RetryInstances
-from hadron.state.stage_runs import FailStages
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import FailStages
+from hadron.state.streams.retention import TrimStream
 
 Spoil = Callable[[Scene], None]
 

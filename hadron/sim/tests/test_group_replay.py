@@ -10,7 +10,7 @@ import pytest
 from hadron.sim.actors.group_plans import LETTERS
 from hadron.sim.evidence.history import Stuck
 from hadron.sim.tests.support import GROUP, PARTITION, Scene
-from hadron.state.groups import AckRecords
+from hadron.state.groups.progress import AckRecords
 
 Spoil = Callable[[Scene], None]
 

@@ -21,7 +21,7 @@ from hadron.sim.notes.wrapping import wrapped
 from hadron.sim.rooms.tables import Run, heard
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 
 _SEEDS = 120
 """For a planted bug; most are found by the first ones."""
@@ -38,49 +38,49 @@ _FIRST = {
 
 STAGING: dict[str, Edit] = {
     "what is being published expires": Edit(
-        "state.staging:apply_drop_staged", "_EXPIRED,", '_EXPIRED.replace("lower(", "("),'
+        "state.sinks.staging:apply_drop_staged", "_EXPIRED,", '_EXPIRED.replace("lower(", "("),'
     ),
     "what is being published is given up": Edit(
-        "state.staging:apply_give_up_staged",
+        "state.sinks.staging:apply_give_up_staged",
         "    locks.check_free(context, _lock(command.write_id))\n",
         "",
     ),
     "two transactions publish a write": Edit(
-        "state.decisions:_check_statements", "locks.check_free(context, lock)", "pass"
+        "state.transactions.decisions:_check_statements", "locks.check_free(context, lock)", "pass"
     ),
     "a transaction publishes a write twice": Edit(
-        "state.locks:check_once", "if first <= last:", "if False:"
+        "state.transactions.locks:check_once", "if first <= last:", "if False:"
     ),
     "batches that are sent again are there twice": Edit(
-        "state.staging:_check_follows", "raise NoChange(", "return None, ("
+        "state.sinks.staging:_check_follows", "raise NoChange(", "return None, ("
     ),
     "a batch is passed over": Edit(
-        "state.staging:_check_follows",
+        "state.sinks.staging:_check_follows",
         "if command.first_number == known.batches:",
         "if command.first_number >= known.batches:",
     ),
     "what lacks a batch is published": Edit(
-        "state.staging:_check_publish", "known.batches != batches", "known.batches < batches"
+        "state.sinks.staging:_check_publish", "known.batches != batches", "known.batches < batches"
     ),
     "what was given up is published": Edit(
-        "state.staging:_check_publish", "known.expires_ms >= 0", "True"
+        "state.sinks.staging:_check_publish", "known.expires_ms >= 0", "True"
     ),
     "another write's attempt is published": Edit(
-        "state.staging:_check_publish", "known.write_id != command.write_id", "False"
+        "state.sinks.staging:_check_publish", "known.write_id != command.write_id", "False"
     ),
     "attempts that lost are kept": Edit(
-        "state.staging:_publish", "    db.execute(_GIVE_UP, (command.write_id,))\n", ""
+        "state.sinks.staging:_publish", "    db.execute(_GIVE_UP, (command.write_id,))\n", ""
     ),
     "what is published stays staged": Edit(
-        "state.staging:_publish", "_forget(context, known)", "pass"
+        "state.sinks.staging:_publish", "_forget(context, known)", "pass"
     ),
     "attempts are published in the order in which they came": Edit(
-        "state.staging:_publish",
+        "state.sinks.staging:_publish",
         "for attempt, _ in command.attempts]",
         "for attempt, _ in sorted(command.attempts, key=lambda at: find(db, at[0]).staged_lsn)]",
     ),
     "an attempt is not kept for longer by its latest batch": Edit(
-        "state.staging:apply_stage_batches",
+        "state.sinks.staging:apply_stage_batches",
         "(len(command.sizes), records, size, expires_ms,",
         "(len(command.sizes), records, size, known.expires_ms,",
     ),
@@ -98,38 +98,44 @@ STAGING: dict[str, Edit] = {
     "a query goes on at a sink that is not known": Edit(
         "model.sinks:check_advance", "if query and batch and", "if query and batch > 4 and"
     ),
-    "sinks are never forgotten": Edit("state.sinks:_advance", "if find(db", "if not find(db"),
+    "sinks are never forgotten": Edit(
+        "state.sinks.progress:_advance", "if find(db", "if not find(db"
+    ),
 }
 
 PLANTED: dict[str, tuple[str, Edit]] = {
     "a batch less is remembered": (
         "M streams",
-        Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]"),
+        Edit(
+            "state.streams.producers:note",
+            "recent[-PRODUCER_WINDOW:]",
+            "recent[1 - PRODUCER_WINDOW:]",
+        ),
     ),
     "a key's latest record is the first one of its batch": (
         "M streams",
-        Edit("state.stream_keys:note", "base_offset + index for", "base_offset for"),
+        Edit("state.streams.keys:note", "base_offset + index for", "base_offset for"),
     ),
     "a condition is asked of what is known already": (
         "M streams",
         Edit(
-            "state.streams:apply_append_guarded",
+            "state.streams.partitions:apply_append_guarded",
             "    recent: list[Appended] | None = None\n",
             "    check_conditions(context, command)\n    recent: list[Appended] | None = None\n",
         ),
     ),
     "keys of dropped records stay": (
         "M streams",
-        Edit("state.stream_keys:_trimmed", "slices.SLICE_ROWS", "0"),
+        Edit("state.streams.keys:_trimmed", "slices.SLICE_ROWS", "0"),
     ),
     "a claim that comes late counts": (
         "M streams",
-        Edit("state.producers:apply_claim_producer", "command.after != claim", "False"),
+        Edit("state.streams.producers:apply_claim_producer", "command.after != claim", "False"),
     ),
     "a claim leaves the other's sequence": (
         "M streams",
         Edit(
-            "state.producers:apply_claim_producer",
+            "state.streams.producers:apply_claim_producer",
             "    db.execute(_SET, (stream_id, producer_id, claim, 0,",
             "    0 and db.execute(_SET, (stream_id, producer_id, claim, 0,",
         ),
@@ -137,14 +143,14 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "names are forgotten with those who have none": (
         "M streams",
         Edit(
-            "state.producers:note",
+            "state.streams.producers:note",
             "context.db.execute(_EVICT,",
             "context.db.execute(_EVICT.partition(' AND producer_id')[0],",
         ),
     ),
     "a time leaves out its own millisecond": (
         "M streams",
-        Edit("state.streams:offset_at", "append_ms >= at_ms", "append_ms > at_ms"),
+        Edit("state.streams.partitions:offset_at", "append_ms >= at_ms", "append_ms > at_ms"),
     ),
     "a part of a body begins where the one before it does": (
         "M streams",
@@ -165,59 +171,71 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "a copy of a finish meets late intents": (
         "M streams",
         Edit(
-            "state.intents:apply_finish_transaction",
+            "state.transactions.intents:apply_finish_transaction",
             "if (lsn, known.statements) != (command.prepared_lsn, command.count):",
             "if known.statements != command.count:",
         ),
     ),
     "locks stay when all is finished": (
         "M streams",
-        Edit("state.intents:apply_finish_transaction", "= locks.release(context, lsn)", "= ()"),
+        Edit(
+            "state.transactions.intents:apply_finish_transaction",
+            "= locks.release(context, lsn)",
+            "= ()",
+        ),
     ),
     "a statement's bytes are sought in the finish": (
         "M streams",
-        Edit("state.intents:_do", "body_lsn, 0\n", "None, 0\n"),
+        Edit("state.transactions.intents:_do", "body_lsn, 0\n", "None, 0\n"),
     ),
     "what a transaction holds is acknowledged": (
         "M streams",
-        Edit("state.locks:check_free", ".fetchone() is None:", ".fetchone() != 0:"),
+        Edit("state.transactions.locks:check_free", ".fetchone() is None:", ".fetchone() != 0:"),
     ),
     "records of a key that a transaction relies on are logged": (
         "M streams",
-        Edit("state.key_locks:check_free", "if packed and", "if not packed and"),
+        Edit("state.transactions.key_locks:check_free", "if packed and", "if not packed and"),
     ),
     "another's prepared record of a key is not seen": (
         "M streams",
-        Edit("state.key_locks:take", "_AT if alone else _ALONE_AT", "_ALONE_AT"),
+        Edit("state.transactions.key_locks:take", "_AT if alone else _ALONE_AT", "_ALONE_AT"),
     ),
     "keys stay locked when all is finished": (
         "M streams",
-        Edit("state.intents:apply_finish_transaction", "key_locks.release(context, lsn)", "pass"),
+        Edit(
+            "state.transactions.intents:apply_finish_transaction",
+            "key_locks.release(context, lsn)",
+            "pass",
+        ),
     ),
     "another leadership's transaction is decided": (
         "M streams",
         Edit(
-            "state.decisions:check_driven_here",
+            "state.transactions.decisions:check_driven_here",
             "if not is_own or ballot != context.ballot:",
             "if not is_own:",
         ),
     ),
     "decided together, and one of them before": (
         "M streams",
-        Edit("state.decisions:keep_all", "if count != len(rows):", "if not count:"),
+        Edit("state.transactions.decisions:keep_all", "if count != len(rows):", "if not count:"),
     ),
     "batches of one entry begin at the same place": (
         "M streams",
-        Edit("state.joint_decisions:apply_decide_appends", "start += append.size", "start += 0"),
+        Edit(
+            "state.transactions.joint_decisions:apply_decide_appends",
+            "start += append.size",
+            "start += 0",
+        ),
     ),
     "the newest batch goes for its size": (
         "M streams",
-        Edit("state.retention:due", " and left > size", ""),
+        Edit("state.streams.retention:due", " and left > size", ""),
     ),
     "ranges that touch are not joined": (
         "M groups",
         Edit(
-            "state.groups:_acknowledge_above",
+            "state.groups.progress:_acknowledge_above",
             "group_id, first, first - 1)",
             "group_id, first, first)",
         ),
@@ -225,35 +243,41 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "a new group has no fence": (
         "M groups",
         Edit(
-            "state.groups:apply_create_group",
+            "state.groups.progress:apply_create_group",
             "(*context.ballot, command.last_delivery)",
             "(0, 0, 0)",
         ),
     ),
     "what was given back is not told after a reset": (
         "M groups",
-        Edit("state.group_changes:apply_reset_group", "    _leave_behind(context, old)\n", ""),
+        Edit("state.groups.changes:apply_reset_group", "    _leave_behind(context, old)\n", ""),
     ),
     "instances of a changed pipeline do not end": (
         "M pipelines",
-        Edit("state.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
+        Edit("state.pipelines.stage_runs:advance", "declared[version]", "declared[max(declared)]"),
     ),
     "what ended is dropped too soon": (
         "M pipelines",
-        Edit("state.finished:apply_drop_instances", "command.before_ms, SLICE", "1 << 62, SLICE"),
+        Edit(
+            "state.pipelines.finished:apply_drop_instances",
+            "command.before_ms, SLICE",
+            "1 << 62, SLICE",
+        ),
     ),
     "a backfill doubles what was looked at": (
         "M pipelines",
-        Edit("state.backfills:apply_step_backfill", "if not backfill.again:", "if False:"),
+        Edit(
+            "state.pipelines.backfills:apply_step_backfill", "if not backfill.again:", "if False:"
+        ),
     ),
     "a backfill goes on though it was stopped": (
         "M pipelines",
-        Edit("state.backfills:apply_step_backfill", "backfill.status == RUNNING and", ""),
+        Edit("state.pipelines.backfills:apply_step_backfill", "backfill.status == RUNNING and", ""),
     ),
     "a letter is sent again": (
         "M pipelines",
         Edit(
-            "state.instance_letters:apply_send_letters",
+            "state.pipelines.letters:apply_send_letters",
             '    db.execute(f"DELETE',
             '    0 and (f"DELETE',
         ),
@@ -261,7 +285,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "what is given up is not told": (
         "M pipelines",
         Edit(
-            "state.stage_runs:give_up",
+            "state.pipelines.stage_runs:give_up",
             "if following.name == on_failure[version] != stage:",
             "if 0:",
         ),
@@ -269,7 +293,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "a cancelled instance goes on": (
         "M pipelines",
         Edit(
-            "state.cancellations:apply_cancel_instances",
+            "state.pipelines.cancellations:apply_cancel_instances",
             "SET status = 0, attempts = attempts + 1",
             "SET attempts = attempts",
         ),
@@ -277,38 +301,40 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "a start is done again": (
         "M pipelines",
         Edit(
-            "state.cancellations:apply_start_instances",
+            "state.pipelines.cancellations:apply_start_instances",
             "INSERT INTO {START_REQUEST} VALUES(?, ?, ?, ?)",
             "SELECT ?, ?, ?, ?",
         ),
     ),
     "an output is used before it is there": (
         "M pipelines",
-        Edit("state.publishing:begin", "SET status = 4", "SET status = 2"),
+        Edit("state.pipelines.publishing:begin", "SET status = 4", "SET status = 2"),
     ),
     "a record of another set makes two instances": (
         "M pipelines",
-        Edit("state.pipeline_inputs:_move", "if row[0] != command.from_offset:", "if False:"),
+        Edit("state.pipelines.inputs:_move", "if row[0] != command.from_offset:", "if False:"),
     ),
     "a retry from the start keeps what was done": (
         "M pipelines",
-        Edit("state.retries:_undo", "status IN (1, 2)), status = 0,", "status IN (1, 2)),"),
+        Edit(
+            "state.pipelines.retries:_undo", "status IN (1, 2)), status = 0,", "status IN (1, 2)),"
+        ),
     ),
     "attempts before a retry count": (
         "M pipelines",
-        Edit("state.stage_runs:_fail_some", "last = counted >=", "last = attempt >="),
+        Edit("state.pipelines.stage_runs:_fail_some", "last = counted >=", "last = attempt >="),
     ),
     "what is below the floor becomes a dead letter": (
         "M groups",
         Edit(
-            "state.group_endings:apply_dead_letter_records",
+            "state.groups.endings:apply_dead_letter_records",
             "if first < floor or",
             "if last < floor or",
         ),
     ),
     "an instance that has failed fails again": (
         "M pipelines",
-        Edit("state.instances:end", "ended.total()", "len(ids)"),
+        Edit("state.pipelines.instances:end", "ended.total()", "len(ids)"),
     ),
     "parts of a push stay": (
         "M schema",

@@ -21,7 +21,9 @@ def test_the_same_seed_is_the_same_world_and_nothing_is_wrong(name: str) -> None
 
 
 def test_a_seed_plays_them_and_tells_what_they_find() -> None:
-    edit = Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]")
+    edit = Edit(
+        "state.streams.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]"
+    )
     with patched(edit):
         outcome = run_default(6)
     assert any("room tables: M streams" in each for each in outcome.violations)

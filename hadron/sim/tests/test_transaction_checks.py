@@ -16,11 +16,11 @@ from hadron.sim.checks.done import Doings
 from hadron.sim.evidence.history import History, Publish, Transact
 from hadron.sim.evidence.made import Numbered, Written, made_of, numbered, source_of, written
 from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
-from hadron.state.decisions import Decide
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
 from hadron.state.machine import encode
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.joint_decisions import Appending, DecideAppends, DecideRun
 
 Spoil = Callable[[Scene], None]
 

@@ -236,7 +236,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "D1 sequences follow each other": (
         "producers-idle-for-a-day",
-        (Edit("state.producers:check", "if batch.sequence != 0:", "if False:"),),
+        (Edit("state.streams.producers:check", "if batch.sequence != 0:", "if False:"),),
     ),
     "D1 what may be logged is sent as it was": (
         "batch-in-doubt-behind-one-that-was-given-up",
@@ -319,7 +319,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.stage_runs:_fail_some",
+                "state.pipelines.stage_runs:_fail_some",
                 "counted = attempt - before.get(instance_id, 0)",
                 "counted = attempt",
             ),
@@ -329,7 +329,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "failed-instances-are-retried",
         (
             Edit(
-                "state.stage_runs:stale_of",
+                "state.pipelines.stage_runs:stale_of",
                 "waiting.pop(instance_id, None) != tuple(attempt)",
                 "waiting.pop(instance_id, None) is None",
             ),
@@ -337,13 +337,13 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "M streams": (
         "retry-after-a-restart",
-        (Edit("state.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[-1:]"),),
+        (Edit("state.streams.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[-1:]"),),
     ),
     "M groups": (
         "acknowledgement-from-before-a-deletion",
         (
             Edit(
-                "state.groups:apply_create_group",
+                "state.groups.progress:apply_create_group",
                 "(*context.ballot, command.last_delivery)",
                 "(0, 0, 0)",
             ),
@@ -393,7 +393,7 @@ def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:
     edit = Edit(
-        "state.retries:_begin_anew",
+        "state.pipelines.retries:_begin_anew",
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         " ON CONFLICT DO NOTHING",
     )

@@ -17,8 +17,8 @@ from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.features import MACHINE
 from hadron.state.machine import Command
-from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema
+from hadron.state.streams.retention import TrimStream
 
 MUCH = Retention(max_bytes=1_000_000)
 LITTLE = Retention(max_bytes=1_000)

@@ -27,7 +27,7 @@ from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends, tables_lsn
 from hadron.sim.watch.marks import Key, Mark
 from hadron.sim.watch.views import Complaints, NodeView, Question
-from hadron.state.streams import all_bounds
+from hadron.state.streams.partitions import all_bounds
 from hadron.storage.snapshot import decode_manifest
 from hadron.wire.messages import METHODS, ballot_from
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.machine import Command, Context
-from hadron.state.pipeline_inputs import MoveInput, TriggerInstances
-from hadron.state.waits import SignalStages
+from hadron.state.pipelines.inputs import MoveInput, TriggerInstances
+from hadron.state.pipelines.waits import SignalStages
 
 MOVES: Final = (TriggerInstances, MoveInput, SignalStages)
 """What moves a cursor that may be in another log."""

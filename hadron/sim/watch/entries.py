@@ -23,17 +23,17 @@ from hadron.sim.watch.instances import Instances
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.adoption import SchemaAdopted
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import AckRecords
-from hadron.state.instance_letters import SendLetters
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import AckRecords
 from hadron.state.machine import Command, Context
-from hadron.state.producers import Appended
+from hadron.state.pipelines.letters import SendLetters
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 from hadron.state.registry import RegisterReplicaSet
-from hadron.state.retention import TrimStream
-from hadron.state.retries import RetryInstances
 from hadron.state.schema import ApplySchema, DeleteObjects
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import Appended
+from hadron.state.streams.retention import TrimStream
 
 _SKEW_MS: Final = 16_000
 """Between an entry's time and the world's: 5 s that a leader's clock may be off its peers', 5 s by

@@ -17,15 +17,15 @@ from hadron.model.pipelines import PipelineSpec, StageSpec, as_declared
 from hadron.model.ports import Database
 from hadron.model.transactions import STAGES
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.state.backfills import StepBackfill
-from hadron.state.cancellations import CancelInstances, StartInstances
-from hadron.state.decisions import NoteFinished
-from hadron.state.finished import DropInstances
 from hadron.state.machine import Command, Context
-from hadron.state.pipeline_inputs import MoveInput, TriggerInstances
-from hadron.state.retries import RetryInstances
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.waits import ExpireWaits, SignalInstance, SignalStages
+from hadron.state.pipelines.backfills import StepBackfill
+from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.inputs import MoveInput, TriggerInstances
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.waits import ExpireWaits, SignalInstance, SignalStages
+from hadron.state.transactions.decisions import NoteFinished
 
 COMMANDS: Final = (
     TriggerInstances,

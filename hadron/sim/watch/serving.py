@@ -33,7 +33,7 @@ from hadron.sim.watch.entries import Acknowledged
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.places import Places
 from hadron.sim.watch.views import Complaints
-from hadron.state.groups import ORDER_KEY, ORDER_NONE
+from hadron.state.groups.progress import ORDER_KEY, ORDER_NONE
 
 _LATE_S: Final = 0.5
 """By which a leader may be late: it wakes up on time, and has little to do then."""

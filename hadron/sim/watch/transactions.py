@@ -16,9 +16,9 @@ from hadron.model.transactions import DELIVERIES, Lock, Participant, Transaction
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.views import Complaints
-from hadron.state.decisions import Decide, NoteFinished
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import DecideRun
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.joint_decisions import DecideRun
 
 _PREPARED: Final = (
     "SELECT prepared_lsn FROM hadron_participation"

@@ -14,15 +14,16 @@ from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.state import bodies as state_bodies
-from hadron.state import streams, transaction_checks
 from hadron.state.bodies import Place
 from hadron.state.execute import Outcome, execute
 from hadron.state.features import FEATURES
 from hadron.state.machine import BatchShape, Command, Context, Event, Feature, StateMachine
-from hadron.state.producers import Appended
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import Appended
 from hadron.state.together import DoTogether
+from hadron.state.transactions import checks as transaction_checks
 from hadron.storage import bodies
 
 BALLOT: Final = Ballot(3, 2)

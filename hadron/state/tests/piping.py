@@ -8,12 +8,11 @@ from typing import Any
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import StreamSpec
-from hadron.state import definitions
-from hadron.state import pipeline_views as views
-from hadron.state.pipeline_inputs import Triggered, TriggerInstances
-from hadron.state.retries import Retried, RetryInstances
-from hadron.state.stage_runs import Completed, CompleteStages, FailStages
-from hadron.state.streams import AppendBatch
+from hadron.state.pipelines import definitions, views
+from hadron.state.pipelines.inputs import Triggered, TriggerInstances
+from hadron.state.pipelines.retries import Retried, RetryInstances
+from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
+from hadron.state.streams.partitions import AppendBatch
 
 IN, OUT, PIPELINE = 1, 2, 3
 

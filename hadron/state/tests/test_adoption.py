@@ -12,12 +12,13 @@ from hadron.model.errors import HandshakeError, NotFoundError, SchemaError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import RegisteredSet, StreamSpec, spec_to_json
-from hadron.state import adoption, dropping, registry, schema, streams
+from hadron.state import adoption, dropping, registry, schema
 from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
-from hadron.state.groups import CreateGroup
+from hadron.state.groups.progress import CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.streams import partitions as streams
 
 META, OTHER = "meta", "aws.us-east-1/p0"
 UUID, NEW_UUID = b"m" * 16, b"n" * 16

@@ -17,16 +17,19 @@ from hadron.model.errors import OffsetOutOfRangeError, OldMemberError, SequenceE
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
-from hadron.state import groups, leadership, retention, streams
+from hadron.state import leadership
 from hadron.state.events import BatchAppended
 from hadron.state.execute import Outcome, execute
 from hadron.state.features import FEATURES, MACHINE
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
 from hadron.state.machine import Command, Context, Feature, StateMachine
-from hadron.state.retention import TrimStream
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import retention
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
 from hadron.storage import bodies
 
 PID = bytes(range(16))
@@ -133,8 +136,8 @@ def test_the_newest_rules_hold_where_no_ballot_ever_began(tmp_path: Path) -> Non
 def test_state_is_imported_without_a_log_a_loop_or_replication() -> None:
     code = (
         "import sys, pkgutil, importlib, hadron.state\n"
-        "for each in pkgutil.iter_modules(hadron.state.__path__, 'hadron.state.'):\n"
-        "    each.name.endswith('.tests') or importlib.import_module(each.name)\n"
+        "for each in pkgutil.walk_packages(hadron.state.__path__, 'hadron.state.'):\n"
+        "    '.tests' in each.name or importlib.import_module(each.name)\n"
         "print(*sys.modules)"
     )
     loaded = set(

@@ -6,8 +6,8 @@ import pytest
 
 from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.state import backfills
-from hadron.state.backfills import (
+from hadron.state.pipelines import backfills
+from hadron.state.pipelines.backfills import (
     CANCELLED,
     DONE,
     PAUSED,
@@ -18,7 +18,7 @@ from hadron.state.backfills import (
     StepBackfill,
     Stepped,
 )
-from hadron.state.pipeline_inputs import MoveInput, OpenInput
+from hadron.state.pipelines.inputs import MoveInput, OpenInput
 from hadron.state.tests.piping import IN, PIPELINE, Pipe, stage
 
 

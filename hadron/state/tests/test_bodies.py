@@ -13,18 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError, NotFoundError, RequestError
-from hadron.state import bodies, schema, streams
+from hadron.state import bodies, schema
 from hadron.state.bodies import COUNTED_BODY, DropBodies
 from hadron.state.dropping import DropObject
 from hadron.state.events import BatchAppended, BodyReleased
 from hadron.state.execute import execute_logged
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import BatchShape, Context, encode
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
-from hadron.state.stream_checks import BodiesCheck, StreamsCheck
-from hadron.state.streams import STREAM_BATCH, AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.checks import BodiesCheck, StreamsCheck
+from hadron.state.streams.partitions import STREAM_BATCH, AppendBatch
+from hadron.state.streams.retention import TrimStream
 from hadron.state.tests.parted import (
     BALLOT,
     MACHINE,

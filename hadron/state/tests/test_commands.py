@@ -20,41 +20,41 @@ from hadron.model.transactions import (
 )
 from hadron.state import machine
 from hadron.state.adoption import SchemaAdopted, StoredObject
-from hadron.state.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.bodies import DropBodies
-from hadron.state.cancellations import CancelInstances, StartInstances
-from hadron.state.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
-from hadron.state.finished import DropInstances
-from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
-from hadron.state.instance_letters import SendLetters
-from hadron.state.intents import (
+from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
+from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.machine import BatchShape, Command, encode
+from hadron.state.pipelines.backfills import ControlBackfill, StartBackfill, StepBackfill
+from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.inputs import MoveInput, OpenInput, TriggerInstances
+from hadron.state.pipelines.letters import SendLetters
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.wait_inputs import OpenWait
+from hadron.state.pipelines.waits import ExpireWaits, Signal, SignalInstance, SignalStages
+from hadron.state.registry import RegisterReplicaSet
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.sinks.progress import AdvanceSink
+from hadron.state.sinks.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.producers import ClaimProducer
+from hadron.state.streams.retention import TrimStream
+from hadron.state.together import DoTogether
+from hadron.state.transactions.decisions import Decide, ForgetDecisions, NoteFinished
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.joint_decisions import Appending, DecideAppends, DecideRun
-from hadron.state.leadership import FollowRules, LeaderStarted
-from hadron.state.machine import BatchShape, Command, encode
-from hadron.state.pipeline_inputs import MoveInput, OpenInput, TriggerInstances
-from hadron.state.producers import ClaimProducer
-from hadron.state.publishing import PublishStages
-from hadron.state.registry import RegisterReplicaSet
-from hadron.state.retention import TrimStream
-from hadron.state.retries import RetryInstances
-from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
-from hadron.state.sinks import AdvanceSink
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
-from hadron.state.streams import AppendBatch, AppendGuarded
-from hadron.state.together import DoTogether
-from hadron.state.wait_inputs import OpenWait
-from hadron.state.waits import ExpireWaits, Signal, SignalInstance, SignalStages
+from hadron.state.transactions.joint_decisions import Appending, DecideAppends, DecideRun
 
 TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
 

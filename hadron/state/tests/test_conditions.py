@@ -14,15 +14,16 @@ from hadron.model.errors import OffsetMismatchError, RequestError
 from hadron.model.record import NewRecord
 from hadron.model.schema import INDEXED, StreamSpec
 from hadron.model.transactions import TransactionId
-from hadron.state import stream_keys, streams
 from hadron.state.dropping import DropObject
-from hadron.state.intents import FinishTransaction, WriteIntents
 from hadron.state.machine import encode
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS
-from hadron.state.stream_keys import StreamKeysCheck, latest
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams import keys as stream_keys
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.keys import StreamKeysCheck, latest
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.retention import TrimStream
+from hadron.state.transactions.intents import FinishTransaction, WriteIntents
 from hadron.storage.report import Report
 
 PID = b"p" * 16

@@ -18,20 +18,23 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
 )
-from hadron.state import decisions, groups, schema, streams
-from hadron.state.decisions import Decide, Decided, ForgetDecisions, NoteFinished
+from hadron.state import schema
 from hadron.state.events import BatchAppended
-from hadron.state.intents import WriteIntents
-from hadron.state.joint_decisions import DecideAppends, DecideRun
+from hadron.state.groups import progress as groups
 from hadron.state.machine import Command, encode
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import SLICE_ROWS, Dropped
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.retention import TrimStream
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, a_batch
 from hadron.state.tests.transacting import Transacting, joined, transacting
-from hadron.state.transaction_checks import TransactionsCheck
-from hadron.state.transaction_events import RecordsAcknowledged
+from hadron.state.transactions import decisions
+from hadron.state.transactions.checks import TransactionsCheck
+from hadron.state.transactions.decisions import Decide, Decided, ForgetDecisions, NoteFinished
+from hadron.state.transactions.events import RecordsAcknowledged
+from hadron.state.transactions.intents import WriteIntents
+from hadron.state.transactions.joint_decisions import DecideAppends, DecideRun
 from hadron.storage.report import Report
 
 T = TransactionId.of(SET, BALLOT, 7)
@@ -287,7 +290,7 @@ def test_a_verification_sees_what_does_not_fit(file: Transacting, damage: str, s
 def test_a_verification_goes_on_where_a_slice_has_ended(
     file: Transacting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hadron.state.transaction_checks.SLICE_ROWS", 2)
+    monkeypatch.setattr("hadron.state.transactions.checks.SLICE_ROWS", 2)
     for number in range(5):
         decide(file, tx=T._replace(number=number), others=(EU, US))
     file.db.execute("UPDATE hadron_decision SET finished_ms = 1")

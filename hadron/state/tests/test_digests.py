@@ -14,9 +14,9 @@ from hadron.model.schema import StreamSpec
 from hadron.state import digests, rows
 from hadron.state.digests import StateDigest
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Context
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.storage.log import drop_bodies
 
 

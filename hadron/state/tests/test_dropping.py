@@ -11,15 +11,17 @@ from hadron.model.errors import NotFoundError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import StreamSpec
 from hadron.replication.verification import Verification
-from hadron.state import dropping, schema, skips, slices, streams
+from hadron.state import dropping, schema, slices
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.pipeline_inputs import TriggerInstances
-from hadron.state.retention import TrimStream
+from hadron.state.groups.progress import AckRecords, CreateGroup
+from hadron.state.pipelines.inputs import TriggerInstances
 from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import skips
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
 
 EVERYTHING = 1 << 40
 

@@ -12,9 +12,9 @@ import pytest
 
 import hadron
 from hadron.model.tables import PREFIX
-from hadron.state import streams
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
+from hadron.state.streams import partitions as streams
 from hadron.storage import identity, log
 
 _PACKAGE: Final = Path(hadron.__file__).parent

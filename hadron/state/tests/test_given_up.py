@@ -6,14 +6,14 @@ import pytest
 
 from hadron.fakes.tables import SET, dump
 from hadron.model.pipelines import PipelineSpec, Retry
-from hadron.state import finished, instance_letters
-from hadron.state import pipeline_views as views
-from hadron.state.cancellations import CancelInstances
-from hadron.state.finished import DropInstances
-from hadron.state.instance_letters import SendLetters, Sent
-from hadron.state.pipeline_tables import DONE, FAILED, LIVE
+from hadron.state.pipelines import finished, views
+from hadron.state.pipelines import letters as instance_letters
+from hadron.state.pipelines.cancellations import CancelInstances
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.letters import SendLetters, Sent
+from hadron.state.pipelines.tables import DONE, FAILED, LIVE
 from hadron.state.slices import Dropped
-from hadron.state.streams import bounds
+from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import OUT, PIPELINE, Pipe, stage
 
 

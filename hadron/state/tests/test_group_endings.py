@@ -17,16 +17,27 @@ from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestErr
 from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
-from hadron.state import attempts, group_changes, group_views, groups, streams
 from hadron.state.features import MACHINE
-from hadron.state.group_changes import CollectGroups, DeleteGroup, ResetGroup
-from hadron.state.group_checks import GroupsCheck
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import ORDER_KEY, AckRecords, CreateGroup, GroupOptions, Progress, Window
+from hadron.state.groups import attempts
+from hadron.state.groups import changes as group_changes
+from hadron.state.groups import progress as groups
+from hadron.state.groups import views as group_views
+from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
+from hadron.state.groups.checks import GroupsCheck
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import (
+    ORDER_KEY,
+    AckRecords,
+    CreateGroup,
+    GroupOptions,
+    Progress,
+    Window,
+)
 from hadron.state.machine import Context
-from hadron.state.retention import TrimStream
 from hadron.state.slices import Portion
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
 from hadron.storage.log import drop_bodies
 from hadron.storage.report import Report
 

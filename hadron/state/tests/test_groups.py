@@ -8,9 +8,10 @@ from hadron.fakes.tables import SET, Replicated
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
-from hadron.state import group_views, groups
-from hadron.state.groups import AckRecords, CreateGroup, Progress, Window
-from hadron.state.streams import AppendBatch
+from hadron.state.groups import progress as groups
+from hadron.state.groups import views as group_views
+from hadron.state.groups.progress import AckRecords, CreateGroup, Progress, Window
+from hadron.state.streams.partitions import AppendBatch
 
 
 @pytest.fixture

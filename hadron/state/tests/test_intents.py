@@ -19,34 +19,38 @@ from hadron.model.transactions import (
     StatementResult,
     TransactionId,
 )
-from hadron.state import attempts, bodies, groups, intents, participations, schema, streams
+from hadron.state import bodies, schema
 from hadron.state.bodies import COUNTED_BODY, DropBodies
 from hadron.state.dropping import DropObject
 from hadron.state.events import BatchAppended, BodyReleased
 from hadron.state.features import FEATURES
-from hadron.state.group_changes import ResetGroup
-from hadron.state.group_endings import DeadLetterRecords, EndDeliveries
-from hadron.state.groups import CreateGroup
-from hadron.state.intents import (
+from hadron.state.groups import attempts
+from hadron.state.groups import progress as groups
+from hadron.state.groups.changes import ResetGroup
+from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
+from hadron.state.groups.progress import CreateGroup
+from hadron.state.machine import Command, Context, Feature, StateMachine, Statement, encode
+from hadron.state.pipelines.stage_runs import Completed
+from hadron.state.schema import DeleteObjects
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
+from hadron.state.tests.parted import a_batch
+from hadron.state.tests.transacting import RECORDS, Transacting, joined, transacting
+from hadron.state.together import DoTogether
+from hadron.state.transactions import intents, participations
+from hadron.state.transactions.events import (
+    IntentsWritten,
+    RecordsAcknowledged,
+    TransactionAborted,
+    TransactionFinished,
+)
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     Prepared,
     WriteIntents,
-)
-from hadron.state.machine import Command, Context, Feature, StateMachine, Statement, encode
-from hadron.state.retention import TrimStream
-from hadron.state.schema import DeleteObjects
-from hadron.state.stage_runs import Completed
-from hadron.state.streams import AppendBatch
-from hadron.state.tests.parted import a_batch
-from hadron.state.tests.transacting import RECORDS, Transacting, joined, transacting
-from hadron.state.together import DoTogether
-from hadron.state.transaction_events import (
-    IntentsWritten,
-    RecordsAcknowledged,
-    TransactionAborted,
-    TransactionFinished,
 )
 
 T, OTHER = TransactionId("eu/p0", 1, 4, 7), TransactionId("eu/p0", 1, 4, 8)

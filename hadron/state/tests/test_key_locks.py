@@ -13,15 +13,15 @@ from hadron.model.errors import ConflictError, OffsetMismatchError, RequestError
 from hadron.model.schema import StreamSpec
 from hadron.model.transactions import DELETED, TransactionId
 from hadron.state import schema
-from hadron.state.decisions import Decide
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.key_locks import KEY_LOCK
 from hadron.state.machine import encode
-from hadron.state.retention import TrimStream
 from hadron.state.schema import DeleteObjects
-from hadron.state.stream_keys import latest
-from hadron.state.streams import AppendGuarded
-from hadron.state.transaction_checks import TransactionsCheck
+from hadron.state.streams.keys import latest
+from hadron.state.streams.partitions import AppendGuarded
+from hadron.state.streams.retention import TrimStream
+from hadron.state.transactions.checks import TransactionsCheck
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.key_locks import KEY_LOCK
 from hadron.storage.report import Report
 
 A, B = 7, 1 << 63

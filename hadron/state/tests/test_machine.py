@@ -14,13 +14,17 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import StreamSpec
-from hadron.state import definitions, group_views, groups, pipeline_views, streams
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups import progress as groups
+from hadron.state.groups import views as group_views
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.leadership import LeaderStarted
-from hadron.state.pipeline_inputs import TriggerInstances
-from hadron.state.retries import Retried, RetryInstances
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.streams import AppendBatch
+from hadron.state.pipelines import definitions
+from hadron.state.pipelines import views as pipeline_views
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.retries import Retried, RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
 
 IN, OUT, PIPELINE = 1, 2, 3
 STAGES = ("a", "b", "c", "d")

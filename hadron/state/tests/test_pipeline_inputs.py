@@ -10,12 +10,18 @@ from hadron.model.errors import NotFoundError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import PipelineSpec, StreamInput, StreamOutput, StreamPipelineSpec
 from hadron.model.schema import StreamSpec
-from hadron.state import pipeline_views as views
 from hadron.state import schema
-from hadron.state.pipeline_inputs import MoveInput, OpenInput, Triggered, TriggerInstances, start_of
+from hadron.state.pipelines import views
+from hadron.state.pipelines.inputs import (
+    MoveInput,
+    OpenInput,
+    Triggered,
+    TriggerInstances,
+    start_of,
+)
 from hadron.state.schema import DeleteObjects
-from hadron.state.skips import skips
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.skips import skips
 from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
 
 

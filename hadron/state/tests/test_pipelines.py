@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.pipelines import PipelineSpec, Retry
-from hadron.state import pipeline_views as views
-from hadron.state.pipeline_inputs import Triggered, TriggerInstances
-from hadron.state.pipeline_tables import DONE, FAILED, LIVE, READY
-from hadron.state.retries import Retried, RetryInstances
-from hadron.state.stage_runs import Completed, CompleteStages, FailStages
-from hadron.state.streams import bounds
+from hadron.state.pipelines import views
+from hadron.state.pipelines.inputs import Triggered, TriggerInstances
+from hadron.state.pipelines.retries import Retried, RetryInstances
+from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
+from hadron.state.pipelines.tables import DONE, FAILED, LIVE, READY
+from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
 
 

@@ -9,11 +9,12 @@ from hadron.model.batch import producer_id_of
 from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
 from hadron.model.limits import MAX_PRODUCER_NAMES, PRODUCER_IDLE_MS, PRODUCER_NAME_IDLE_MS
 from hadron.model.schema import StreamSpec
-from hadron.state import producers, streams
 from hadron.state.dropping import DropObject
-from hadron.state.producers import NO_CLAIM, Claimed, ClaimProducer, claim_of
 from hadron.state.schema import DeleteObjects
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import producers
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
+from hadron.state.streams.producers import NO_CLAIM, Claimed, ClaimProducer, claim_of
 
 NAME = "billing-3"
 PID = producer_id_of(NAME)

@@ -10,17 +10,17 @@ from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry
 from hadron.model.transactions import DELETED, Note, Participant, StatementResult, TransactionId
-from hadron.state import cancellations, schema
-from hadron.state import pipeline_views as views
-from hadron.state.cancellations import CancelInstances, Cancelled, Started, StartInstances
-from hadron.state.decisions import Decide, NoteFinished
+from hadron.state import schema
 from hadron.state.machine import encode
-from hadron.state.pipeline_tables import CANCELLED, DONE, FAILED, LIVE
-from hadron.state.publishing import PublishStages
-from hadron.state.retries import Retried, RetryInstances
+from hadron.state.pipelines import cancellations, views
+from hadron.state.pipelines.cancellations import CancelInstances, Cancelled, Started, StartInstances
+from hadron.state.pipelines.publishing import PublishStages
+from hadron.state.pipelines.retries import Retried, RetryInstances
+from hadron.state.pipelines.tables import CANCELLED, DONE, FAILED, LIVE
 from hadron.state.schema import DeleteObjects
-from hadron.state.streams import bounds
+from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import IN, OUT, PIPELINE, Pipe, stage
+from hadron.state.transactions.decisions import Decide, NoteFinished
 
 
 class TestPublishing:

@@ -9,13 +9,15 @@ from hadron.model.errors import NotFoundError, OffsetOutOfRangeError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ranges import Range
 from hadron.model.schema import StreamSpec
-from hadron.state import groups, retention, skips, streams
 from hadron.state.events import RecordsSkipped
-from hadron.state.groups import AckRecords, CreateGroup
-from hadron.state.pipeline_inputs import TriggerInstances
-from hadron.state.retention import Due, Trimmed, TrimStream
+from hadron.state.groups import progress as groups
+from hadron.state.groups.progress import AckRecords, CreateGroup
+from hadron.state.pipelines.inputs import TriggerInstances
 from hadron.state.slices import SLICE_BATCHES, SLICE_BYTES
-from hadron.state.streams import AppendBatch, PartitionBounds
+from hadron.state.streams import partitions as streams
+from hadron.state.streams import retention, skips
+from hadron.state.streams.partitions import AppendBatch, PartitionBounds
+from hadron.state.streams.retention import Due, Trimmed, TrimStream
 
 STREAM = 1
 

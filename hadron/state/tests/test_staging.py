@@ -13,18 +13,21 @@ from hadron.model.errors import ConflictError, NotFoundError, RequestError
 from hadron.model.record_batch import decode_batch
 from hadron.model.sinks import UNKNOWN, SinkProgress
 from hadron.model.transactions import DELETED, DONE, StatementResult, TransactionId
-from hadron.state import schema, sinks, staging, streams
+from hadron.state import schema
 from hadron.state.bodies import COUNTED_BODY, DropBodies
-from hadron.state.decisions import Decide
 from hadron.state.events import BatchAppended
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.machine import BatchShape, encode
 from hadron.state.schema import DeleteObjects
-from hadron.state.sinks import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks import progress as sinks
+from hadron.state.sinks import staging
+from hadron.state.sinks.progress import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
 from hadron.state.slices import SLICE_BATCHES, Dropped
-from hadron.state.staging import DropStaged, GiveUpStaged, PublishStaged, StageBatches
+from hadron.state.streams import partitions as streams
 from hadron.state.tests.parted import BALLOT, SET, a_batch
 from hadron.state.tests.transacting import Transacting, transacting
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 
 W, V = b"w" * 16, b"v" * 16
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16

@@ -7,9 +7,9 @@ import pytest
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
-from hadron.state.retention import TrimStream
-from hadron.state.stream_ballots import ballot_at, ballot_ends
-from hadron.state.streams import AppendBatch, PartitionBounds
+from hadron.state.streams.ballots import ballot_at, ballot_ends
+from hadron.state.streams.partitions import AppendBatch, PartitionBounds
+from hadron.state.streams.retention import TrimStream
 
 BALLOTS = [Ballot(1, 1), Ballot(1, 4), Ballot(3, 2)]
 

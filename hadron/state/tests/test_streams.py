@@ -10,9 +10,9 @@ from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRange
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
 from hadron.model.schema import StreamSpec
-from hadron.state import streams
-from hadron.state.producers import Appended
-from hadron.state.streams import AppendBatch
+from hadron.state.streams import partitions as streams
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import Appended
 
 PID = b"p" * 16
 

@@ -12,25 +12,27 @@ import pytest
 
 from hadron.fakes.tables import dump, locked
 from hadron.model.transactions import DELIVERIES, STAGES, Participant, TransactionId
-from hadron.state import groups, participations, schema
+from hadron.state import schema
 from hadron.state.bodies import DropBodies
-from hadron.state.decisions import Decide
 from hadron.state.dropping import DropObject
-from hadron.state.group_changes import ResetGroup
-from hadron.state.groups import AckRecords
-from hadron.state.intents import (
+from hadron.state.groups import progress as groups
+from hadron.state.groups.changes import ResetGroup
+from hadron.state.groups.progress import AckRecords
+from hadron.state.machine import Command
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.schema import DeleteObjects
+from hadron.state.streams.retention import TrimStream
+from hadron.state.tests.parted import BALLOT, SET
+from hadron.state.tests.transacting import Known, Model, Refused, Transacting, joined, transacting
+from hadron.state.transactions import participations
+from hadron.state.transactions.decisions import Decide
+from hadron.state.transactions.intents import (
     AbortTransaction,
     FinishTransaction,
     ForgetTransactions,
     WriteIntents,
 )
-from hadron.state.key_locks import KEY_LOCK
-from hadron.state.machine import Command
-from hadron.state.retention import TrimStream
-from hadron.state.schema import DeleteObjects
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.tests.parted import BALLOT, SET
-from hadron.state.tests.transacting import Known, Model, Refused, Transacting, joined, transacting
+from hadron.state.transactions.key_locks import KEY_LOCK
 
 _STEPS = 250
 

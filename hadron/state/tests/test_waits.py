@@ -13,20 +13,27 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import StreamSpec
-from hadron.state import pipeline_views as views
-from hadron.state import schema, wait_inputs, waits
-from hadron.state.cancellations import CancelInstances, StartInstances
-from hadron.state.finished import DropInstances
-from hadron.state.pipeline_inputs import Triggered, TriggerInstances
-from hadron.state.pipeline_tables import CANCELLED, DONE, FAILED, LIVE
-from hadron.state.retention import TrimStream
-from hadron.state.retries import RetryInstances
+from hadron.state import schema
+from hadron.state.pipelines import views, wait_inputs, waits
+from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.inputs import Triggered, TriggerInstances
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.tables import CANCELLED, DONE, FAILED, LIVE
+from hadron.state.pipelines.wait_inputs import Moved, OpenWait
+from hadron.state.pipelines.waits import (
+    Expired,
+    ExpireWaits,
+    Signal,
+    SignalInstance,
+    Signalled,
+    SignalStages,
+)
 from hadron.state.schema import DeleteObjects
-from hadron.state.skips import skips
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
+from hadron.state.streams.skips import skips
 from hadron.state.tests.piping import IN, OUT, PIPELINE, Pipe, stage
-from hadron.state.wait_inputs import Moved, OpenWait
-from hadron.state.waits import Expired, ExpireWaits, Signal, SignalInstance, Signalled, SignalStages
 
 PAID = StageSpec(
     name="paid",

@@ -25,15 +25,15 @@ from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.model.transactions import DELETED, DONE, StatementResult, TransactionId
 from hadron.state import schema
 from hadron.state.execute import execute_logged
-from hadron.state.groups import AckRecords, CreateGroup
+from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Command, Context, encode
-from hadron.state.pipeline_inputs import TriggerInstances
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 from hadron.state.schema import ApplySchema, ObjectChange
-from hadron.state.stage_runs import CompleteStages, FailStages
-from hadron.state.stream_checks import BodiesCheck, StreamsCheck
-from hadron.state.streams import AppendBatch, AppendGuarded
+from hadron.state.streams.checks import BodiesCheck, StreamsCheck
+from hadron.state.streams.partitions import AppendBatch, AppendGuarded
 from hadron.state.tests.parted import BALLOT, MACHINE, SET, Parted, a_batch
-from hadron.state.transaction_checks import TransactionsCheck
+from hadron.state.transactions.checks import TransactionsCheck
 from hadron.storage import bodies
 from hadron.storage.report import Report
 

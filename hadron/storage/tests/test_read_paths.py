@@ -21,17 +21,17 @@ CHECKED = {
     # Rows against the chain, bodies against their hash.
     "storage/log.py": {"position_at", "read_commands", "read_entries"},
     # The batch's own checksum.
-    "state/streams.py": {"_rows", "part"},
+    "state/streams/partitions.py": {"_rows", "part"},
     "node/record_table.py": {"_bytes"},
     # Chain and hashes, by both of its callers.
     "storage/snapshot.py": {"_rows_after"},
     # Verification itself; the numbers of batches.
     "storage/verify.py": {"_slice"},
     "replication/verification.py": {"step"},
-    "state/stream_checks.py": {"_slice", "step"},
-    "state/stream_keys.py": {"_slice"},
+    "state/streams/checks.py": {"_slice", "step"},
+    "state/streams/keys.py": {"_slice"},
     # The size of a body.
-    "state/transaction_checks.py": {"__init__"},
+    "state/transactions/checks.py": {"__init__"},
     # Handed to whoever checks a batch without a log row.
     "storage/repair.py": {"read_body", "wrong_with"},
     "demo/node_file.py": {"chains", "batches"},

@@ -9,7 +9,7 @@ from hadron.model.ranges import Range
 from hadron.model.transactions import DELIVERIES, Lock, TransactionId
 from hadron.partition.observers import Observers
 from hadron.serving.lock_table import LockTable
-from hadron.state.transaction_events import IntentsWritten, RecordsAcknowledged, TransactionAborted
+from hadron.state.transactions.events import IntentsWritten, RecordsAcknowledged, TransactionAborted
 from hadron.transactions.claims import HOME, Claims
 
 ONE, OTHER = TransactionId("eu/p0", 1, 1, 1), TransactionId("us/p0", 1, 1, 1)

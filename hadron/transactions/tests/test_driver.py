@@ -34,10 +34,10 @@ from hadron.sim.rooms.transaction_sets import (
     driven,
     publishing,
 )
-from hadron.state import decisions
-from hadron.state.locks import deliveries
 from hadron.state.machine import encode
-from hadron.state.streams import AppendBatch
+from hadron.state.streams.partitions import AppendBatch
+from hadron.state.transactions import decisions
+from hadron.state.transactions.locks import deliveries
 from hadron.transactions import driver
 from hadron.transactions.claims import HOME
 from hadron.transactions.driver import KEPT_MS, Outcome, State

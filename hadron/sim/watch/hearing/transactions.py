@@ -23,11 +23,11 @@ from hadron.sim.watch.answers import for_others
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.transactions import CLIENT
-from hadron.state.decisions import Decide, NoteFinished
 from hadron.state.features import MACHINE
-from hadron.state.groups import AckRecords
-from hadron.state.intents import AbortTransaction, FinishTransaction, WriteIntents
-from hadron.state.joint_decisions import DecideRun
+from hadron.state.groups.progress import AckRecords
+from hadron.state.transactions.decisions import Decide, NoteFinished
+from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
+from hadron.state.transactions.joint_decisions import DecideRun
 from hadron.transactions.callers import Callers
 from hadron.transactions.claims import Claim, Claims
 from hadron.transactions.driver import Driver, Outcome, State

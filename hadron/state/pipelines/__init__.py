@@ -1,0 +1,1 @@
+"""Pipelines: their definitions, instances and stages, what they consume, wait for and publish."""

@@ -1,0 +1,274 @@
+"""Failed instances of pipelines that run again.
+
+What was done of them stays; how often they had failed counts no more. They go on with the
+definition of now. Safety rule: numbers of attempts go on, so that what an earlier attempt still
+sends is told apart (PROTOCOL E3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hadron.model.errors import ConflictError, NotFoundError, RequestError
+from hadron.model.pipelines import StageSpec, branches_of, place_of
+from hadron.model.ports import Database
+from hadron.model.ranges import runs
+from hadron.model.transactions import STAGES, Lock
+from hadron.state.machine import Command, Context, NoChange
+from hadron.state.pipelines import definitions, stage_runs, waits
+from hadron.state.pipelines.events import InstancesChanged, StagesEnded
+from hadron.state.pipelines.tables import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    INSTANCE,
+    PIPELINE,
+    PUBLISHING,
+    READY,
+    STAGE_COUNT,
+    STAGE_RETRY,
+    STAGE_RUN,
+    is_here,
+)
+from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.transactions import locks
+
+
+class RetryInstances(Command, frozen=True, array_like=True, tag=23):
+    """Failed instances are live again: their failed stages are ready, with attempts that begin
+    anew; what was done of them stays. Instances that were retried before, and have not failed
+    again, are passed over, so that it may be repeated."""
+
+    pipeline_id: int
+    instance_ids: tuple[int, ...]
+    from_start: bool = False
+    """What was done of them is done again, too."""
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """`again`: of how many instances a retry was under way, or done, already."""
+
+    retried: int
+    again: int
+
+
+def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
+    """Raises `NotFoundError` for a pipeline or an instance that is not here, `RequestError` when
+    one of the instances has not failed, `ConflictError` when a transaction ends a stage of one;
+    then nothing was done."""
+    db, pipeline_id = context.db, command.pipeline_id
+    failed, again = _failed_of(db, pipeline_id, sorted(set(command.instance_ids)))
+    if not failed:
+        raise NoChange(Retried(0, again))
+    ids = json.dumps(failed)
+    declared = definitions.all_stages(db, pipeline_id)
+    version = max(declared)
+    on_failure = definitions.on_failure(db, pipeline_id)
+    versions = definitions.by_version(db, pipeline_id, failed)
+    ranges = tuple(runs(failed))
+    names = db.execute(
+        f"SELECT stage FROM {STAGE_COUNT} WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
+    ).fetchall()
+    for (name,) in names:
+        locks.check_free(context, Lock(STAGES, pipeline_id, name, ranges))
+        # What ran because they were given up runs again when they are given up again.
+        if command.from_start or name in on_failure.values():
+            _undo(context, pipeline_id, version, name, ids)
+            continue
+        _begin_anew(context, pipeline_id, name, ids)
+        for before, some in versions.items():
+            _move(
+                context,
+                pipeline_id,
+                name,
+                _Change(version, declared[before], declared[version]),
+                some,
+            )
+    stages = [each for each in declared[version] if each.name != on_failure[version]]
+    _hold_back(context, pipeline_id, stages, failed)
+    definitions.hold(db, pipeline_id, {version: len(failed)})
+    db.execute(
+        f"UPDATE {INSTANCE} SET status = 1, ended_ms = NULL, version = ? WHERE pipeline_id = ?"
+        " AND instance_id IN (SELECT value FROM json_each(?))",
+        (version, pipeline_id, ids),
+    )
+    definitions.hold(db, pipeline_id, {each: -len(some) for each, some in versions.items()})
+    db.execute(
+        f"UPDATE {PIPELINE} SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
+        (len(failed), pipeline_id),
+    )
+    waits.rearm(context, pipeline_id, stages, failed)
+    stage_runs.catch_up(context, pipeline_id, version, stages, failed)
+    context.emit(InstancesChanged(pipeline_id))
+    return Retried(len(failed), again)
+
+
+def _begin_anew(context: Context, pipeline_id: int, name: str, ids: str) -> None:
+    """A stage that was given up is ready; what it has failed counts no more."""
+    db = context.db
+    db.execute(
+        f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
+        f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = 3"
+        " AND instance_id IN (SELECT value FROM json_each(?))"
+        " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
+        (pipeline_id, name, ids),
+    )
+    db.execute(
+        f"UPDATE {STAGE_RUN} SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
+        " AND stage = ? AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
+        (context.now_ms, pipeline_id, name, ids),
+    )
+    moved = db.changes()
+    stage_runs.count(db, pipeline_id, name, ready=moved, failed=-moved)
+
+
+def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str) -> None:
+    """A stage waits as at the beginning. Its attempts count no more, and their numbers are not used
+    again."""
+    db = context.db
+    which = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
+    key = pipeline_id, name, ids
+    rows: list[Any] = db.execute(
+        f"SELECT status, count(*) FROM {STAGE_RUN} WHERE {which} GROUP BY status", key
+    ).fetchall()
+    found = dict(rows)
+    if found.get(PUBLISHING):
+        raise ConflictError(
+            f"stage {name!r} of {found[PUBLISHING]} instances has an output that is on its way to "
+            "another replica set",
+            "try again when it is there",
+        )
+    db.execute(
+        f"UPDATE {STAGE_RUN} SET version = ?, attempts = attempts + (status IN (1, 2)), status = 0,"
+        f" out_stream_id = NULL, out_partition = NULL, out_offset = NULL, reason = NULL"
+        f" WHERE {which}",
+        (version, *key),
+    )
+    db.execute(
+        f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
+        f" FROM {STAGE_RUN} WHERE {which}"
+        " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
+        key,
+    )
+    stage_runs.count(
+        db,
+        pipeline_id,
+        name,
+        ready=-found.get(READY, 0),
+        done=-found.get(DONE, 0),
+        failed=-found.get(FAILED, 0),
+    )
+    if found.get(READY):
+        context.emit(StagesEnded(pipeline_id, name, tuple(json.loads(ids))))
+
+
+class _Change(NamedTuple):
+    """Of the definition of some instances."""
+
+    version: int
+    before: Sequence[StageSpec]
+    after: Sequence[StageSpec]
+
+    def of(self, name: str) -> tuple[StageSpec | None, StageSpec | None]:
+        """A stage before, and after."""
+        before, after = (
+            {each.name: each for each in stages} for stages in (self.before, self.after)
+        )
+        return before.get(name), after.get(name)
+
+
+def _move(
+    context: Context, pipeline_id: int, name: str, change: _Change, ids: Sequence[int]
+) -> None:
+    """A stage of these instances belongs to another definition. Where it has another place there,
+    or none, it waits; where it was done without an output, and has one now, it runs again. An
+    attempt that may be under way is over: its number is not used again."""
+    db = context.db
+    which = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
+    key = pipeline_id, name, json.dumps(list(ids))
+    again = f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE {which}"
+    before, after = change.of(name)
+    if before is None or after is None or place_of(before) != place_of(after):
+        db.execute(f"{again} AND status = 1", key)
+        stage_runs.count(db, pipeline_id, name, ready=-db.changes())
+    if after is not None and after.output is not None:
+        db.execute(f"{again} AND status = 2 AND out_stream_id IS NULL", key)
+        stage_runs.count(db, pipeline_id, name, done=-db.changes())
+    db.execute(f"UPDATE {STAGE_RUN} SET version = ? WHERE {which}", (change.version, *key))
+
+
+def _hold_back(
+    context: Context, pipeline_id: int, stages: Sequence[StageSpec], ids: Sequence[int]
+) -> None:
+    """What is to run behind a stage that runs again, or that is new, waits for it.
+
+    *(Stage b, after a, has failed; a gets an output now, so it runs again: both would run at the
+    same time.)*
+    """
+    db, others = context.db, branches_of(stages)
+    for stage in stages:
+        before = sorted({*stage.dependencies, *stage.after})
+        if not before or stage.name in others:
+            continue
+        early = set(ids) - set(stage_runs.with_all(db, pipeline_id, before, ids))
+        db.execute(
+            f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE pipeline_id = ?"
+            " AND stage = ? AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, stage.name, json.dumps(sorted(early))),
+        )
+        stage_runs.count(db, pipeline_id, stage.name, ready=-db.changes())
+
+
+def _failed_of(
+    db: Database, pipeline_id: int, instance_ids: Sequence[int]
+) -> tuple[list[int], int]:
+    """Those that have failed, and how many of the others were retried before."""
+    if not is_here(db, pipeline_id):
+        raise NotFoundError(f"pipeline {pipeline_id} does not live here")
+    ids = json.dumps(instance_ids)
+    statuses = dict(
+        db.execute(
+            f"SELECT instance_id, status FROM {INSTANCE} WHERE pipeline_id = ?"
+            " AND instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, ids),
+        ).fetchall()
+    )
+    unknown = [each for each in instance_ids if each not in statuses]
+    if unknown:
+        raise NotFoundError(
+            f"pipeline {_name(db, pipeline_id)!r} has no instance {_listed(unknown)}",
+            f"`hadron pipeline instances {_name(db, pipeline_id)} --status failed` lists "
+            "those that may run again",
+        )
+    others = [each for each in instance_ids if statuses[each] != FAILED]
+    retried = {
+        each
+        for (each,) in db.execute(
+            f"SELECT r.instance_id FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RETRY} r"
+            " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
+            " AND r.instance_id IN (SELECT value FROM json_each(?))",
+            (pipeline_id, json.dumps(others)),
+        )
+    }
+    refused = [each for each in others if each not in retried]
+    if refused:
+        status = {DONE: "done", CANCELLED: "cancelled"}.get(statuses[refused[0]], "live")
+        raise RequestError(
+            f"instance {_listed(refused)} of pipeline {_name(db, pipeline_id)!r} has not failed: "
+            f"it is {status}",
+            "only failed instances run again; leave the others out",
+        )
+    return [each for each in instance_ids if statuses[each] == FAILED], len(others)
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return f"{ids[0]} (and {len(ids) - 1} more)" if len(ids) > 1 else str(ids[0])
+
+
+def _name(db: Database, pipeline_id: int) -> str:
+    row = db.execute(f"SELECT name FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)).fetchone()
+    return str(row[0] if row is not None else pipeline_id)

@@ -1,0 +1,1 @@
+"""Sinks of bulk writers: what is staged until it is published, and how far queries are."""

@@ -1,0 +1,1 @@
+"""Streams: batches in the partitions that live here, who wrote them, their keys, what is kept."""

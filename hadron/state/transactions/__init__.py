@@ -1,0 +1,1 @@
+"""Transactions: what is prepared here, what was decided, what they hold until they are over."""
