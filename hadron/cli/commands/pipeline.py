@@ -186,16 +186,21 @@ def run(ctx: click.Context, /, name: str, master: str, until_idle: bool, **given
     see_current_directory()
     url = session_of(ctx).url
     found = find_streaming(url, name)
-    of_mode = _STAGE_OPTIONS if found is None else _STREAM_OPTIONS
-    for option in {*_STAGE_OPTIONS, *_STREAM_OPTIONS} - set(of_mode):
-        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-            shown = "--" + option.removesuffix("s" if option == "stages" else "").replace("_", "-")
-            kind = "stages" if found is None else "one streaming query"
-            raise click.UsageError(f"{shown} has no meaning here: {name!r} is {kind}", ctx)
-    given = {option: given[option] for option in of_mode}
+    given = _of_mode(ctx, name, found is not None, given)
     if found is None:
         return run_stages(url, name, master, **given, until_idle=until_idle)
     return run_stream(url, found, master, **given, until_idle=until_idle)
+
+
+def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """The options that pipeline NAME's mode has; another one that was given is refused."""
+    of_mode = _STREAM_OPTIONS if streams else _STAGE_OPTIONS
+    for option in {*_STAGE_OPTIONS, *_STREAM_OPTIONS} - set(of_mode):
+        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            shown = "--" + option.removesuffix("s" if option == "stages" else "").replace("_", "-")
+            kind = "one streaming query" if streams else "stages"
+            raise click.UsageError(f"{shown} has no meaning here: {name!r} is {kind}", ctx)
+    return {option: given[option] for option in of_mode}
 
 
 @command.command("instances")
