@@ -1,6 +1,6 @@
 """The port of members: how a group's leader tells them, and what they say.
 
-What carries it is not known here: whoever has a member's call (`server.group_messages`) is its
+What carries it is not known here: whoever has a member's call (`server.groups.messages`) is its
 sink. Both ways records go as ranges, and an acknowledgement costs one object, however many it has.
 """
 

@@ -32,7 +32,7 @@ from hadron.model.errors import (
     UnreachableError,
 )
 from hadron.model.ports import Random
-from hadron.node.other_leaders import address_of
+from hadron.node.other_sets import address_of
 from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, message_from, message_to
 from hadron.serving.entrance import led

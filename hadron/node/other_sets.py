@@ -6,9 +6,17 @@ from collections.abc import Collection
 
 import trio
 
-from hadron.metadata.pusher import Target
+from hadron.metadata.pusher import ReplicaSets, Target
 from hadron.node.discovery import Discovery
 from hadron.serving.schema_copy import SchemaCopy
+
+
+def address_of(sets: ReplicaSets | None, replica_set: str) -> str:
+    """Of its leader; "" when that is not known."""
+    targets = sets.targets() if sets is not None else ()
+    known = [each for each in targets if each.name == replica_set and each.address]
+    # Two have one name after a restore: the later one has the higher epoch.
+    return max(known, key=lambda each: each.epoch).address if known else ""
 
 
 class OtherSets:

@@ -10,10 +10,10 @@ from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.ports import Clock, Random
 from hadron.node.leader_links import LeaderLinks
-from hadron.node.other_leaders import OtherLeaders
+from hadron.node.pipelines.other_leaders import OtherLeaders
+from hadron.node.pipelines.outputs import StageOutputs
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.schema_changes import AskLeader, schema_changes
-from hadron.node.stage_outputs import StageOutputs
 from hadron.pipelines.driver import Pipelines
 from hadron.serving.digests import DigestDriver
 from hadron.serving.dropping import DropDriver

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.server import backfills, groups, pipelines, signals, sinks, streams, transactions
+from hadron.server import sinks, streams, transactions
+from hadron.server.groups import calls as groups
+from hadron.server.pipelines import backfills, signals
+from hadron.server.pipelines import calls as pipelines
 from hadron.serving.entrance import Led
 
 LED: Final[tuple[Led, ...]] = (

@@ -13,8 +13,8 @@ from hadron.model.errors import RequestError
 from hadron.model.ranges import melted
 from hadron.model.transactions import TransactionId
 from hadron.pipelines.driver import Pipelines
-from hadron.server.group_messages import ranges_of
-from hadron.server.pipelines import ended_of
+from hadron.server.groups.messages import ranges_of
+from hadron.server.pipelines.calls import ended_of
 from hadron.server.sinks import advance_of, publication_of
 from hadron.server.streams import append_of
 from hadron.serving.leading import Leading

@@ -100,7 +100,7 @@ def _start(
     *,
     again: bool,
 ) -> None:
-    from hadron.cli.pipelines import progress_rows
+    from hadron.cli.pipelines.shown import progress_rows
     from hadron.model.errors import NotFoundError
 
     (row,) = progress_rows(client, name)

@@ -177,9 +177,9 @@ def run(ctx: click.Context, /, name: str, master: str, until_idle: bool, **given
 
     # Before any node is asked: what is missing here is missing whatever they say.
     check_extra()
-    from hadron.cli.commands.stage_running import run_stages
-    from hadron.cli.commands.stream_running import run_stream
-    from hadron.cli.stream_pipelines import find_streaming
+    from hadron.cli.pipelines.stage_running import run_stages
+    from hadron.cli.pipelines.stream_running import run_stream
+    from hadron.cli.pipelines.streaming import find_streaming
     from hadron.spark.session import check_master, see_current_directory
 
     check_master(master)
@@ -236,7 +236,7 @@ def instances(
       hadron pipeline instances departures --status failed
       hadron pipeline instances departures --after-id 100 -o json
     """
-    from hadron.cli.pipelines import instance_row
+    from hadron.cli.pipelines.shown import instance_row
 
     with session_of(ctx).connect() as client:
         found = client.instances(name, status=status or "", after_id=after_id, limit=limit)
@@ -292,7 +292,7 @@ def retry(
     """
     if failed == bool(ids):
         raise click.UsageError("say which instances: either --failed or --id ID", ctx)
-    from hadron.cli.pipelines import tell_retried
+    from hadron.cli.pipelines.shown import tell_retried
 
     with session_of(ctx).connect() as client:
         progress = tell_retried if sys.stderr.isatty() else None
@@ -350,7 +350,7 @@ def cancel(
         raise click.UsageError("say which instances: --live, --failed or --id ID", ctx)
     if ids and (stage or before):
         raise click.UsageError("--stage and --before choose among --live or --failed ones", ctx)
-    from hadron.cli.pipelines import tell_retried
+    from hadron.cli.pipelines.shown import tell_retried
     from hadron.model.units import parse_time_ms
 
     with session_of(ctx).connect() as client:
@@ -469,7 +469,8 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
       hadron pipeline show departures --watch
       hadron pipeline show departures 17
     """
-    from hadron.cli import pipelines, stream_pipelines
+    from hadron.cli.pipelines import shown as pipelines
+    from hadron.cli.pipelines import streaming as stream_pipelines
 
     if watch and (not name or output == "json"):
         raise click.UsageError("--watch needs the NAME of one pipeline and a table", ctx)
@@ -502,7 +503,7 @@ def show(ctx: click.Context, name: str, instance_id: int | None, watch: bool, ou
 
 def _show_one(client: SyncClient, name: str, instance_id: int, output: str) -> None:
     """Raises `NotFoundError`."""
-    from hadron.cli.pipelines import attempt_rows, instance_row
+    from hadron.cli.pipelines.shown import attempt_rows, instance_row
     from hadron.model.errors import NotFoundError
     from hadron.model.units import format_time
 
@@ -546,8 +547,8 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
       hadron pipeline stats departures
       hadron pipeline stats departures -o json
     """
-    from hadron.cli import stream_pipelines
-    from hadron.cli.pipelines import seconds_columns, stats_row
+    from hadron.cli.pipelines import streaming as stream_pipelines
+    from hadron.cli.pipelines.shown import seconds_columns, stats_row
 
     with session_of(ctx).connect() as client:
         queries = stream_pipelines.rows(client, name)

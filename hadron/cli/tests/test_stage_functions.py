@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hadron.cli import stage_functions
+from hadron.cli.pipelines import functions as stage_functions
 from hadron.model.errors import SchemaError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hadron.cli.stage_progress import Pace
+from hadron.cli.pipelines.progress import Pace
 
 
 def row(live: int, done: int, stages: dict[str, tuple[int, int]], **more: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hadron.delivery.driver import GroupDriver
 from hadron.delivery.joining import Joining, WantedOptions
 from hadron.delivery.port import Ack, MemberSink, Nack, Said
 from hadron.delivery.sessions import MemberSession
-from hadron.server.group_messages import CallSink
+from hadron.server.groups.messages import CallSink
 from hadron.serving.tests.stack import FakeCall, Stack
 from hadron.wire.messages import groups_pb2
 

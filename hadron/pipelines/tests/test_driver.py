@@ -30,12 +30,12 @@ from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
-from hadron.node.other_leaders import LeaderSource
+from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.pipelines import dispatcher
 from hadron.pipelines import driver as module
 from hadron.pipelines.driver import PipelineDriver
 from hadron.pipelines.runners import Ended, RunnerSession
-from hadron.server.runner_calls import CallSink
+from hadron.server.pipelines.runners import CallSink
 from hadron.server.streams import batch_info
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.machine import encode

@@ -12,7 +12,7 @@ from hadron.model.batch import StampedBatch
 from hadron.model.errors import FrameError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
-from hadron.server.group_messages import CallSink, said_of
+from hadron.server.groups.messages import CallSink, said_of
 from hadron.serving.tests.stack import FakeCall
 from hadron.state.groups.progress import ORDER_KEY, GroupOptions
 from hadron.wire.messages import common_pb2, groups_pb2

@@ -48,7 +48,7 @@ plant(
     "output without completion",
     "what a stage makes for another set is published there, and its home hears nothing of it",
     Edit(
-        "node.stage_outputs:StageOutputs.publish",
+        "node.pipelines.outputs:StageOutputs.publish",
         "            Statement(home, encode(command)),\n",
         "",
     ),

@@ -132,12 +132,11 @@ def test_every_module_says_what_it_owns() -> None:
 
 OWN: Final = {
     "groups": r"(cli\.commands\.(group|sub)|cli\.following|client\.blocking\.(deliveries|intake)"
-    r"|client\.consuming|delivery|server\.group"
-    r"|state\.groups|wire\._pb\.groups_pb2|wire\.messages\.groups_pb2)",
-    "pipelines": r"(cli\.commands\.(backfill|pipeline|stage_running|stream_running)"
-    r"|cli\.(pipelines|stage_functions|stream_pipelines)|client\.blocking\.(handling|invocations)|client\.(handling|pipelines)"
-    r"|metadata\.pipeline|model\.(documents\.)?(pipelines|stages)|node\.stage_|"
-    r"pipelines|server\.(backfills|pipelines|runner_calls)|spark"
+    r"|client\.consuming|delivery|server\.groups|state\.groups|wire\._pb\.groups_pb2"
+    r"|wire\.messages\.groups_pb2)",
+    "pipelines": r"(cli\.commands\.(backfill|demo|pipeline)|cli\.pipelines"
+    r"|client\.blocking\.(handling|invocations)|client\.(handling|pipelines)|metadata\.pipeline"
+    r"|model\.(documents\.)?(pipelines|stages)|node\.pipelines|pipelines|server\.pipelines|spark"
     r"|state\.pipelines|wire\._pb\.pipelines_pb2|wire\.messages\.pipelines_pb2)",
 }
 """Modules that are a feature's own, within `hadron`."""
@@ -162,9 +161,8 @@ ELSEWHERE: Final = {
         *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate")
     },
     "pipelines": {
-        *("cli.commands.demo", "client", "client.blocking.generate", "metadata.validation"),
-        *("model.kinds", "node.other_leaders", "server.signals", "server.stories"),
-        *("cli.stage_progress", "cli.commands.get"),
+        *("cli.commands.get", "client", "client.blocking.generate", "metadata.validation"),
+        "model.kinds",
     },
 }
 """Who else names a feature's modules. Fewer is better: whoever widens a feature meets them."""

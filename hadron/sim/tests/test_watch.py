@@ -144,12 +144,20 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "A2 answers wait for what they were read from": (
         "delivery-of-an-uncommitted-record",
-        (Edit("server.groups:_read", "leading.controller.query(", "leading.controller.read("),),
+        (
+            Edit(
+                "server.groups.calls:_read", "leading.controller.query(", "leading.controller.read("
+            ),
+        ),
     ),
     "A2 a deposed leader does not answer": (
         "delivery-of-an-uncommitted-record",
         tuple(
-            Edit(f"server.groups:{name}", "    await leading.controller.confirm_leadership()\n", "")
+            Edit(
+                f"server.groups.calls:{name}",
+                "    await leading.controller.confirm_leadership()\n",
+                "",
+            )
             for name in ("_answer_list", "_answer_describe")
         ),
     ),
@@ -461,7 +469,9 @@ def _rules_broken(body: Scenario, seed: int = 1) -> set[str]:
 @pytest.mark.parametrize("handler", ["_answer_retry", "_answer_instances", "_answer_progress"])
 def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
     edit = Edit(
-        f"server.pipelines:{handler}", "    await leading.controller.confirm_leadership()\n", ""
+        f"server.pipelines.calls:{handler}",
+        "    await leading.controller.confirm_leadership()\n",
+        "",
     )
     complaints = _complaints("failed-instances-are-retried", (edit,))
     assert "A2 a deposed leader does not answer" in complaints
@@ -469,7 +479,9 @@ def test_a_deposed_leader_tells_nothing_of_pipelines(handler: str) -> None:
 
 def test_a_deposed_leader_does_not_tell_where_a_pipeline_starts() -> None:
     edit = Edit(
-        "server.pipelines:_answer_start", "    await leading.controller.confirm_leadership()\n", ""
+        "server.pipelines.calls:_answer_start",
+        "    await leading.controller.confirm_leadership()\n",
+        "",
     )
     complaints = _complaints("backfills-whose-leader-fails", (edit,))
     assert "A2 a deposed leader does not answer" in complaints

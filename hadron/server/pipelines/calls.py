@@ -12,9 +12,9 @@ from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
-from hadron.server.backfills import shown
-from hadron.server.runner_calls import CallSink, RunnerCall
-from hadron.server.stories import INSTANCE_STATUS, described
+from hadron.server.pipelines.backfills import shown
+from hadron.server.pipelines.runners import CallSink, RunnerCall
+from hadron.server.pipelines.stories import INSTANCE_STATUS, described
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.pipelines import definitions, stories, views, wait_inputs

@@ -115,7 +115,7 @@ def pace_shown(url: str, pipeline: str, stages: Collection[str]) -> Iterator[Non
 
 def _show_pace(url: str, pipeline: str, stages: Collection[str], ended: threading.Event) -> None:
     from hadron.cli.patience import connected_sync
-    from hadron.cli.pipelines import progress_rows
+    from hadron.cli.pipelines.shown import progress_rows
 
     pace = Pace()
     with contextlib.suppress(HadronError), connected_sync(url) as client:

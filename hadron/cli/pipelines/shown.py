@@ -53,7 +53,7 @@ def progress_rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
 def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     if found.kind != "Pipeline":
         return {}
-    from hadron.cli import stream_pipelines
+    from hadron.cli.pipelines import streaming as stream_pipelines
     from hadron.model.pipelines import PipelineSpec
 
     if not isinstance(found.spec, PipelineSpec):
@@ -62,7 +62,7 @@ def _status(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
 
 
 def _checks(objects: Sequence[SchemaObject]) -> list[str]:
-    from hadron.cli.stage_functions import check
+    from hadron.cli.pipelines.functions import check
 
     return check(objects)
 

@@ -12,7 +12,7 @@ from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.schema import SchemaObject
-from hadron.server.group_messages import (
+from hadron.server.groups.messages import (
     CallSink,
     Listed,
     MemberCall,

@@ -10,6 +10,7 @@ from hadron.metadata.pusher import ReplicaSets, Wires
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, UnreachableError
 from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.node.other_sets import address_of
 from hadron.pipelines.sources import READ_BYTES, Gap, RemoteSource
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import dial, talk
@@ -27,14 +28,6 @@ Ask = Callable[[Method, Any], Awaitable[tuple[Any, memoryview]]]
 
 _TIMEOUT_S: Final = 30.0
 """Of an answer: longer than whoever is asked may wait for news."""
-
-
-def address_of(sets: ReplicaSets | None, replica_set: str) -> str:
-    """Of its leader; "" when that is not known."""
-    targets = sets.targets() if sets is not None else ()
-    known = [each for each in targets if each.name == replica_set and each.address]
-    # Two have one name after a restore: the later one has the higher epoch.
-    return max(known, key=lambda each: each.epoch).address if known else ""
 
 
 class OtherLeaders:

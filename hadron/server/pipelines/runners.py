@@ -15,7 +15,7 @@ import msgspec
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.pipelines import StageSpec
-from hadron.server.stories import ref_of
+from hadron.server.pipelines.stories import ref_of
 from hadron.server.streams import batch_info
 from hadron.serving.catalog import Catalog
 from hadron.serving.visible import VisibleStreams

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from hadron.cli.pipelines.progress import Shown, count_of, pace_shown
 from hadron.cli.root import INTERRUPTED
-from hadron.cli.stage_progress import Shown, count_of, pace_shown
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run_stages(
 def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
     """Refuse what cannot work, see `run_stages`; returns the names of the stages that will run."""
     from hadron.cli.patience import connected_sync
-    from hadron.cli.pipelines import progress_rows, untyped_note
+    from hadron.cli.pipelines.shown import progress_rows, untyped_note
     from hadron.model.pipelines import PipelineSpec
     from hadron.spark.failures import StageError
     from hadron.spark.functions import spark_stages
@@ -121,7 +121,7 @@ def _idle(url: str, pipeline: str, stages: Sequence[str]) -> Iterator[Callable[[
     """What tells whether nothing is left to do for these stages: the input is read to its end, and
     none of their instances is ready, running, or waits for its next attempt."""
     from hadron.cli.patience import connected_sync
-    from hadron.cli.pipelines import progress_rows
+    from hadron.cli.pipelines.shown import progress_rows
 
     with connected_sync(url) as client:
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hadron.cli.commands.stage_running import Signals, start_spark, tell_where_spark_shows
+from hadron.cli.pipelines.progress import count_of
+from hadron.cli.pipelines.stage_running import Signals, start_spark, tell_where_spark_shows
 from hadron.cli.root import INTERRUPTED
-from hadron.cli.stage_progress import count_of
 from hadron.model.errors import HadronError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run_stream(
     knows, before Spark is started in vain; else what `StreamRunner.run` raises.
     """
     from hadron.cli.patience import connected_sync
-    from hadron.cli.stream_pipelines import checkpoint_of
+    from hadron.cli.pipelines.streaming import checkpoint_of
     from hadron.model.pipelines import StreamPipelineSpec, sink_of
     from hadron.spark.session import end
     from hadron.spark.streaming import StreamRunner

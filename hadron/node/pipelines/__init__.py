@@ -1,0 +1,1 @@
+"""Pipelines over replica sets: reading inputs that live elsewhere, outputs that go there."""

@@ -1,0 +1,1 @@
+"""What a leader serves of consumer groups: subscriptions, what is known of them, changes."""

@@ -1,0 +1,1 @@
+"""What a leader serves of pipelines: invocations for runners, instances, backfills, signals."""
