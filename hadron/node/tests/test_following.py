@@ -50,6 +50,8 @@ async def test_a_leader_follows_nobody_who_appends_under_its_own_ballot(
 ) -> None:
     async with running_nodes(tmp_path, 3) as nodes:
         await nodes.wait_serving()
+        # The leader serves with one of its followers.
+        await nodes.wait_for("fed", lambda: nodes.node("n2").member._feed is not None)
         member = nodes.node("n1").member
         leadership, feed = member._leadership, nodes.node("n2").member._feed
         assert leadership is not None

@@ -160,8 +160,8 @@ async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
                 break
             async with client.stage("p", "make") as stage:
                 kept = await anext(stage)
-                # Without a loop it is left by its block.
-                assert (kept.root.value, kept.attempt) == ("a", 1)
+                # Without a loop it is left by its block. Which one it is: whatever is back by then.
+                assert kept.attempt == 1
             seen = []
             async with client.stage("p", "make") as stage:
                 async for invocation in stage:
@@ -170,7 +170,7 @@ async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
                         pass
                     if len(seen) == 3:
                         break
-            assert seen == [("a", 1), ("b", 1), ("c", 1)]
+            assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1)]
             with pytest.raises(StaleCompletionError):
                 await kept.complete()
 
