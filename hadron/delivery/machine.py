@@ -447,12 +447,13 @@ class Group:
         """End the deliveries whose deadline has passed."""
         effects = Effects()
         while (delivery := self.held.overdue(now)) is not None:
-            ranges = delivery.held.ranges()
+            # Each piece that is given back begins the deadline of the others anew.
+            ranges, armed = delivery.held.ranges(), delivery.armed
             for first, last in ranges:
                 self._release(delivery, first, last, now)
             member = self.members[delivery.member]
             # What it dealt with in the moment in which this began was before it.
-            member.is_stalled = member.dealt_at <= delivery.armed
+            member.is_stalled = member.dealt_at <= armed
             self.takers.gave_back(member, now, 1.0)
             self._end(delivery, ranges, now, "its ack deadline passed", effects)
             effects.expired.append(Expired(member.number, delivery.number, tuple(ranges)))

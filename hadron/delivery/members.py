@@ -211,7 +211,8 @@ class Takers:
             return True
         if member.waiting_since is None:
             member.waiting_since = now
-            self.patient[member.number] = member
+        # Again: it may have been out of the line since, as it did not read.
+        self.patient[member.number] = member
         return now >= member.waiting_since + member.batch_wait_s
 
     def served(self, member: Member, count: int, *, is_last: bool) -> bool:

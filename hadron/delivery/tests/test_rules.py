@@ -113,6 +113,17 @@ class TestDeadlines:
             assert member.is_stalled
             assert [last - first for _, first, last in drain(group, 16, due)] == [0]
 
+    def test_who_has_dealt_with_something_since_is_not_given_one_at_a_time(self) -> None:
+        """Whatever a delivery has lost in its middle: its pieces are given back one by one."""
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 16)
+        assert drain(group, 8, 0.0) == [(1, 0, 7)]
+        assert drain(group, 16, 1.0) == [(1, 8, 15)]
+        assert group.acknowledge(member.number, 1, 3, 3, 2.0)
+        assert group.acknowledge(member.number, 2, 8, 8, 3.0)
+        assert [e.ranges for e in group.expire(12.0).expired] == [((0, 2), (4, 7))]
+        assert not member.is_stalled
+
     def test_who_is_still_at_work_does_not_put_off_the_others_deadlines(self) -> None:
         group = Group(0, (), rules=Rules(deadline_s=10.0))
         busy = join(group, 4)
@@ -362,6 +373,19 @@ class TestBatches:
         assert drain(group, 4, 7.0) == []
         assert drain(group, 5, 20.0) == [], "the next one waits for itself"
         assert group.next_due(20.0) == 25.0
+
+    def test_who_did_not_read_for_a_moment_waits_on(self) -> None:
+        reads = True
+        group = Group(0, ())
+        group.join(100, lambda: reads, batch_size=10, batch_wait_s=5.0)
+        assert drain(group, 3, 1.0) == []
+        reads = False
+        assert drain(group, 4, 2.0) == []
+        reads = True
+        group.became_writable(1)
+        assert drain(group, 4, 3.0) == []
+        assert group.next_due(3.0) == 6.0, "nothing else might come that it is told of"
+        assert drain(group, 4, 6.0) == [(1, 0, 3)]
 
     def test_others_are_not_kept_waiting(self) -> None:
         group = Group(0, ())
