@@ -433,7 +433,7 @@ class Group:
         if delivery is None:
             return effects
         ranges = self._release(delivery, first, last, now)
-        if not is_unseen:
+        if ranges and not is_unseen:
             self.members[member].dealt_at = now
         again_s = delay_s or 0.0 if is_unseen else again_after_s(delivery.attempt, delay_s, share)
         not_before, why = now + again_s, reason or "refused"

@@ -649,3 +649,13 @@ class TestADeadlineThatPasses:
         assert (found.first, found.attempt) == (0, 3)
         group.acknowledge(member.number, found.delivery, 0, 0, 16.0)
         assert [(first, last) for _, first, last in drain(group, 5, 16.0)] == [(1, 3)]
+
+    def test_what_is_given_back_a_second_time_is_nothing_that_it_dealt_with(self) -> None:
+        group = Group(0, (), rules=self.RULES)
+        member = join(group, 3)
+        found = deliver(group, 3, 0.0)
+        assert found is not None
+        group.refuse(member.number, found.delivery, 0, 0, 0.5, delay_s=100.0)
+        group.refuse(member.number, found.delivery, 0, 0, 1.0)
+        group.expire(3.0)
+        assert member.is_stalled

@@ -14,6 +14,7 @@ from hadron.sim.mutants.seams import Edit
 _STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
 _AWAY: Final = "output-whose-set-is-away"
 _CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
+_AWAITED: Final = "awaited-while-the-input-is-not-read-yet"
 _FILLS: Final = "backfills-whose-leader-fails"
 
 plant(
@@ -234,4 +235,20 @@ plant(
     ),
     Edit("state.pipelines.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
     scenarios=("cancelled-while-they-are-run",),
+)
+
+plant(
+    "awaited record not behind its trigger",
+    "who waits for the input to be looked at forgets partitions that are not connected yet",
+    Edit(
+        "pipelines.consumer:Consumer.catch_up", "sorted(self._partitions())", "sorted(self.sources)"
+    ),
+    scenarios=(_AWAITED,),
+)
+
+plant(
+    "awaited record not behind the input",
+    "records that stages wait for are looked at whatever is left of the input",
+    Edit("pipelines.awaiting:Awaiting._follow", "            await self._catch_up()\n", ""),
+    scenarios=(_AWAITED,),
 )

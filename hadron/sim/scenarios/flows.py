@@ -8,8 +8,9 @@ from typing import Final
 
 import trio
 
-from hadron.model.pipelines import PipelineSpec
-from hadron.model.schema import SchemaObject
+from hadron.client import Client
+from hadron.model.pipelines import PipelineSpec, StageSpec, Wait
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.actors.pipelines import (
     FLOW,
     ORDERS,
@@ -37,6 +38,9 @@ _STEPS: Final = (
     (EUROPE, NoteFinished),
 )
 """From a record to an output: who logs what, in this order."""
+
+_PAYMENTS: Final = "payments"
+_WAITING: Final = "waiting"
 
 Order = Callable[[int], Awaitable[None]]
 
@@ -146,6 +150,51 @@ async def input_that_two_leaders_have_logged(play: RegionPlay) -> None:
             regions.network.break_connections("e1", "g1")
 
 
+@region_scenario("P14: what was published behind its trigger finds an instance that waits for it")
+async def awaited_while_the_input_is_not_read_yet(play: RegionPlay) -> None:
+    """The pipeline's home loses its power, and begins again where it does not reach America for
+    some seconds. Somebody orders there, has an answer, and pays at home; then both can be read. So
+    it goes when America's own leader comes late, and when home and America begin together."""
+    regions, europe, america = play.regions, play.europe, play.america
+    await _declare_waiting(play)
+    async with regions.client("c1", connect_timeout_s=60.0) as client:
+        paid = 0
+
+        async def pay(between: Callable[[], Awaitable[None]]) -> None:
+            nonlocal paid
+            paid += 1
+            await _send(play, client, ORDERS, AMERICA, f"k{paid}")
+            await between()
+            await _send(play, client, _PAYMENTS, EUROPE, f"k{paid}")
+
+        async def nothing() -> None:
+            await trio.lowlevel.checkpoint()
+
+        await pay(nothing)
+        await regions.wait_for("cursors at both inputs", lambda: _cursors(play) >= 2)
+
+        async def cut_home_restarts() -> None:
+            regions.cut(europe, america)
+            await europe.restart("e1")
+            await europe.wait_serving()
+
+        await pay(cut_home_restarts)
+        await trio.sleep(3.0)
+        regions.join(europe, america)
+
+        async def both_restart() -> None:
+            await america.crash(power=True)
+            await europe.restart("e1")
+            await europe.wait_serving()
+
+        await pay(both_restart)
+        await trio.sleep(3.0)
+        await america.start()
+        with trio.fail_after(60.0):
+            while len(await client.instances(_WAITING, status="done")) < paid:  # noqa: ASYNC110
+                await trio.sleep(0.2)
+
+
 # --- sentences ------------------------------------------------------------------------------------
 
 
@@ -166,6 +215,30 @@ async def _declare(play: RegionPlay, start: str = "earliest") -> None:
         while not await play.change(changed):  # noqa: ASYNC110 - simulated time
             await trio.sleep(0.1)
     await play.regions.wait_same_schema()
+
+
+async def _declare_waiting(play: RegionPlay) -> None:
+    """A pipeline over orders of both regions; each instance waits for a payment at home."""
+    stages = (StageSpec(name="paid", wait=Wait(stream=_PAYMENTS)),)
+    flow = PipelineSpec(
+        replica_set=EUROPE, input=ORDERS, start="earliest", stages=stages, max_parallel=100
+    )
+    orders, payments = StreamSpec(partitions=PLACES.inputs), StreamSpec(partitions=(EUROPE,))
+    assert await play.change(
+        [
+            SchemaObject(kind="Stream", name=ORDERS, spec=orders),
+            SchemaObject(kind="Stream", name=_PAYMENTS, spec=payments),
+            SchemaObject(kind="Pipeline", name=_WAITING, spec=flow),
+        ]
+    )
+    await play.regions.wait_same_schema()
+
+
+async def _send(play: RegionPlay, client: Client, stream: str, partition: str, key: str) -> None:
+    async with client.producer(stream, partition=partition) as producer:
+        operation = play.history.publish("c1", "", stream, partition, [f"{stream} of {key}"])
+        await play.send(producer, operation, key)
+        assert operation.outcome == "ok"
 
 
 async def _publish(play: RegionPlay, count: int) -> None:

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from hadron.model.schema import Retention, StreamSpec, spec_to_json
+from hadron.sim.watch.awaited import Awaited
 from hadron.sim.watch.cursors import Cursors
 from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.flows import Flows
@@ -37,7 +38,7 @@ class Leader:
             Acknowledged(),
             meanings,
             Flows(self._complaints, {}),
-            Cursors(self._complaints),
+            Cursors(self._complaints, Awaited(self._complaints)),
         )
         quorum = SimpleNamespace(committed=0)
         self._controller = SimpleNamespace(leads=True, committed_lsn=0, quorum=quorum)

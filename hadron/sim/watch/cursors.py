@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hadron.model.ids import NO_BALLOT, Ballot
+from hadron.sim.watch.awaited import Awaited
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.machine import Command, Context
 from hadron.state.pipelines.inputs import MoveInput, TriggerInstances
@@ -26,8 +27,9 @@ _INPUT: Final = (
 class Cursors:
     """Every cursor of a pipeline in another set's partition."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Complaints, awaited: Awaited) -> None:
         self._complaints = complaints
+        self._awaited = awaited
         self._logged: dict[tuple[str, int], dict[int, set[Ballot]]] = {}
         """By set and stream: under which ballots each offset was ever logged."""
 
@@ -35,6 +37,7 @@ class Cursors:
         self, replica_set: str, stream_id: int, first: int, end: int, ballot: Ballot
     ) -> None:
         """A node has applied records: below the watermark, or what its leader has logged."""
+        self._awaited.appended((replica_set, stream_id), first, end)
         offsets = self._logged.setdefault((replica_set, stream_id), {})
         for offset in range(first, end):
             offsets.setdefault(offset, set()).add(ballot)
@@ -42,6 +45,8 @@ class Cursors:
     def moved(self, view: NodeView, context: Context, command: Command) -> None:
         """An entry has moved a cursor."""
         assert isinstance(command, MOVES)
+        if isinstance(command, SignalStages):
+            self._awaited.told(view, context, command)
         if command.partition == view.replica_set:
             return
         if isinstance(command, SignalStages):

@@ -11,6 +11,7 @@ from hadron.partition.controller import Controller
 from hadron.partition.observers import Observers
 from hadron.sim.model.histories import Histories
 from hadron.sim.watch.answers import Answers
+from hadron.sim.watch.awaited import Awaited
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.confirming import Confirming
@@ -54,7 +55,8 @@ class Known:
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.meanings = Meanings(self.complaints, self.ballots)
         self.flows = Flows(self.complaints, self.views)
-        self.cursors = Cursors(self.complaints)
+        self.awaited = Awaited(self.complaints)
+        self.cursors = Cursors(self.complaints, self.awaited)
         self.entries = Entries(
             self.complaints, ends, acknowledged, self.meanings, self.flows, self.cursors
         )

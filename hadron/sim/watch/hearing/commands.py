@@ -154,6 +154,8 @@ class HearsCommands:
             mark = self._known.ballots.marks.get((visible._replica_set, visible._ballot))
             if mark is not None:
                 self._known.answers.moves(mark, event.stream_id, event.base_offset + event.count)
+            end = event.base_offset + event.count
+            self._known.awaited.shown((visible._replica_set, event.stream_id), end)
             original(visible, event)
 
         return advance

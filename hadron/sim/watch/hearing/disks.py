@@ -72,6 +72,7 @@ class HearsDisks:
             self._known.ballots.forget(world.config.name)
             self._known.branches.forget(world.config.name)
             self._known.confirming.forget(world.config.name)
+            self._known.awaited.forget(world.config.name)
             self._known.meanings.forget()
             self._known.ballots.unflushed.discard(name)
             original(world, name)

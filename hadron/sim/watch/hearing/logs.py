@@ -231,6 +231,7 @@ class HearsLogs:
                 self._known.ballots.forget(world.config.name)
                 self._known.branches.forget(world.config.name)
                 self._known.confirming.forget(world.config.name)
+                self._known.awaited.forget(world.config.name)
             self._known.meanings.forget()
             original(backups, worlds, backup)
 

@@ -6,9 +6,12 @@ from collections.abc import Collection
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import trio
+
 from hadron.model.ids import Ballot
 from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.partition.controller import Controller
+from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.sim.watch.known import Known, Wrappers
@@ -28,6 +31,7 @@ class HearsPipelines:
             (Dispatcher, {"__init__": self.makes}),
             (Dispatch, {"assign": self.assigns}),
             (LeaderSource, {"read": self.reads}),
+            (Consumer, {"catch_up": self.catches_up}),
         ]
 
     def looks(self, original: Any) -> Any:
@@ -66,3 +70,13 @@ class HearsPipelines:
             return await original(source, offset, after)
 
         return read
+
+    def catches_up(self, original: Any) -> Any:
+        async def catch_up(consumer: Consumer) -> None:
+            began_s = trio.current_time()
+            await original(consumer)
+            self._known.awaited.caught_up(
+                consumer._controller, consumer._item.id, began_s, is_full=consumer._is_full
+            )
+
+        return catch_up
