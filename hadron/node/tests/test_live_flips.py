@@ -46,9 +46,18 @@ def database(nodes: Nodes, name: str) -> Path:
     return Path(nodes.node(name).member._store.path)
 
 
-def checkpoint(nodes: Nodes, name: str) -> None:
+async def checkpoint(nodes: Nodes, name: str) -> None:
     connection = nodes.node(name).member._store.writer.connection
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+
+    def is_done() -> bool:
+        try:
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except apsw.BusyError:
+            # The node reads, or makes one itself.
+            return False
+        return True
+
+    await nodes.wait_for("a checkpoint", is_done)
 
 
 def file_of(nodes: Nodes, name: str, where: str) -> Path:
@@ -82,7 +91,7 @@ async def test_the_same_record_on_one_disk_after_the_other(
     async with loaded(tmp_path) as nodes:
         for name in nodes.names:
             if where == "file":
-                checkpoint(nodes, name)
+                await checkpoint(nodes, name)
         for name in nodes.names:
             path = file_of(nodes, name, where)
             before = _read(path)
@@ -117,7 +126,7 @@ async def test_a_frame_that_was_copied_into_the_file_before_anybody_saw_its_dama
     """The page has a checksum that fits by then, and the writer's cache has what was written."""
     async with loaded(tmp_path) as nodes:
         flip(file_of(nodes, "n2", "log"), VALUES[number])
-        checkpoint(nodes, "n2")
+        await checkpoint(nodes, "n2")
         async with nodes.client() as client:
             await verify_live(client)
             await nodes.wait_for("repaired", lambda: nodes.node("n2").member._repairer.repaired > 0)
@@ -138,7 +147,7 @@ async def test_a_body_whose_log_row_was_trimmed(
         await nodes.wait_serving()
         await nodes.wait_in_step()
         path = database(nodes, name)
-        checkpoint(nodes, name)
+        await checkpoint(nodes, name)
         flip(path, VALUES[number])
         if name == "n1":
             async with nodes.client() as client:
@@ -163,7 +172,7 @@ async def test_a_body_is_read_from_another_member_while_its_page_is_lost(
         await nodes.restart()
         await nodes.wait_serving()
         await nodes.wait_in_step()
-        checkpoint(nodes, "n1")
+        await checkpoint(nodes, "n1")
         path = database(nodes, "n1")
         at = _read(path).rindex(VALUES[2][100:120])
         change(path, at // 4096 * 4096 + 4, 0x07)
@@ -197,7 +206,7 @@ async def test_a_source_of_a_snapshot_with_a_damaged_page_repairs_itself_first(
         await nodes.restart()
         await nodes.wait_serving()
         await nodes.wait_in_step()
-        checkpoint(nodes, "n1")
+        await checkpoint(nodes, "n1")
         path = database(nodes, "n1")
         if page == "of a body":
             flip(path, VALUES[3])

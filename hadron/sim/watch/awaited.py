@@ -16,7 +16,7 @@ import trio
 from hadron.partition.controller import Controller
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.state.machine import Context
-from hadron.state.waits import SignalStages
+from hadron.state.pipelines.waits import SignalStages
 
 _PATIENCE_S: Final = 10.0
 """A partition of the input that is away for longer is not waited for."""
