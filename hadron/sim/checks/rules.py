@@ -210,6 +210,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 nothing of an ended instance runs",
         "E3 what is cancelled stays as it is",
         "E3 what is awaited is looked at behind the input",
+        "E3 what is at a runner is its own",
         "E3 what has ended is kept for a while",
         "E3 a stage has all its attempts",
         "E3 the latest attempt counts",

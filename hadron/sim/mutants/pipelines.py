@@ -14,6 +14,7 @@ from hadron.sim.mutants.seams import Edit
 _STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
 _AWAY: Final = "output-whose-set-is-away"
 _CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
+_BUSY: Final = "runners-that-take-long"
 _AWAITED: Final = "awaited-while-the-input-is-not-read-yet"
 _FILLS: Final = "backfills-whose-leader-fails"
 
@@ -235,6 +236,29 @@ plant(
     ),
     Edit("state.pipelines.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
     scenarios=("cancelled-while-they-are-run",),
+)
+
+plant(
+    "time of what waits at a runner runs",
+    "a stage's timeout runs from when a runner was given it, begun or not",
+    Edit(
+        "pipelines.dispatch:Dispatch._new_batch",
+        "_Batch(number, runner, stage, timeout_s)",
+        "_Batch(number, runner, stage, timeout_s)\n"
+        "        batch.deadline = __import__('trio').current_time() + timeout_s",
+    ),
+    scenarios=(_BUSY,),
+)
+
+plant(
+    "who works on is not heard",
+    "a stage's timeout runs from when its runner has begun, however often that says it goes on",
+    Edit(
+        "pipelines.dispatch:Dispatch.begin",
+        "batch.deadline = now + batch.timeout_s",
+        "batch.deadline = min(batch.deadline, now + batch.timeout_s)",
+    ),
+    scenarios=(_BUSY,),
 )
 
 plant(

@@ -376,16 +376,12 @@ class Rules:
         is_unseen: bool,
     ) -> None:
         released = list[Given]()
-        # It may say so again of what it has dealt with, as long as it holds others of the delivery.
-        is_heard = any(
-            given.holder is by and given.number == number for given in life.held.values()
-        )
         for offset in range(wanted[0], wanted[1] + 1):
             given = life.held.get(offset)
             if given is not None and given.holder is by and given.number == number:
                 released.append(life.held.pop(offset))
                 self._end(life, offset, now, delay_s=delay_s, is_unseen=is_unseen)
-        if is_heard and not is_unseen:
+        if released and not is_unseen:
             by.dealt_at = now
         self._rearm(life, released, now)
 

@@ -51,7 +51,11 @@ _SEATS: Final = 5
 _REMEMBERED: Final = 40
 """Deliveries of a seat, over calls and leaders."""
 
-_ORDERS: Final = (0, 1, 2, 2)
+_ORDERS: Final = (0, 0, 0, 1, 2, 2)
+_KEYS: Final = (("", "a", "a", "b", "c"), ("", *"abcdefghijklmnopqrst"))
+
+COMING_S: Final = 0.02
+"""Within that members join again once another node leads."""
 
 
 @dataclass(eq=False)
@@ -106,8 +110,11 @@ class World:
         self.is_restored = self.chance.random() < 0.4
         self.fails = self.chance.choice((0.01, 0.01, 0.03))
         self.is_transactional = self.chance.random() < 0.4
-        self.sizes = self.chance.choice(((1, 1, 2, 5, 9), (1, 5, 12)))
+        self.sizes = self.chance.choice(((1, 1, 2, 5, 9), (1, 5, 12), (12, 25)))
+        self.keys = self.chance.choice(_KEYS)
         self.whole = self.chance.choice((0.2, 0.6, 0.6))
+        self.in_pieces = self.chance.choice((0.0, 0.3, 0.8))
+        """Of what members give back: so much comes piece by piece."""
         self.leadership: Leadership
         self.lead()
 
@@ -167,16 +174,23 @@ class World:
         self.rules.reached["led anew"] += 1
         self.lead()
 
+    def lose_calls(self) -> None:
+        """All that members have open breaks, and they come back to the same leader."""
+        for seat in self.seats:
+            self.leave(seat)
+        self.rules.reached["all calls were lost"] += 1
+        self.come_back()
+
     def come_back(self) -> None:
         """Members join again at about the same time, and drivers end what they had prepared."""
         for seat in self.seats:
             self.nursery.start_soon(self._soon, lambda it=seat: self.join(it))
-        for _ in range(self.chance.randint(0, len(self.transactions))):
+        for _ in range(self.chance.choice((0, len(self.transactions)))):
             self.nursery.start_soon(self._soon, self.end)
 
     async def _soon(self, do: Callable[[], None]) -> None:
         leadership = self.leadership
-        await trio.sleep(self.chance.choice((0.0, 0.001, 0.005, 0.02)))
+        await trio.sleep(self.chance.choice((0.0, 0.001, 0.005, COMING_S)))
         if leadership is self.leadership:
             do()
 
@@ -240,7 +254,7 @@ class World:
         builder, records = BatchBuilder(), list[Record]()
         for _ in range(self.chance.choice(self.sizes)):
             self._numbers += 1
-            key = self.chance.choice(("", "a", "a", "b", "c"))
+            key = self.chance.choice(self.keys)
             records.append(Record(self._numbers, key))
             builder.add(NewRecord(str(self._numbers), key=key or None), 0)
         body = bytes(builder.build())
@@ -355,15 +369,19 @@ class World:
             elif parts[0][0].call is not call:
                 return
             elif what < 0.9:
-                delay_s = chance.choice((None, 0.0, 0.3, 1.5))
-                call.refuse(parts, delay_s, is_unseen=chance.random() < 0.2)
+                self._give_back(seat, call, parts)
             else:
                 call.extend(parts if chance.random() < 0.6 else ())
 
-    def _parts(self, seat: Seat, call: Call) -> list[tuple[Token, Range]]:
-        """Of deliveries that it may still hold, mostly, or of earlier ones."""
+    def _parts(self, seat: Seat, call: Call, *, holds: bool = False) -> list[tuple[Token, Range]]:
+        """Of deliveries that it may still hold, mostly, or of earlier ones; of one that it `holds`
+        something of."""
         chance = self.chance
         own = [token for token in seat.tokens if token.call is call]
+        if holds and call.life is not None:
+            held = {each.number for each in call.life.held.values() if each.holder is call.holder}
+            own = [token for token in own if token.number in held]
+            return [(each, part_of(each, chance, self.whole)) for each in own[-1:]]
         some = own[-4:]
         if chance.random() < 0.25 or not own:
             token = chance.choice(seat.tokens) if seat.tokens else None
@@ -380,6 +398,26 @@ class World:
         picked = chance.sample(some, min(len(some), chance.choice((1, 1, 1, 2, 3))))
         return [(token, part_of(token, chance, self.whole)) for token in picked]
 
+    def _give_back(self, seat: Seat, call: Call, parts: list[tuple[Token, Range]]) -> None:
+        """All of it at once; or a whole delivery in pieces that follow each other, some of which it
+        has dealt with after all."""
+        chance, delays_s = self.chance, (None, 0.0, 0.3, 1.5)
+        held = self._parts(seat, call, holds=True)
+        if not held or chance.random() >= self.in_pieces:
+            call.refuse(parts, chance.choice(delays_s), is_unseen=chance.random() < 0.2)
+            return
+        token = held[0][0]
+        first = token.first
+        while first <= token.last:
+            end = min(token.last, first + chance.choice((0, 1, 3, 6)))
+            is_unseen = chance.random() < 0.2
+            delay_s = chance.choice((*delays_s, 0.5, 1.0))
+            call.refuse([(token, (first, end))], delay_s, is_unseen=is_unseen)
+            first = end + 1
+        if chance.random() < 0.5 and call.is_open:
+            part = part_of(token, chance, self.whole)
+            call.acknowledge([(token, part)], confirms=chance.random() < 0.6)
+
     # --- transactions ---------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -387,7 +425,7 @@ class World:
         chance = self.chance
         seat = chance.choice(self.seats)
         call = seat.open_call
-        parts = self._parts(seat, call) if call is not None else []
+        parts = self._parts(seat, call, holds=chance.random() < 0.7) if call is not None else []
         if call is None or call.life is None or not parts:
             return
         self._numbers += 1
@@ -487,8 +525,10 @@ class World:
             what = chance.random()
             if what < talk:
                 self.speak(chance.choice(self.seats))
-            elif what < 0.985 - self.fails:
+            elif what < 0.97 - self.fails:
                 chance.choice(deeds)()
+            elif what < 0.985 - self.fails:
+                self.lose_calls()
             elif what < 0.993 - self.fails:
                 self.change_group()
             elif what < 1 - self.fails:

@@ -19,7 +19,7 @@ import trio
 
 from hadron.fakes.scheduling import SimTime, StuckError, run_seeded
 from hadron.fakes.trace import Trace
-from hadron.sim.rooms.group_world import Seat, World
+from hadron.sim.rooms.group_world import COMING_S, Seat, World
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.small_limits import drawn, limited
 from hadron.state.groups import progress as groups
@@ -48,6 +48,8 @@ class History:
 
 async def _heal(world: World) -> None:
     """All that was wrong is mended; members deal with whatever comes."""
+    # Who comes back behind the last leader is there by then, and leaves with the others.
+    await trio.sleep(2 * COMING_S)
     while any(seat.is_joining for seat in world.seats):  # noqa: ASYNC110 - nobody tells
         await trio.sleep(0.1)
     for seat in world.seats:

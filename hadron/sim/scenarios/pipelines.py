@@ -164,6 +164,36 @@ async def stages_in_their_order(play: Play) -> None:
             await _complete_all(client, given["report"])
 
 
+@scenario("P8: what waits at a runner is its own, and what it works on as long as it says so")
+async def runners_that_take_long(play: Play) -> None:
+    """Two runners hold two micro-batches each: one waits until the other is done, which takes
+    longer than its stage may, and is said to go on. Each is completed by who was given it."""
+    world = play.world
+    async with world.client("c0") as client:
+        await client.apply(_reporting(play, "report", timeout_ms=2_000))
+    await play.fill(_RECORDS)
+
+    async def work(host: str) -> None:
+        async with (
+            world.client(host) as client,
+            client.run_stages(FLOW, engine="handler", max_batch=3, credit=2) as stages,
+        ):
+            async for given in stages:
+                for _ in range(4):
+                    await trio.sleep(1.5)
+                    stages.begin(given)
+                await _complete_all(client, [given])
+                stages.grant()
+
+    async with world.client("c0") as client, trio.open_nursery() as nursery:
+        for host in ("w0", "w1"):
+            nursery.start_soon(work, host)
+        with trio.fail_after(120.0):
+            while len(await client.instances(FLOW, status="done")) < _RECORDS:  # noqa: ASYNC110
+                await trio.sleep(0.5)
+        nursery.cancel_scope.cancel()
+
+
 @scenario("P10: what was cancelled is over, whatever of it is at runners")
 async def cancelled_while_they_are_run(play: Play) -> None:
     """A runner has every record's instance when people cancel a half of them, and its leader fails;
@@ -289,7 +319,7 @@ async def _run_by_name(client: Client, done: dict[str, set[int]]) -> None:
             nursery.start_soon(run, name)
 
 
-def _reporting(play: Play, *names: str) -> list[SchemaObject]:
+def _reporting(play: Play, *names: str, timeout_ms: int = 60_000) -> list[SchemaObject]:
     """A pipeline of stages that do not wait for each other, but for the audit that the report
     waits for where there is one."""
     flow = PipelineSpec(
@@ -301,7 +331,7 @@ def _reporting(play: Play, *names: str) -> list[SchemaObject]:
             StageSpec(
                 name=name,
                 engine="handler",
-                timeout_ms=60_000,
+                timeout_ms=timeout_ms,
                 retry=Retry(max_attempts=1),
                 after=("audit",) if name == "report" and "audit" in names else (),
             )

@@ -22,6 +22,7 @@ from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
 from hadron.sim.watch.in_steps import InSteps
+from hadron.sim.watch.leases import Leases
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
 from hadron.sim.watch.repairs import Repairs
@@ -55,6 +56,7 @@ class Known:
         self.answers = Answers(self.complaints, self.ballots, ends, acknowledged)
         self.meanings = Meanings(self.complaints, self.ballots)
         self.flows = Flows(self.complaints, self.views)
+        self.leases = Leases(self.complaints)
         self.awaited = Awaited(self.complaints)
         self.cursors = Cursors(self.complaints, self.awaited)
         self.entries = Entries(

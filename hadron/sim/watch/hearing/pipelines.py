@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
 
 from hadron.model.ids import Ballot
+from hadron.model.transactions import TransactionId
 from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.partition.controller import Controller
 from hadron.pipelines.consumer import Consumer
@@ -29,7 +30,17 @@ class HearsPipelines:
         return [
             (Controller, {"log_now_ms": self.looks}),
             (Dispatcher, {"__init__": self.makes}),
-            (Dispatch, {"assign": self.assigns}),
+            (
+                Dispatch,
+                {
+                    "assign": self.assigns,
+                    "begin": self.begins,
+                    "leave": self.leaves,
+                    "settle": self.settles,
+                    "take": self.takes,
+                    "untake": self.gives_back,
+                },
+            ),
             (LeaderSource, {"read": self.reads}),
             (Consumer, {"catch_up": self.catches_up}),
         ]
@@ -60,9 +71,58 @@ class HearsPipelines:
                 handed_out = self._known.flows.handed_out
                 self._known.judging(handed_out, view, by._item.id, stage, list(ids), now_ms)
             number: int = original(dispatch, runner, stage, ids, timeout_s)
+            leases = self._known.leases
+            leases.assigned(dispatch, runner.number, stage, ids, timeout_s, number)
             return number
 
         return assign
+
+    def begins(self, original: Any) -> Any:
+        def begin(dispatch: Dispatch, runner: int, numbers: Collection[int], *given: Any) -> float:
+            self._known.leases.begun(dispatch, runner, numbers)
+            earliest: float = original(dispatch, runner, numbers, *given)
+            return earliest
+
+        return begin
+
+    def leaves(self, original: Any) -> Any:
+        def leave(dispatch: Dispatch, number: int) -> None:
+            self._known.leases.left(dispatch, number)
+            original(dispatch, number)
+
+        return leave
+
+    def settles(self, original: Any) -> Any:
+        def settle(dispatch: Dispatch, stage: str, ids: Collection[int]) -> None:
+            self._known.leases.settled(dispatch, stage, ids)
+            original(dispatch, stage, ids)
+
+        return settle
+
+    def takes(self, original: Any) -> Any:
+        def take(
+            dispatch: Dispatch, stage: str, transaction: TransactionId, ids: Iterable[int]
+        ) -> None:
+            some = tuple(ids)
+            self._known.leases.took(dispatch, stage, transaction, some)
+            original(dispatch, stage, transaction, some)
+
+        return take
+
+    def gives_back(self, original: Any) -> Any:
+        def untake(
+            dispatch: Dispatch,
+            stage: str,
+            transaction: TransactionId,
+            ids: Iterable[int],
+            now: float,
+            timeout_s: float,
+        ) -> None:
+            some = tuple(ids)
+            original(dispatch, stage, transaction, some, now, timeout_s)
+            self._known.leases.gave_back(dispatch, stage, transaction, some, timeout_s)
+
+        return untake
 
     def reads(self, original: Any) -> Any:
         async def read(source: LeaderSource, offset: int, after: Ballot) -> Any:

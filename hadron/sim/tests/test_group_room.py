@@ -1,0 +1,93 @@
+"""The groups' room: it finds what breaks the rules of D2, and those of consumer groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from hadron.sim.mutants import patched
+from hadron.sim.mutants.seams import Edit
+from hadron.sim.rooms import groups
+
+_SEEDS: Final = 30
+
+BUGS: Final[dict[str, Edit]] = {
+    "what follows a record that is due goes out with it, also while it is to wait": Edit(
+        "delivery.waiting:Waiting.pop", "            and item.not_before <= now\n", ""
+    ),
+    "a delivery that ended in vain is not counted here, only in the log": Edit(
+        "delivery.machine:Group._end",
+        "Again(first, last, attempt + 1,",
+        "Again(first, last, attempt,",
+    ),
+    "a record whose dead letter was refused is settling for ever": Edit(
+        "delivery.machine:Group.put_back",
+        "        self._note_settled([(dead.first, dead.last)])\n",
+        "",
+    ),
+    "the next of a key comes once the one before is acknowledged, committed or not": Edit(
+        "delivery.machine:Group.acknowledge",
+        "        self._note_settling(counted)\n",
+        "        self._note_settling(counted)\n"
+        "        if self.keys is not None:\n"
+        "            self._free_keys(counted, now, Effects())\n",
+    ),
+    "the next in order comes before the one before it is committed": Edit(
+        "delivery.machine:Group._next_in_order",
+        "if self.in_flight or self._settling:",
+        "if self.in_flight:",
+    ),
+    "in strict order others go on behind a record that a transaction has": Edit(
+        "delivery.machine:Group._next_in_order",
+        "if barrier is not None and barrier <= wanted:",
+        "if False:",
+    ),
+    "what a transaction has acknowledged above the cursor is delivered": Edit(
+        "delivery.machine:Group.finish",
+        "            self.frontier.acknowledge(first, last)\n",
+        "            pass\n",
+    ),
+    "a record that a transaction has is given to somebody": Edit(
+        "delivery.taking:Taking.keep", "if not self._taken:", "if True:"
+    ),
+    "what comes back from a transaction, and whose member has gone, was never delivered": Edit(
+        "delivery.machine:Group.untake",
+        "self._end(place, [(first, last)], now, _MEMBER_GONE, effects)",
+        "self._put_again(Again(first, last, place.attempt, now, 0), effects)",
+    ),
+    "what comes back from a transaction goes to its member, which has gone": Edit(
+        "delivery.machine:Group.untake",
+        "            elif place is not None:\n"
+        "                self._end(place, [(first, last)], now, _MEMBER_GONE, effects)\n",
+        "",
+    ),
+    "whoever serves a group anew gives out what transactions have of it": Edit(
+        "delivery.groups:Groups._new_driver",
+        "driver.take(holder.transaction, [(first, last)])",
+        "pass",
+    ),
+    "a member that names another window is given as much, whatever it holds": Edit(
+        "delivery.machine:Group.resize",
+        "member.credit += max_in_flight - member.max_in_flight",
+        "member.credit = max_in_flight",
+    ),
+    "a member gets more in a batch than it has asked for": Edit(
+        "delivery.members:Member.most",
+        "min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit",
+        "self.credit",
+    ),
+    "a delivery over a record with attempts counts as its first": Edit(
+        "delivery.frontier:Frontier.run", "(min(end, known), 1)", "(end, 1)"
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_it_finds(bug: str) -> None:
+    with patched(BUGS[bug]) as reached:
+        for seed in range(_SEEDS):
+            if groups.play(seed).complaints:
+                break
+        else:
+            pytest.fail(f"nothing is wrong in {_SEEDS} worlds; {len(reached)} edits were reached")

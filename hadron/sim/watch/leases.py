@@ -1,0 +1,133 @@
+"""PIPELINES P8: what waits at a runner is its own, and what it works on until its time is up.
+
+Told of whatever moves a micro-batch; nobody else may be given an instance's stage while the runner
+that has it is there, and has not begun, or has said within the stage's timeout that it is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import trio
+
+from hadron.model.transactions import TransactionId
+from hadron.pipelines.dispatch import Dispatch
+from hadron.sim.watch.views import Complaints
+
+_NEVER: Final = float("inf")
+
+_Key = tuple[str, int]
+"""A stage, and an instance."""
+
+
+@dataclass(eq=False)
+class _Lease:
+    """`until`: never, while its runner has not begun."""
+
+    runner: int
+    timeout_s: float
+    until: float = _NEVER
+
+
+@dataclass
+class _Out:
+    """What one pipeline's leader has handed out."""
+
+    leases: dict[_Key, _Lease] = field(default_factory=dict)
+    batches: dict[int, _Lease] = field(default_factory=dict)
+    """By the micro-batch's number."""
+    taken: dict[_Key, tuple[TransactionId, int]] = field(default_factory=dict)
+    """By which transaction, and from which runner; 0 for none."""
+
+
+class Leases:
+    """Of every pipeline, under each of its leaders."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self._complaints = complaints
+        self._out: WeakKeyDictionary[Dispatch, _Out] = WeakKeyDictionary()
+
+    def _of(self, dispatch: Dispatch) -> _Out:
+        return self._out.setdefault(dispatch, _Out())
+
+    def assigned(
+        self,
+        dispatch: Dispatch,
+        runner: int,
+        stage: str,
+        ids: Collection[int],
+        timeout_s: float,
+        number: int,
+    ) -> None:
+        """A runner is given a micro-batch."""
+        out, now = self._of(dispatch), trio.current_time()
+        lease = out.batches[number] = _Lease(runner, timeout_s)
+        for each in ids:
+            known = out.leases.get((stage, each))
+            if known is not None and now < known.until:
+                state = "has not begun" if known.until == _NEVER else "is at work"
+                self._complaints.add(
+                    "E3 what is at a runner is its own",
+                    f"stage {stage} of instance {each} is given to runner {runner} at {now:.3f}; "
+                    f"runner {known.runner} has it, which is there and {state}, "
+                    f"until {known.until:.3f}",
+                )
+            out.leases[stage, each] = lease
+
+    def begun(self, dispatch: Dispatch, runner: int, numbers: Iterable[int]) -> None:
+        """A runner says that it is at work."""
+        out, now = self._of(dispatch), trio.current_time()
+        for number in numbers:
+            lease = out.batches.get(number)
+            # Once its time was up it may be anybody's.
+            if lease is not None and lease.runner == runner and now < lease.until:
+                lease.until = now + lease.timeout_s
+
+    def left(self, dispatch: Dispatch, runner: int) -> None:
+        """A runner's call is over."""
+        out = self._of(dispatch)
+        for key in [key for key, lease in out.leases.items() if lease.runner == runner]:
+            del out.leases[key]
+        for key, (transaction, had) in out.taken.items():
+            if had == runner:
+                out.taken[key] = transaction, 0
+
+    def settled(self, dispatch: Dispatch, stage: str, ids: Collection[int]) -> None:
+        """They are over, whoever has them."""
+        out = self._of(dispatch)
+        for each in ids:
+            out.leases.pop((stage, each), None)
+            out.taken.pop((stage, each), None)
+
+    def took(
+        self, dispatch: Dispatch, stage: str, transaction: TransactionId, ids: Iterable[int]
+    ) -> None:
+        """A transaction ends them (P7)."""
+        out, now = self._of(dispatch), trio.current_time()
+        for each in ids:
+            lease = out.leases.pop((stage, each), None)
+            runner = lease.runner if lease is not None and now < lease.until else 0
+            if (stage, each) in out.taken:
+                runner = out.taken[stage, each][1]
+            out.taken[stage, each] = transaction, runner
+
+    def gave_back(
+        self,
+        dispatch: Dispatch,
+        stage: str,
+        transaction: TransactionId,
+        ids: Iterable[int],
+        timeout_s: float,
+    ) -> None:
+        """It was rolled back: they are their runners' again, which have begun."""
+        out, until = self._of(dispatch), trio.current_time() + timeout_s
+        for each in ids:
+            known, runner = out.taken.get((stage, each), (None, 0))
+            if known != transaction:
+                continue
+            del out.taken[stage, each]
+            if runner:
+                out.leases[stage, each] = _Lease(runner, timeout_s, until)
