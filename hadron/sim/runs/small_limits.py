@@ -58,7 +58,6 @@ LIMITS: Final = {
             "state.slices:SLICE_BATCHES",
             "state.bodies:SLICE_BATCHES",
             "state.sinks.staging:SLICE_BATCHES",
-            "sim.model.staging:SLICE_BATCHES",
             "sim.model.streams:SLICE_BATCHES",
             "sim.model.staging:SLICE_BATCHES",
         ),
