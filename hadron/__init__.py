@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Producer,
         Receipt,
         StageInvocation,
+        Step,
         Subscription,
         SyncClient,
         Transaction,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hadron.client.blocking.faces.deliveries import SyncDelivery
     from hadron.client.blocking.faces.invocation import SyncStageInvocation
     from hadron.client.blocking.faces.producer import SyncProducer
+    from hadron.client.blocking.faces.steps import SyncStep
     from hadron.client.blocking.faces.subscription import SyncSubscription
     from hadron.client.blocking.faces.transaction import SyncTransaction
     from hadron.model.cloudevents import CloudEvent
@@ -133,6 +135,8 @@ _HOMES = {
     "SyncSubscription": "hadron.client.blocking.faces.subscription",
     "Delivery": "hadron.client",
     "StageInvocation": "hadron.client",
+    "Step": "hadron.client",
+    "SyncStep": "hadron.client.blocking.faces.steps",
     "SyncStageInvocation": "hadron.client.blocking.faces.invocation",
     "SyncDelivery": "hadron.client.blocking.faces.deliveries",
     "Receipt": "hadron.client",
@@ -186,12 +190,14 @@ __all__ = [
     "ShuttingDownError",
     "StageInvocation",
     "StaleCompletionError",
+    "Step",
     "StorageError",
     "Subscription",
     "SyncClient",
     "SyncDelivery",
     "SyncProducer",
     "SyncStageInvocation",
+    "SyncStep",
     "SyncSubscription",
     "SyncTransaction",
     "Transaction",

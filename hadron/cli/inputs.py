@@ -77,8 +77,10 @@ class Recipe:
         key = self.key
         if self.key_field is not None:
             if not isinstance(fields, dict) or self.key_field not in fields:
+                there = ", ".join(map(repr, fields)) if isinstance(fields, dict) else "no fields"
                 raise InvalidRecordError(
-                    f"{where} has no field {self.key_field!r}", "see --key-field"
+                    f"{where} has no field {self.key_field!r}",
+                    f"name one that it has with --key-field; it has {there or 'none'}",
                 )
             field = fields[self.key_field]
             key = None if field is None else field if isinstance(field, str) else json.dumps(field)

@@ -20,8 +20,8 @@ from hadron.model.units import format_duration, format_size, parse_duration_ms, 
 from hadron.storage.space import least_reserve
 
 VARIABLE_PREFIX: Final = "HADRON_"
-_OTHER_VARIABLES: Final = ("HADRON_URL", "HADRON_CONTEXT")
-"""What clients read."""
+_OTHER_VARIABLES: Final = ("HADRON_URL", "HADRON_CONTEXT", "HADRON_CHECKPOINTS")
+"""What clients and commands read."""
 
 
 @dataclass(frozen=True, slots=True)

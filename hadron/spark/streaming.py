@@ -87,6 +87,7 @@ class StreamRunner:
         follows: the query that this one takes the sink over from; see `Checkpoint.follows`.
         until_idle: end when all that is there at its beginning is read.
         on_batch: called for each micro-batch, in the thread of `run`.
+        on_wait: called some times a second while none has ended, with what Spark says that it does.
         on_pause: called likewise with what the query has failed with, and in how many seconds it
             begins again.
     """
@@ -101,6 +102,7 @@ class StreamRunner:
         follows: str = "",
         until_idle: bool = False,
         on_batch: Callable[[Batch], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
         on_pause: Callable[[HadronError, float], None] = lambda _error, _s: None,
     ) -> None:
         assert isinstance(pipeline.spec, StreamPipelineSpec)
@@ -113,6 +115,7 @@ class StreamRunner:
         self._follows = follows
         self._until_idle = until_idle
         self._on_batch = on_batch
+        self._on_wait = on_wait
         self._on_pause = on_pause
         self._stopping = threading.Event()
         self._told = -1
@@ -252,6 +255,7 @@ class StreamRunner:
     def _tell(self, query: StreamingQuery) -> None:
         latest = _executed(query)
         if latest is None or latest <= self._told:
+            self._on_wait(str(query.status["message"]))
             return
         for progress in map(_parsed, query.recentProgress):
             number = int(progress["batchId"])

@@ -65,7 +65,8 @@ _OF_MEMBERS: Final = (
     type=click.Choice(["auto", "none"]),
     default="auto",
     show_default=True,
-    help="auto acknowledges what was printed; none leaves it to be delivered again.",
+    help="auto acknowledges what was printed, also into a pipe that nobody reads to its end (-c N "
+    "takes N records); none leaves it to be delivered again.",
 )
 @click.option(
     "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N records."

@@ -111,7 +111,8 @@ def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
     if found and not names:
         raise StageError(
             f"no stage of pipeline {pipeline!r} runs on Spark",
-            "its stages have `engine: handler`: a program of yours runs them, `client.run_stages`",
+            "its stages have `engine: handler`: a program of yours runs them, "
+            "`client.stage(PIPELINE, STAGE).run(handler)`",
         )
     return names
 

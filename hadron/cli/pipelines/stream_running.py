@@ -65,6 +65,7 @@ def run_stream(
                 follows=follows,
                 until_idle=until_idle,
                 on_batch=shown.batch,
+                on_wait=shown.wait,
                 on_pause=shown.pause,
             )
             signals.stop_with(runner.stop)
@@ -89,16 +90,25 @@ class _Shown:
         self._name = name
         self._is_terminal = sys.stdout.isatty()
         self._since_s = time.monotonic()
-        self._told_s = 0.0
+        self._told_s = time.monotonic()
+        self._is_first = True
         self._rows = self._batches = 0
         self._latest: Batch | None = None
 
     def batch(self, batch: Batch) -> None:
+        self._told_s = 0.0 if self._is_first else self._told_s
+        self._is_first = False
         self._rows += batch.rows
         self._batches += 1
         self._latest = batch
         if self._is_terminal or time.monotonic() - self._told_s >= _TELL_EVERY_S:
             self._tell()
+
+    def wait(self, doing: str) -> None:
+        """Before the first batch: whoever waits is to know whether something happens."""
+        if self._is_first and time.monotonic() - self._told_s >= _TELL_EVERY_S:
+            self._told_s = time.monotonic()
+            click.echo(f"{self._name}: no batch has ended yet; Spark: {doing}", err=True)
 
     def pause(self, error: HadronError, pause_s: float) -> None:
         self.end()

@@ -161,6 +161,12 @@ class TestCreate:
         if "delete" not in words:
             assert "`hadron create namespace nons` makes it" in told
 
+    def test_a_name_that_is_nearly_there_is_named(self) -> None:
+        assert hadron("create", "stream", "orders-made").returncode == 0
+        assert "'orders-mad' in namespace 'default' (did you mean 'orders-made'?)" in refused(
+            "pub", "orders-mad", "x"
+        )
+
     def test_what_is_missing_is_told_with_the_way_to_it(self) -> None:
         assert refused("pub", "nope", "x") == (
             "error: no stream is called 'nope' in namespace 'default'\n"

@@ -112,7 +112,8 @@ class Subscription(EnteredOnce):
         The loop ends when the subscription or the client is closed.
 
         Args:
-            max_records: of a step, at most; they are of one partition.
+            max_records: of a step, at most; they are of one partition. Of a group in order by key
+                they have different keys, in strict order a step has one record.
             max_wait_s: how long the first of them waits for the others.
             partitioner, region, codec, value_serializer: as `Client.transaction` has them.
 

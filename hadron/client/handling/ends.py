@@ -20,6 +20,9 @@ from hadron.model.errors import ConflictError, HadronError, StaleCompletionError
 from hadron.model.record import NewRecord
 from hadron.wire.messages import pipelines_pb2
 
+_TOLD: Final = 1_000
+"""Errors of handlers that are remembered, so that they are told at length once."""
+
 _SENDERS: Final = 2
 """Of requests of one kind: one is gathered while its leader's disk has another."""
 
@@ -72,6 +75,21 @@ class Ends:
         self._calls = calls
         self._waiting: dict[Kind, deque[End]] = {}
         self._senders: dict[Kind, int] = {}
+        self._told: set[tuple[str, str, int]] = set()
+
+    def is_news(self, error: BaseException) -> bool:
+        """Whether this kind of error has not been raised at its line before: of a mistake in the
+        code every invocation has the same pages to tell."""
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        file = "" if last is None else last.tb_frame.f_code.co_filename
+        where = (type(error).__name__, file, 0 if last is None else last.tb_lineno)
+        known = len(self._told)
+        if known < _TOLD:
+            self._told.add(where)
+            return len(self._told) > known
+        return where not in self._told
 
     def add(self, kind: Kind, end: End) -> None:
         """Say it soon: with others that end until then."""

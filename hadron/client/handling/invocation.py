@@ -76,6 +76,10 @@ class Given:
         self._ends = ends
         self._serializer = serializer
 
+    def is_news(self, error: Exception) -> bool:
+        """Whether the program has not raised it before, at the same line."""
+        return self._ends.is_news(error)
+
     async def complete(self, value: Any, *given: Any) -> Receipt | None:
         """`given`: as `new_record` takes it, up to the timestamp."""
         self.check_open()
@@ -265,12 +269,16 @@ async def settle(given: Given, error: Exception | None) -> bool:
         return True
     try:
         if error is not None:
+            is_news = given.is_news(error)
             _log.error(
-                "stage %r of instance %d, attempt %d:\n%s",
+                "stage %r of instance %d, attempt %d:%s%s",
                 given.stage.name,
                 given.invocation.instance_id,
                 given.invocation.attempt,
-                "".join(traceback.format_exception(error)).rstrip(),
+                "\n" if is_news else " again ",
+                "".join(traceback.format_exception(error)).rstrip()
+                if is_news
+                else reason_of(error),
             )
             if not given.is_ended:
                 await given.fail(error, retryable=True)

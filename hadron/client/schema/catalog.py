@@ -318,8 +318,10 @@ class Catalog:
             if self._namespace != DEFAULT_NAMESPACE:
                 check_namespace(self._namespace, await self.objects("Namespace", "", ""))
             make = f"create it with `hadron create stream {name}`, " if kind == "Stream" else ""
+            known = [each.name for each in await self.objects(kind, self._namespace, "")]
             raise NotFoundError(
-                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}",
+                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
+                f"{did_you_mean(name, known)}",
                 f"{make}declare it with `hadron apply`, or look with `hadron get {kind.lower()}s`",
             )
         return found[0], index

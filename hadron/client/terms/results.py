@@ -58,7 +58,8 @@ class TransactionOutcome(msgspec.Struct, frozen=True):
             decided yet; "forgotten": it was over long ago, and nobody knows any more how.
         receipts: of a committed one, the runs of records that it has published at replica sets that
             have said so; the stream's name is "" in what another client has published.
-        unfinished: replica sets that are away, and do their part once they are back.
+        unfinished: of a committed one, replica sets that have not said yet that their part is done:
+            away, or busy; it will be.
     """
 
     transaction: str

@@ -289,6 +289,11 @@ class Contents:
     def has_waiting(self) -> bool:
         return bool(self._statements or self._open or self._acks)
 
+    @property
+    def replica_sets(self) -> list[str]:
+        """Where it has said to do something."""
+        return list(self._by_set)
+
     def is_at(self, replica_set: str) -> bool:
         """Whether it does something there."""
         return (

@@ -63,6 +63,11 @@ class Spoken(Protocol):
     said: int
     """Statements."""
 
+    @property
+    def others(self) -> list[str]:
+        """The replica sets at which it does something, without its driver's."""
+        ...
+
     def push(self) -> bool:
         """Say what was made since the last time; False when it cannot be begun yet."""
         ...
@@ -350,8 +355,12 @@ class DriverCall:
             for number, since_s in list(self._owed.items()):
                 if now_s - since_s < limit_s:
                     break
-                error = PeerError(f"{self.home} did not answer for {now_s - since_s:.0f} s")
                 spoken = self._spoken[number]
+                silent = f"{self.home} did not answer for {now_s - since_s:.0f} s"
+                if spoken.others:
+                    # The driver answers when all have.
+                    silent += f", or {', '.join(spoken.others)} did not answer it"
+                error = PeerError(silent)
                 self.forget(spoken)
                 spoken.unsure(error)
 

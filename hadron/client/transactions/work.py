@@ -359,6 +359,14 @@ class Work:
     async def commit(self) -> None:
         """Until it is committed. Raises why it is not, or `CommitUnknownError`."""
         self.is_settled = True
+        try:
+            await self._commit()
+        except anyio.get_cancelled_exc_class():
+            # Its program does not know what came of it: who leaves the block hears of that.
+            self.is_settled = False
+            raise
+
+    async def _commit(self) -> None:
         self._check_usable()
         if self.contents.is_empty:
             self._end(State.COMMITTED, None)
@@ -389,7 +397,17 @@ class Work:
             if self.state is State.COMMITTING:
                 # Cancelled: the driver goes on with it.
                 driver.forget(self)
-                self._end(State.UNKNOWN, None)
+                self._end(
+                    State.UNKNOWN,
+                    CommitUnknownError(
+                        f"transaction {self.id} may or may not be committed: nobody waited for the "
+                        "answer",
+                        f'all of it is done, or nothing: `client.outcome("{self.id}")` asks '
+                        f"{self.home}",
+                        transaction=str(self.id),
+                    ),
+                )
+                self._calls.remember(self)
             raise
         if self.state is not State.COMMITTED:
             raise self._failure()
@@ -418,7 +436,8 @@ class Work:
             self._end(State.COMMITTED, None)
             if outcome.unfinished:
                 _log.warning(
-                    "transaction %s is committed, and %s will do their part once they are back",
+                    "transaction %s is committed; of %s it is not known yet whether all of it is "
+                    "there, which it will be",
                     self.id,
                     ", ".join(outcome.unfinished),
                 )
@@ -447,7 +466,11 @@ class Work:
         its program went on after it was rolled back."""
         if error is not None:
             self.rollback()
-        elif not self.is_settled:
+        elif self.is_settled:
+            return
+        elif self.state is State.UNKNOWN:
+            raise self._failure()
+        else:
             await self.commit()
 
     def rollback(self, error: HadronError | None = None) -> None:
@@ -511,6 +534,10 @@ class Work:
 
     def rolled_back(self, error: HadronError) -> None:
         self._end(State.ROLLED_BACK, error)
+
+    @property
+    def others(self) -> list[str]:
+        return [each for each in self.contents.replica_sets if each != self.home]
 
     def unsure(self, error: HadronError) -> None:
         if self.state is State.COMMITTING:

@@ -160,6 +160,7 @@ def test_variables_that_nothing_reads_are_named() -> None:
     environ = {
         "HADRON_URL": "x",
         "HADRON_CONTEXT": "x",
+        "HADRON_CHECKPOINTS": "x",
         "HADRON_DURABILITY": "os",
         "PATH": "x",
         "HADRON_KEEPALIVE_S": "5",

@@ -196,11 +196,18 @@ def check_conditions(context: Context, command: AppendGuarded) -> None:
         key_hash = next(iter(stream_keys.hashes_of(command.key_hashes)), 0)
         actual = stream_keys.latest(db, stream_id, key_hash)
         if actual != expected:
-            is_at = f"is at offset {actual}" if actual != NO_OFFSET else "is not there, or dropped"
-            not_at = f"not at {expected}" if expected != NO_OFFSET else "and there should be none"
+            where = f"in {label_of(db, stream_id)} {context.place}"
+            if actual == NO_OFFSET:
+                found = (
+                    f"there is no record of this key {where}, or it is dropped, none at {expected}"
+                )
+            else:
+                not_at = (
+                    f"not at {expected}" if expected != NO_OFFSET else "and there should be none"
+                )
+                found = f"the latest record of this key {where} is at offset {actual}, {not_at}"
             raise OffsetMismatchError(
-                f"the latest record of this key in {label_of(db, stream_id)} {context.place} "
-                f"{is_at}, {not_at}: the record was not logged",
+                f"{found}: the record was not logged",
                 "read the key's latest record, and decide anew",
                 expected=expected,
                 actual=actual,

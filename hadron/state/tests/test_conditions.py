@@ -100,7 +100,7 @@ class TestKeyOffset:
         tables.submit(guarded(A))
         with pytest.raises(OffsetMismatchError, match="and there should be none"):
             tables.submit(guarded(A, key_offset=-1))
-        with pytest.raises(OffsetMismatchError, match="or dropped, not at 0") as caught:
+        with pytest.raises(OffsetMismatchError, match="or it is dropped, none at 0") as caught:
             tables.submit(guarded(B, key_offset=0))
         assert caught.value.actual == -1
 

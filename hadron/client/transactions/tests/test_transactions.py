@@ -517,6 +517,34 @@ async def test_a_silent_driver_is_given_up() -> None:
 
 
 @both
+async def test_sets_that_did_not_answer_the_driver_are_named_beside_it() -> None:
+    async with served(driver(partitions=TWO), request_timeout_s=0.2) as (node, client):
+        assert isinstance(node, FakeDriver)
+        node.hold = True
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver_call, "_WATCH_S", 0.05)
+            words = f"{TWO[0]} did not answer for 0 s, or {TWO[1]} did not answer it"
+            with pytest.raises(ConnectionLostError, match=words):  # noqa: PT012
+                async with client.transaction() as tx:
+                    await tx.publish("s", b"a", partition=TWO[0])
+                    await tx.publish("s", b"b", partition=TWO[1])
+
+
+@both
+async def test_who_gives_up_waiting_for_a_commit_hears_of_it_at_the_end_of_the_block() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        node.hold = True
+        with pytest.raises(CommitUnknownError, match="nobody waited") as caught:  # noqa: PT012
+            async with client.transaction() as tx:
+                await tx.publish("s", b"a")
+                with anyio.move_on_after(0.05):
+                    await tx.commit()
+                assert tx.state == "not known to be committed or not"
+        assert caught.value.transaction == tx.id
+
+
+@both
 async def test_many_that_wait_are_all_asked_for_in_time() -> None:
     """A driver that answers nothing owes as much to the last of them as to the first."""
     async with served(driver(), request_timeout_s=2.0) as (node, client):
