@@ -75,7 +75,7 @@ class SparkProgram:
     def wait_failed(self, within_s: float, saying: str) -> None:
         """Until it has given up, with these words."""
         assert self._process.wait(within_s) > 0
-        assert saying in self._said()
+        assert saying in self._said(), self._said()
 
     def find_java(self) -> None:
         """Know it, so that killing it takes no time."""

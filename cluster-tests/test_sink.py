@@ -45,7 +45,7 @@ _STAGED, _WITHIN = "staged and not committed", "within the commit"
 _STARTS_WITHIN_S: Final = 240.0
 _ENDS_WITHIN_S: Final = 120.0
 _AWAY_S: Final = 0.3
-_STAGED_S: Final = 0.2
+_STAGED_S: Final = 0.03
 _COMMITTING_S: Final = 0.006
 """A death comes as late, at most, behind what it waited for."""
 
