@@ -130,6 +130,7 @@ def run(plan: Plan, output: str) -> int:
     with tempfile.TemporaryDirectory(prefix="hadron-bench-") as name:
         directory = Path(name)
         spark = session(app_name="hadron bench")
+        version = spark.version
         try:
             cluster = LocalCluster(directory, nodes=plan.nodes, durability=plan.durability)
             with cluster:
@@ -162,7 +163,7 @@ def run(plan: Plan, output: str) -> int:
     else:
         print_tables(
             found,
-            f"{plan.nodes} node(s) and Spark {spark.version} on this machine ({os.cpu_count()} "
+            f"{plan.nodes} node(s) and Spark {version} on this machine ({os.cpu_count()} "
             f"cores, {platform.machine()}, Python {platform.python_version()}), durability "
             f"{durability}; medians of {plan.rounds} rounds; took {seconds:.0f} s",
         )

@@ -55,6 +55,24 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     assert all(each["met"] in (True, False) for each in figures["verdicts"])
 
 
+def test_one_part_is_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(
+        nodes=1,
+        record_bytes=50,
+        durability="os",
+        rounds=1,
+        rows=1_000,
+        instances=1_000,
+        handled=500,
+        triggers=2,
+        parts=("sink",),
+    )
+    assert spark.run(plan, "table") == 0
+    shown = capsys.readouterr().out
+    assert "1,000 rows of 50 B written to a stream" in shown
+    assert "trigger" not in shown
+
+
 def test_the_command_knows_every_part() -> None:
     from hadron.cli.commands import bench
 
