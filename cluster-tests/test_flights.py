@@ -61,7 +61,7 @@ def fleet(tmp_path: Path) -> Iterator[LocalFleet]:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 def test_each_flight_is_judged_once_whoever_dies(fleet: LocalFleet, row: Row) -> None:
     flights = [flight_record(each) for each in load_flights()]
     size = len(flights) // DEATHS

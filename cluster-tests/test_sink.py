@@ -58,7 +58,7 @@ def fleet(tmp_path: Path) -> Iterator[LocalFleet]:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 def test_each_record_is_written_once_whenever_spark_dies(
     fleet: LocalFleet, tmp_path: Path, row: Row
 ) -> None:
@@ -93,7 +93,7 @@ def test_each_record_is_written_once_whenever_spark_dies(
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 def test_windows_are_those_of_all_at_once_whenever_spark_dies(
     fleet: LocalFleet, tmp_path: Path, row: Row
 ) -> None:
