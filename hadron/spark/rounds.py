@@ -10,7 +10,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.spark.functions import StageCodeError, label
 from hadron.spark.outputs import Refusal
 from hadron.spark.parting import Parts
-from hadron.spark.stage import StageRaisedError, StageResult, is_alive, plan, run_stage
+from hadron.spark.stage import StageRaisedError, StageResult, check_alive, is_alive, plan, run_stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +135,8 @@ class Rounds:
         return planned if self.costs_a_task else None
 
     async def _tasks(self, planned: Parts, parts: Sequence[Part]) -> list[Ended]:
-        cores = int(self._spark.sparkContext.defaultParallelism)
+        with _told_when_gone(self._spark, self._stage):
+            cores = int(self._spark.sparkContext.defaultParallelism)
         room = trio.CapacityLimiter(max(2, min(2 * cores, _MOST_TASKS)))
         found: dict[int, Ended] = {}
         trouble: list[HadronError] = []
@@ -161,7 +162,7 @@ class Rounds:
 
     async def _call(self, part: Part, function: Callable[[], StageResult]) -> Ended | None:
         """Run a part in a thread; None when it took too long."""
-        call = _SparkCall(self._spark, f"stage {self._stage.name}: {len(part)}", function)
+        call = _SparkCall(self._spark, self._stage, len(part), function)
         self._tell()
         with trio.move_on_after(self._limit_s):
             result: Ended
@@ -212,9 +213,12 @@ class Rounds:
 class _SparkCall:
     """One run of something in a thread, whose Spark jobs can be cancelled."""
 
-    def __init__(self, spark: SparkSession, name: str, function: Callable[[], StageResult]) -> None:
+    def __init__(
+        self, spark: SparkSession, stage: StageSpec, count: int, function: Callable[[], StageResult]
+    ) -> None:
         self._spark = spark
-        self._name = name
+        self._stage = stage
+        self._name = f"stage {stage.name}: {count}"
         self._function = function
         self._group = f"hadron-{secrets.token_hex(8)}"
         self._ended = threading.Event()
@@ -223,7 +227,8 @@ class _SparkCall:
         """Blocks while Spark works."""
         try:
             # A group belongs to a thread: this one's jobs, and those of threads that it starts.
-            self._spark.sparkContext.setJobGroup(self._group, self._name)
+            with _told_when_gone(self._spark, self._stage):
+                self._spark.sparkContext.setJobGroup(self._group, self._name)
             return self._function()
         finally:
             self._ended.set()
@@ -237,3 +242,13 @@ class _SparkCall:
         # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
         while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
             self._spark.sparkContext.cancelJobGroup(self._group)
+
+
+@contextlib.contextmanager
+def _told_when_gone(spark: SparkSession, stage: StageSpec) -> Iterator[None]:
+    """Java that is gone refuses connections, whatever it is asked: that says nothing to a user."""
+    try:
+        yield
+    except Exception as error:
+        check_alive(spark, stage, error)
+        raise

@@ -56,7 +56,7 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
     except HadronError:
         raise
     except (Exception, SystemExit) as error:
-        _check_alive(spark, stage, error)
+        check_alive(spark, stage, error)
         if _raises_without_rows(spark, stage, table, error):
             raise _code_error(stage, error) from error
         raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
@@ -76,7 +76,7 @@ def plan(spark: SparkSession, stage: StageSpec, table: pa.Table) -> tuple[DataFr
 def raised(spark: SparkSession, stage: StageSpec, error: Exception) -> HadronError:
     """What is told when a job of the stage has raised; see `run_stage`. Raises
     `ConfigurationError`."""
-    _check_alive(spark, stage, error)
+    check_alive(spark, stage, error)
     if _is_about_the_plan(error):
         return _code_error(stage, error)
     return StageRaisedError(f"{label(stage)} failed: {summary(error)}")
@@ -107,7 +107,8 @@ def _code_error(stage: StageSpec, error: BaseException) -> StageCodeError:
     )
 
 
-def _check_alive(spark: SparkSession, stage: StageSpec, error: BaseException) -> None:
+def check_alive(spark: SparkSession, stage: StageSpec, error: BaseException) -> None:
+    """Raises `ConfigurationError` where that is why the error came."""
     if not is_alive(spark):
         raise ConfigurationError(
             f"Spark stopped while {label(stage)} ran: {summary(error)}",

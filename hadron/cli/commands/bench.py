@@ -363,3 +363,103 @@ def pipelines_command(
         ),
         output,
     )
+
+
+_SPARK_PARTS = ("sink", "read", "completions", "latency", "handlers")
+
+
+@command.command("spark", short_help="Measure reading, writing and stages on Spark.")
+@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@_record_bytes
+@_durability
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is measured; the median counts.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1_000),
+    default=2_000_000,
+    show_default=True,
+    help="Rows that are read, and written, in each round.",
+)
+@click.option(
+    "--instances",
+    type=click.IntRange(1_000),
+    default=100_000,
+    show_default=True,
+    help="Instances of each round that a runner completes.",
+)
+@click.option(
+    "--triggers",
+    type=click.IntRange(2),
+    default=30,
+    show_default=True,
+    help="Records that latency with Spark is taken from.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_SPARK_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@click.option("--quick", is_flag=True, help="A look: one round of few.")
+@output_option
+@click.pass_context
+def spark_command(
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    rounds: int,
+    rows: int,
+    instances: int,
+    triggers: int,
+    parts: tuple[str, ...],
+    output: str,
+    *,
+    quick: bool,
+) -> int:
+    """Measure Spark beside a cluster: rows a second to a stream and from it, beside the same rows
+    in Parquet; completions a second of stages that do nothing, and how soon a record has its
+    output.
+
+    \b
+    Parts:
+      sink         rows/s of a batch write
+      read         rows/s of a batch read, and of one from Parquet in the same session
+      completions  completions/s through a runner, in large micro-batches
+      latency      from trigger to output, with a warm runner
+      handlers     both of stages that a program runs itself, as `hadron bench pipelines`
+
+    \b
+    Examples:
+      hadron bench spark
+      hadron bench spark --quick --nodes 1
+      hadron bench spark --part read --part sink -o json
+    """
+    from hadron.bench.spark import Plan, run
+
+    def chosen(name: str, value: int, quickly: int) -> int:
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        return quickly if quick and not given else value
+
+    return run(
+        Plan(
+            nodes=nodes,
+            record_bytes=record_bytes,
+            durability=durability,
+            rounds=chosen("rounds", rounds, 1),
+            rows=chosen("rows", rows, 200_000),
+            instances=chosen("instances", instances, 20_000),
+            handled=5_000 if quick else 30_000,
+            triggers=chosen("triggers", triggers, 10),
+            parts=parts or _SPARK_PARTS,
+        ),
+        output,
+    )

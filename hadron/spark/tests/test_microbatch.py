@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.model.errors import DiskFullError, HadronError, RequestError
+from hadron.model.errors import ConfigurationError, DiskFullError, HadronError, RequestError
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
 from hadron.spark import rounds as rounds_room
@@ -133,3 +133,20 @@ class Context:
 
     def setJobGroup(self, *_: str) -> None:  # noqa: N802
         pass
+
+
+class GoneSpark:
+    """A session whose Java was killed: whatever it is asked for, nobody is there."""
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_java_that_is_gone_is_told_as_that(count: int) -> None:
+    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:copy")
+    rounds = Rounds(cast(Any, GoneSpark()), trio.Lock(), stage, lambda: None)
+    parts = [Part([object()], None)] * count
+    with pytest.raises(ConfigurationError, match=r"Spark stopped while .* ran: "):
+        await rounds.run(parts) if count == 1 else await rounds._tasks(cast(Any, None), parts)
