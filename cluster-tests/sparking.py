@@ -25,10 +25,10 @@ import psutil
 from crew import environment
 
 from hadron.node.supervision.local_fleet import LocalFleet
-from hadron.state.decisions import DECISION
-from hadron.state.participations import PARTICIPATION
-from hadron.state.sinks import SINK
-from hadron.state.staging import STAGED
+from hadron.state.sinks.progress import SINK
+from hadron.state.sinks.staging import STAGED
+from hadron.state.transactions.decisions import DECISION
+from hadron.state.transactions.participations import PARTICIPATION
 
 _LOOK_EVERY_S: Final = 0.001
 _SAID: Final = 2_000
