@@ -8,6 +8,7 @@ calls stale was dealt with by somebody else, and is dropped.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,9 @@ _HALF: Final = 2
 _FEW: Final = 32
 """Instances without their row that are tried alone even where each costs a job."""
 
+_VALUES: Final = re.compile(r"'[^']*'|[0-9][0-9,.]*(?:, [0-9]+)*(?:, …)?")
+"""What differs between failures of one kind."""
+
 _MAX_REASON: Final = 4_000
 """Characters of a failure's reason, for the report; its leader keeps half with the instance."""
 
@@ -61,12 +65,13 @@ class MicroBatch:
     Attributes:
         invocations: how many were taken; the sum of the next three.
         completed: how many this runner completed.
-        failed: how many it reported as failed, for `reason` (the first one).
+        failed: how many it reported as failed.
         stale: how many somebody else had dealt with in the meantime.
         input_s: fetching and laying out the input.
         spark_s: the stage function and Spark's job, without waiting for a turn.
         output_s: encoding and completing.
-        reasons: how many different ones there were.
+        reasons: of each kind of failure how many there were, and the first one's words; the
+            commonest first. Those that differ in numbers and quoted values are of a kind.
         failed_attempts: the attempt of every instance in `failed`, from 1 since it was retried.
         retry: what the stage declares about further attempts; None when it is not declared.
         dropped: what is told of rows that were nobody's; "" without any.
@@ -77,11 +82,10 @@ class MicroBatch:
     completed: int
     failed: int
     stale: int
-    reason: str
     input_s: float
     spark_s: float
     output_s: float
-    reasons: int = 0
+    reasons: tuple[tuple[int, str], ...] = ()
     failed_attempts: tuple[int, ...] = ()
     retry: Retry | None = None
     dropped: str = ""
@@ -119,7 +123,8 @@ class _Course:
     version: int = 0
     completed: int = 0
     stale: int = 0
-    reasons: dict[str, None] = field(default_factory=dict)
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By kind, see `MicroBatch.reasons`."""
     failed_attempts: list[int] = field(default_factory=list)
     retry: Retry | None = None
     input_s: float = 0.0
@@ -149,11 +154,10 @@ class _Course:
             self.completed,
             len(self.failed_attempts),
             self.stale,
-            next(iter(self.reasons), ""),
             self.input_s,
             self.spark_s,
             self.output_s,
-            len(self.reasons),
+            tuple(sorted(self.reasons.values(), key=lambda each: -each[0])),
             tuple(self.failed_attempts),
             self.retry,
             self.dropped,
@@ -385,7 +389,9 @@ class MicroBatchWorker:
                 len(group),
                 brief(reason),
             )
-            course.reasons[reason] = None
+            kind = _VALUES.sub("#", brief(reason))
+            count, first = course.reasons.get(kind, (0, reason))
+            course.reasons[kind] = count + len(group), first
             course.failed_attempts += [
                 refusal.attempt - course.before.get(refusal.instance_id, 0) for refusal in group
             ]

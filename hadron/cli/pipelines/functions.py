@@ -79,7 +79,12 @@ def check(objects: Sequence[SchemaObject]) -> list[str]:
     notes = []
     for found, path, run, owner in named:
         answer = told.get(run, {"why": f"it took more than {_WITHIN_S:g} s, or ended Python"})
-        if why := answer.get("why"):
+        if "SESSION_OR_CONTEXT_NOT_EXISTS" in (why := answer.get("why", "")):
+            notes.append(
+                f"{found.label}: {run!r}{owner} was not looked at, as its module needs a Spark "
+                "session to be imported; `hadron pipeline run` has one"
+            )
+        elif why:
             notes.append(
                 f"{found.label}: {run!r}{owner} was not looked at, as its module does not import "
                 f"here: {_one_line(why)}; it has to where the runner runs"

@@ -21,6 +21,10 @@ _LOOK_EVERY_S: Final = 5.0
 _LOOKS: Final = 13
 """What the rate is taken from: the last minute."""
 
+_KINDS: Final = 3
+_KIND: Final = 150
+"""How many kinds of failures a line tells, with how many characters of each."""
+
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 
@@ -80,7 +84,7 @@ class Pace:
         rate = (done - first) / (now_s - began_s) if now_s > began_s else 0.0
         if not left and not rate:
             return ""
-        text = f"{done:,} done, {left:,} left, {rate:,.0f}/s"
+        text = f"stage runs: {done:,} done, {left:,} left, {rate:,.0f}/s"
         return f"{text}, {_span(left / rate)} to go" if left and rate else text
 
 
@@ -136,9 +140,12 @@ def failure_line(batch: MicroBatch) -> str:
     from hadron.spark.failures import brief
 
     line = f"{batch.stage}: {count_of(batch.failed, 'instance')} failed{_outlook(batch)}: "
-    others = batch.reasons - 1
-    more = f" (and {count_of(others, 'other reason')})" if others > 0 else ""
-    return line + brief(batch.reason) + more
+    if len(batch.reasons) == 1:
+        return line + brief(batch.reasons[0][1])
+    told = [f"{count:,}: {brief(reason, _KIND)}" for count, reason in batch.reasons[:_KINDS]]
+    others = len(batch.reasons) - len(told)
+    more = f"; and {count_of(others, 'other kind')} of failures" if others > 0 else ""
+    return line + "; ".join(told) + more
 
 
 def _outlook(batch: MicroBatch) -> str:
