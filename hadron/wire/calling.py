@@ -92,7 +92,7 @@ class Caller(ABC):
             raise failure[0]
         if not answer:
             error = DeadlineExceededError(
-                f"{self.peer} does not answer (within {timeout_s:g} s)"
+                f"{self.peer} does not answer (within {round(timeout_s, 1):g} s)"
                 if timeout_s is not None
                 else f"{self.peer} ended a call without an answer"
             )

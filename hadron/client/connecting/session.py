@@ -488,7 +488,7 @@ class Session:
         backoff = Backoff(self.ports.random)
         trouble: HadronError = DeadlineExceededError(
             f"no answer from {f'the leader of {replica_set}' if replica_set else 'any node'} "
-            f"within {limit_s:g} s"
+            f"within {round(limit_s, 1):g} s"
         )
         asks_leader = bool(replica_set)
         while True:
