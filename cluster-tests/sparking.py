@@ -126,6 +126,13 @@ def _signal(number: signal.Signals, processes: Sequence[psutil.Process]) -> None
             each.send_signal(number)
 
 
+def kill_tree(process: psutil.Process) -> None:
+    """SIGKILL a process and all that it has started, as when its machine loses power."""
+    _signal(signal.SIGSTOP, [process])
+    with contextlib.suppress(psutil.NoSuchProcess):
+        _signal(signal.SIGKILL, [*process.children(recursive=True), process])
+
+
 class Watch:
     """What leaders' files say of one sink, as it is while a program writes to it.
 

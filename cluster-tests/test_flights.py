@@ -3,28 +3,25 @@ Sparks and leaders die: what comes out is what plain Python makes of it, to the 
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from crew import PATIENCE_S
+from departures import FLIGHTS, PIPELINE, declare, judge
 from report import Row
 from sparking import SparkProgram
 
 import hadron
 from hadron.client import SyncClient
-from hadron.demo.flights import EVENT_TYPE, flight_record, load_flights
-from hadron.demo.verdicts import expected_verdicts, expected_weather
+from hadron.demo.flights import flight_record, load_flights
 from hadron.model.errors import HadronError
-from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.local_fleet import LocalFleet
 from hadron.wire.messages import pipelines_pb2
 
@@ -32,8 +29,6 @@ EU, US, AP = "eu/p0", "us/p0", "ap/p0"
 SETS: Final = {EU: 3, US: 3, AP: 1}
 """The first owns the schema and is the pipeline's home; flights come to the first two, outputs go
 to the third, whose leader is all of it."""
-
-PIPELINE, FLIGHTS, WEATHER, VERDICTS = "departures", "flights", "flights-weather", "verdicts"
 
 SEED: Final = 20_130_131
 RUNNERS: Final = 3
@@ -66,7 +61,7 @@ def test_each_flight_is_judged_once_whoever_dies(fleet: LocalFleet, row: Row) ->
     flights = [flight_record(each) for each in load_flights()]
     size = len(flights) // DEATHS
     with hadron.connect_sync(fleet.url) as client:
-        _declare(client)
+        declare(client, EU, (EU, US), AP)
         month = Month(fleet, client, row)
         try:
             for death in range(DEATHS):
@@ -75,47 +70,11 @@ def test_each_flight_is_judged_once_whoever_dies(fleet: LocalFleet, row: Row) ->
             month.finish(flights[DEATHS * size :], len(flights))
         finally:
             month.end()
-        found = {
-            stream: sorted(each.value_bytes for each in client.read(stream))
-            for stream in (WEATHER, VERDICTS)
-        }
-        open_ones = client.transactions()
+        judge(client)
+        assert client.transactions() == []
     row.acked = len(flights)
-    assert found[WEATHER] == _bytes_of(expected_weather())
-    assert found[VERDICTS] == _bytes_of(expected_verdicts())
-    assert open_ones == []
     month.judge()
     row.verdict = "valid"
-
-
-def _declare(client: SyncClient) -> None:
-    stages = (
-        StageSpec(
-            name="weather", run="hadron.demo.stages:join_weather", output=Output(WEATHER, AP)
-        ),
-        StageSpec(
-            name="verdict",
-            run="hadron.demo.stages:verdict",
-            output=Output(VERDICTS, AP),
-            dependencies=("weather",),
-        ),
-    )
-    pipeline = PipelineSpec(
-        replica_set=EU, input=FLIGHTS, triggers=(EVENT_TYPE,), start="earliest", stages=stages
-    )
-    inputs, outputs = StreamSpec(partitions=(EU, US)), StreamSpec(partitions=(AP,))
-    client.apply(
-        [
-            SchemaObject(kind="Stream", name=FLIGHTS, spec=inputs),
-            SchemaObject(kind="Stream", name=WEATHER, spec=outputs),
-            SchemaObject(kind="Stream", name=VERDICTS, spec=outputs),
-            SchemaObject(kind="Pipeline", name=PIPELINE, spec=pipeline),
-        ]
-    )
-
-
-def _bytes_of(values: Sequence[dict[str, Any]]) -> list[bytes]:
-    return sorted(json.dumps(each, separators=(",", ":")).encode() for each in values)
 
 
 class Month:

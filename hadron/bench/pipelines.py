@@ -37,11 +37,20 @@ from hadron.node.supervision.cluster import LocalCluster
 
 MIN_INSTANCES_PER_S: Final = 5_000.0
 MAX_LATENCY_MS: Final = 10.0
+MAX_WAITING_BYTES: Final = 1_000.0
+MAX_LATE_MS: Final = 100.0
 
 PARTITION: Final = "local/p0"
 IN_FLIGHT: Final = 2_000
 _LOOK_EVERY_S: Final = 0.02
 _WARM_UP: Final = 20
+
+_LONG_MS: Final = 3_600_000
+"""Nobody sees the end of it."""
+_SHORT_MS: Final = 2_000
+_EVERY_S: Final = 0.02
+"""Between two triggers whose stage waits for `_SHORT_MS`."""
+_AT_ONCE: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class Plan:
     Attributes:
         instances: of each round.
         triggers: that latency is taken from.
+        waiting: instances that wait for their delay while others' delays end.
         parts: which, of `PARTS`.
     """
 
@@ -59,6 +69,7 @@ class Plan:
     rounds: int
     instances: int
     triggers: int
+    waiting: int
     parts: Sequence[str]
 
 
@@ -95,6 +106,7 @@ def run(plan: Plan, output: str) -> int:
             "rounds": plan.rounds,
             "instances": plan.instances,
             "triggers": plan.triggers,
+            "waiting": plan.waiting,
             "took_s": round(seconds),
         }
         print_json(found, setting)
@@ -238,6 +250,83 @@ async def measure_latency(client: Client, plan: Plan, leader: ProcessUse) -> Par
     return part
 
 
+# --- how many may wait ----------------------------------------------------------------------------
+
+
+async def measure_waiting(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """What instances cost while they wait for their delay, and how late others are beside them."""
+    value = b"x" * plan.record_bytes
+    await _declare_streams(client, "kept", "timed", "ended")
+    async with client.producer("kept") as producer:
+        for first in range(0, plan.waiting, _AT_ONCE):
+            await producer.send_many([value] * min(_AT_ONCE, plan.waiting - first))
+    await _declare_pipeline(client, "timed", "timed", "earliest", Output("ended"), _SHORT_MS)
+    # What many of them need at a time, and what grows with each, are told apart by two readings.
+    before = leader.rss_bytes()
+    began = time.monotonic()
+    await _declare_pipeline(client, "kept", "kept", "earliest", None, _LONG_MS)
+    while (await client.pipeline_progress("kept"))[0].instances < plan.waiting:  # noqa: ASYNC110
+        await anyio.sleep(_LOOK_EVERY_S)
+    per_s = plan.waiting / (time.monotonic() - began)
+    each_bytes = max(0, leader.rss_bytes() - before) / plan.waiting
+    late_ms = await _lateness(client, plan, value)
+    p50, worst = percentile(late_ms, 0.5), max(late_ms)
+    part = Part(
+        f"{plan.waiting:,} instances that wait for their delay, and {plan.triggers:,} whose delay "
+        "ends meanwhile",
+        ("", ""),
+    )
+    part.rows.append(("instances created, per second", number(per_s)))
+    part.rows.append(("memory of the leader that one takes", f"{number(each_bytes)} B"))
+    part.rows.append(("output after the delay's end, p50", f"{number(p50)} ms"))
+    part.rows.append(("output after the delay's end, latest", f"{number(worst)} ms"))
+    part.figures = {
+        "created_per_s": per_s,
+        "waiting_bytes": each_bytes,
+        "late_p50_ms": p50,
+        "late_max_ms": worst,
+    }
+    part.verdicts += [
+        Verdict(
+            "memory that a waiting instance takes",
+            f"{number(each_bytes)} B",
+            f"<= {number(MAX_WAITING_BYTES)} B",
+            each_bytes <= MAX_WAITING_BYTES,
+        ),
+        Verdict(
+            "output after a delay's end, latest",
+            f"{number(worst)} ms",
+            f"<= {number(MAX_LATE_MS)} ms",
+            worst <= MAX_LATE_MS,
+        ),
+    ]
+    return part
+
+
+async def _lateness(client: Client, plan: Plan, value: bytes) -> list[float]:
+    """From the end of each delay, which begins as its record is acknowledged at the latest, to the
+    output that a reader has got; milliseconds."""
+    due: dict[int, float] = {}
+    late_ms: list[float] = []
+    async with anyio.create_task_group() as tasks, client.producer("timed") as producer:
+        stage = client.stage("timed", "empty", max_in_flight=IN_FLIGHT)
+        tasks.start_soon(stage.run, lambda invocation: str(invocation.root.offset))
+
+        async def collect() -> None:
+            async for record in client.read("ended", follow=True):
+                late_ms.append((time.monotonic() - due[int(record.value)]) * 1_000)
+                if len(late_ms) == plan.triggers:
+                    tasks.cancel_scope.cancel()
+
+        tasks.start_soon(collect)
+        for _ in range(plan.triggers):
+            receipt = await producer.send(value)
+            due[receipt.offset] = time.monotonic() + _SHORT_MS / 1_000
+            await anyio.sleep(_EVERY_S)
+        await anyio.sleep_forever()
+    return late_ms
+
+
 # --- what it is measured on -----------------------------------------------------------------------
 
 
@@ -247,15 +336,19 @@ async def _declare_streams(client: Client, *names: str) -> None:
 
 
 async def _declare_pipeline(
-    client: Client, name: str, source: str, start: str, output: Output | None
+    client: Client, name: str, source: str, start: str, output: Output | None, delay_ms: int = 0
 ) -> None:
     spec = PipelineSpec(
         replica_set=PARTITION,
         input=source,
         start=start,
-        stages=(StageSpec(name="empty", engine="handler", output=output),),
+        stages=(StageSpec(name="empty", engine="handler", output=output, delay_ms=delay_ms),),
     )
     await client.apply([SchemaObject(kind="Pipeline", name=name, spec=spec)])
 
 
-PARTS: Final = {"instances": measure_instances, "latency": measure_latency}
+PARTS: Final = {
+    "instances": measure_instances,
+    "latency": measure_latency,
+    "waiting": measure_waiting,
+}

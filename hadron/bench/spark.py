@@ -354,10 +354,11 @@ async def measure_handlers(ground: Ground) -> list[Part]:
         rounds=plan.rounds,
         instances=plan.handled,
         triggers=10 * plan.triggers,
-        parts=tuple(pipelines.PARTS),
+        waiting=0,
+        parts=("instances", "latency"),
     )
     return [
-        await measure(ground.client, handled, ground.leader) for measure in pipelines.PARTS.values()
+        await pipelines.PARTS[part](ground.client, handled, ground.leader) for part in handled.parts
     ]
 
 

@@ -517,6 +517,7 @@ class Client(
         *,
         partitions: Sequence[str] = (),
         force: bool = False,
+        create: bool = False,
         within_s: float | None = None,
     ) -> list[GroupReset]:
         """Move a group's progress at some partitions (() is all that know it).
@@ -526,11 +527,14 @@ class Client(
                 Unix epoch (the first record appended then or later), or -N: so many records before
                 each partition's end.
             force: also while members are connected, who join again; refused then without it.
+            create: make the group where a partition does not know it, with the usual options.
 
         Raises `NotFoundError` when no partition knows it; `IncompleteError` when some (`found`)
         have done it and others have not, or did not say so: it may be repeated.
         """
-        return await self._groups.reset(stream, group, to, partitions, within_s, force=force)
+        return await self._groups.reset(
+            stream, group, to, partitions, within_s, force=force, create=create
+        )
 
     async def delete_group(
         self,

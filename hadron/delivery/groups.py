@@ -414,14 +414,17 @@ class Groups(Part):
     # --- changing -------------------------------------------------------------------------------
 
     async def reset(
-        self, stream_id: int, name: str, to: str, *, force: bool = False
+        self, stream_id: int, name: str, to: str, *, force: bool = False, create: bool = False
     ) -> tuple[int, int]:
         """Move a group's progress; returns its floor before and now.
 
-        Raises `NotFoundError` without the group, `OffsetOutOfRangeError`, and `RequestError` while
-        members are connected, unless `force`: those are sent away, and join again.
+        Raises `NotFoundError` without the group, unless it is to be created,
+        `OffsetOutOfRangeError`, and `RequestError` while members are connected, unless `force`:
+        those are sent away, and join again.
         """
         parse_start(to)
+        new = Joining(name, to)
+        new.check()
         reason = NotReadyError(f"group {name!r} is being reset", "members join again")
 
         async def change(known: Progress) -> int:
@@ -441,7 +444,7 @@ class Groups(Part):
                 self._idle((stream_id, name))
             return floor
 
-        return await self._change(stream_id, name, change)
+        return await self._change(stream_id, name, change, new if create else None)
 
     async def delete(self, stream_id: int, name: str, *, force: bool = False) -> int:
         """Forget a group; returns its floor. Raises as `reset` does."""
@@ -458,8 +461,13 @@ class Groups(Part):
         return before
 
     async def _change(
-        self, stream_id: int, name: str, change: Callable[[Progress], Awaitable[int]]
+        self,
+        stream_id: int,
+        name: str,
+        change: Callable[[Progress], Awaitable[int]],
+        new: Joining | None = None,
     ) -> tuple[int, int]:
+        """The floor before and after; `new` is how to create a group that is not there."""
         key = stream_id, name
         if key in self._changing:
             raise NotReadyError(f"group {name!r} is being reset or deleted")
@@ -474,6 +482,8 @@ class Groups(Part):
                 if driver is not None and driver.is_ephemeral
                 else await self._controller.query(lambda db: groups.find(db, stream_id, name))
             )
+            if known is None and new is not None:
+                known = await self._create(key, new)
             if known is None:
                 raise NotFoundError(
                     f"stream {self._catalog.by_id(stream_id).name!r} has no group {name!r} on "

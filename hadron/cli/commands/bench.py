@@ -284,7 +284,7 @@ def transactions_command(
     )
 
 
-_PIPELINE_PARTS = ("instances", "latency")
+_PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 
 @command.command("pipelines", short_help="Measure what stages cost that a program runs.")
@@ -313,6 +313,13 @@ _PIPELINE_PARTS = ("instances", "latency")
     help="Records that latency is taken from.",
 )
 @click.option(
+    "--waiting",
+    type=click.IntRange(1_000),
+    default=1_000_000,
+    show_default=True,
+    help="Instances that wait for their delay at the same time.",
+)
+@click.option(
     "--part",
     "parts",
     type=click.Choice(_PIPELINE_PARTS),
@@ -331,13 +338,14 @@ def pipelines_command(
     rounds: int,
     instances: int,
     triggers: int,
+    waiting: int,
     parts: tuple[str, ...],
     output: str,
     *,
     quick: bool,
 ) -> int:
-    """Measure pipelines with `engine: handler`, whose handlers do nothing: instances a second, and
-    how soon a record has its output.
+    """Measure pipelines with `engine: handler`, whose handlers do nothing: instances a second, how
+    soon a record has its output, and what instances cost that wait for their delay.
 
     \b
     Examples:
@@ -359,6 +367,7 @@ def pipelines_command(
             rounds=chosen("rounds", rounds, 1),
             instances=chosen("instances", instances, 5_000),
             triggers=chosen("triggers", triggers, 100),
+            waiting=chosen("waiting", waiting, 20_000),
             parts=parts or _PIPELINE_PARTS,
         ),
         output,

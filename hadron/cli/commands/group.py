@@ -344,6 +344,7 @@ def _in_words(described: dict[str, Any]) -> str:
 @click.option("--to", required=True, type=PositionType(), help=f"Where it goes on: {FROM_HELP}")
 @_partition_option
 @_force_option
+@click.option("--create", is_flag=True, help="Make GROUP where a partition does not know it.")
 @output_option
 @connects
 @click.pass_context
@@ -354,6 +355,7 @@ def reset(
     to: Position,
     partitions: tuple[str, ...],
     force: bool,
+    create: bool,
     output: str,
 ) -> None:
     """Move GROUP's progress: forget what it has acknowledged, and go on elsewhere.
@@ -374,6 +376,7 @@ def reset(
                 _start(to),
                 partitions=partitions,
                 force=force,
+                create=create,
                 within_s=ANSWER_WITHIN_S,
             )
         )

@@ -236,6 +236,12 @@ def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     refused = run("group", "describe", "g", "--stream", stream)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "has no group 'g'" in refused.stderr
+    refused = run("group", "reset", "g", "--stream", stream, "--to", "1")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "has no group 'g'" in refused.stderr
+    (made,) = as_json("group", "reset", "g", "--stream", stream, "--to", "1", "--create")
+    assert made == {"partition": "local/p0", "floor_before": 1, "floor": 1}
+    assert good("sub", stream, "--group", "g", "-c", "1") == "b\n"
 
 
 def test_who_deletes_a_dead_letter_stream_is_told_whose_it_was(stream: str) -> None:

@@ -106,6 +106,7 @@ class GroupCalls:
         within_s: float | None,
         *,
         force: bool,
+        create: bool,
     ) -> list[GroupReset]:
         def make(partition: str, answer: Any) -> GroupReset:
             return GroupReset(partition, answer.floor_before, answer.floor)
@@ -124,6 +125,7 @@ class GroupCalls:
             hint=_CHANGE_HINT,
             to=text,
             force=force,
+            create=create,
         )
 
     async def delete(

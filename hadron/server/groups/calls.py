@@ -218,7 +218,7 @@ async def _answer_reset(
     await leading.controller.confirm_leadership()
     item = _stream(leading, request)
     before, floor = await leading.part(Groups).reset(
-        item.id, request.group, request.to, force=request.force
+        item.id, request.group, request.to, force=request.force, create=request.create
     )
     call.send(groups_pb2.ResetGroupResponse(floor_before=before, floor=floor), end=True)
 

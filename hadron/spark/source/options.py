@@ -51,6 +51,7 @@ class SourceOptions:
         min_partitions: split into at least so many tasks; one per partition when None.
         fail_on_data_loss: whether to fail, rather than skip, when asked for records that are gone.
         include_headers: whether there is a `headers` column.
+        group: the consumer group that a streaming query shows its progress as; "": none.
     """
 
     url: str
@@ -62,6 +63,7 @@ class SourceOptions:
     min_partitions: int | None
     fail_on_data_loss: bool
     include_headers: bool
+    group: str
 
 
 _KNOWN: Final = (
@@ -77,6 +79,7 @@ _KNOWN: Final = (
     "minPartitions",
     "failOnDataLoss",
     "includeHeaders",
+    "groupId",
     "schema",
 )
 
@@ -130,6 +133,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         min_partitions=_optional(given, "minPartitions", _positive),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
         include_headers=_boolean(given, "includeHeaders", False),
+        group=_group(given, streaming=streaming),
     )
 
 
@@ -180,6 +184,16 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         kept_s=_optional(given, "stagingTimeout", _seconds) or _KEPT_S,
         codec=codec,
     )
+
+
+def _group(given: Mapping[str, str], *, streaming: bool) -> str:
+    group = given.get("groupid", "")
+    if group and not streaming:
+        raise RequestError(
+            "option 'groupId' is for a streaming query, whose progress it shows",
+            "leave it out: a batch read has none",
+        )
+    return check_name("groupId", group) if group else ""
 
 
 def _stream(given: Mapping[str, str]) -> str:

@@ -266,6 +266,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._target: dict[str, Bounds] | None = None
+        self._shown: dict[str, int] = {}
         self._client: Any = None
         self._closing = contextlib.ExitStack()
 
@@ -291,6 +292,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
         known = self._bounds() if self._target is None else self._target
         begin = self._checked(start, known)
+        self._show(begin)
         end = self._ends(known)
         between(begin, end, self._options)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
@@ -313,6 +315,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._closing.close()
         self._client = None
+
+    def _show(self, done: Mapping[str, Cursor]) -> None:
+        """Move the group that the query names: everything before these is done.
+
+        Spark asks for a next micro-batch as the one before is done, and calls `commit` only once
+        there is one: an idle query would never have caught up. It decides nothing, a query goes on
+        where its checkpoint is; so a leader that is away does not stop it, and hears it later.
+        """
+        options = self._options
+        for name, cursor in done.items() if options.group else ():
+            if self._shown.get(name) == cursor.offset:
+                continue
+            try:
+                self._connected().reset_group(
+                    options.stream, options.group, cursor.offset, partitions=[name], create=True
+                )
+            except HadronError as error:
+                # That retention has dropped what comes next already is no harm here.
+                if not error.retryable and not isinstance(error, OffsetOutOfRangeError):
+                    raise
+            else:
+                self._shown[name] = cursor.offset
 
     def _bounds(self) -> dict[str, Bounds]:
         return bounds(self._connected(), self._options)

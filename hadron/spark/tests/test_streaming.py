@@ -98,6 +98,36 @@ def scene(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iter
         yield Scene(running.url, client, spark, root)
 
 
+def test_a_group_shows_how_far_a_query_is(scene: Scene, tmp_path: Path) -> None:
+    scene.client.create_stream("shown")
+    reader = scene.spark.readStream.format("hadron").option("server", scene.url)
+    frame = reader.options(
+        stream="shown", groupId="of-the-query", startingOffsets="earliest", maxOffsetsPerTrigger=4
+    ).load()
+    with scene.client.producer("shown") as producer:
+        producer.send_many(range(10))
+
+    def run() -> None:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        if (error := query.exception()) is not None:
+            raise error
+
+    run()
+    (shown,) = scene.client.groups("shown")
+    assert (shown.group, shown.floor, shown.next_offset) == ("of-the-query", 10, 10)
+    with scene.client.producer("shown") as producer:
+        producer.send_many(range(3))
+    (shown,) = scene.client.groups("shown")
+    assert (shown.floor, shown.next_offset) == (10, 13)
+    with (
+        scene.client.subscribe("shown", group="of-the-query"),
+        pytest.raises(Exception, match="group 'of-the-query' cannot be reset: 1 member is"),
+    ):
+        run()
+
+
 def expected(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of windows that end before the watermark: the latest event's time less five seconds."""
     watermark = max(each["s"] for each in events) - 5

@@ -353,7 +353,7 @@ class DescribeGroupResponse(_message.Message):
     def __init__(self, group: _Optional[_Union[ListGroupsResponse.Group, _Mapping]] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ..., created_ms: _Optional[int] = ..., members: _Optional[_Iterable[_Union[DescribeGroupResponse.Member, _Mapping]]] = ..., waiting_again: _Optional[int] = ..., delayed: _Optional[int] = ..., behind_their_key: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[DescribeGroupResponse.Attempt, _Mapping]]] = ..., held_back: _Optional[str] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "group", "to", "force", "stream_id", "metadata_index")
+    __slots__ = ("namespace", "stream", "partition", "group", "to", "force", "stream_id", "metadata_index", "create")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +362,7 @@ class ResetGroupRequest(_message.Message):
     FORCE_FIELD_NUMBER: _ClassVar[int]
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -370,7 +371,8 @@ class ResetGroupRequest(_message.Message):
     force: bool
     stream_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., to: _Optional[str] = ..., force: _Optional[bool] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    create: bool
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., to: _Optional[str] = ..., force: _Optional[bool] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., create: _Optional[bool] = ...) -> None: ...
 
 class ResetGroupResponse(_message.Message):
     __slots__ = ("floor_before", "floor")

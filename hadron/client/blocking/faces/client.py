@@ -497,6 +497,7 @@ class SyncClient(ClientBase):
         *,
         partitions: Sequence[str] = (),
         force: bool = False,
+        create: bool = False,
         within_s: float | None = None,
     ) -> list[GroupReset]:
         """Move a group's progress at some partitions (() is all that know it).
@@ -506,13 +507,20 @@ class SyncClient(ClientBase):
                 Unix epoch (the first record appended then or later), or -N: so many records before
                 each partition's end.
             force: also while members are connected, who join again; refused then without it.
+            create: make the group where a partition does not know it, with the usual options.
 
         Raises `NotFoundError` when no partition knows it; `IncompleteError` when some (`found`)
         have done it and others have not, or did not say so: it may be repeated.
         """
         return self._call(
             lambda client: client.reset_group(
-                stream, group, to, partitions=partitions, force=force, within_s=within_s
+                stream,
+                group,
+                to,
+                partitions=partitions,
+                force=force,
+                create=create,
+                within_s=within_s,
             )
         )
 
