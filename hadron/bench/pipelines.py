@@ -261,10 +261,9 @@ async def measure_waiting(client: Client, plan: Plan, leader: ProcessUse) -> Par
         for first in range(0, plan.waiting, _AT_ONCE):
             await producer.send_many([value] * min(_AT_ONCE, plan.waiting - first))
     await _declare_pipeline(client, "timed", "timed", "earliest", Output("ended"), _SHORT_MS)
-    # What many of them need at a time, and what grows with each, are told apart by two readings.
     before = leader.rss_bytes()
     began = time.monotonic()
-    await _declare_pipeline(client, "kept", "kept", "earliest", None, _LONG_MS)
+    await _declare_pipeline(client, "kept", "kept", "earliest", None, _LONG_MS, plan.waiting)
     while (await client.pipeline_progress("kept"))[0].instances < plan.waiting:  # noqa: ASYNC110
         await anyio.sleep(_LOOK_EVERY_S)
     per_s = plan.waiting / (time.monotonic() - began)
@@ -336,12 +335,19 @@ async def _declare_streams(client: Client, *names: str) -> None:
 
 
 async def _declare_pipeline(
-    client: Client, name: str, source: str, start: str, output: Output | None, delay_ms: int = 0
+    client: Client,
+    name: str,
+    source: str,
+    start: str,
+    output: Output | None,
+    delay_ms: int = 0,
+    max_parallel: int = 20_000,
 ) -> None:
     spec = PipelineSpec(
         replica_set=PARTITION,
         input=source,
         start=start,
+        max_parallel=max_parallel,
         stages=(StageSpec(name="empty", engine="handler", output=output, delay_ms=delay_ms),),
     )
     await client.apply([SchemaObject(kind="Pipeline", name=name, spec=spec)])
