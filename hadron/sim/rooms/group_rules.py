@@ -86,6 +86,9 @@ class Life:
         """Offsets, and numbers of their records, that somebody may have settled."""
         self.driver: object = None
         self.taken: dict[int, tuple[TransactionId, Given | None]] = {}
+        self.overruled: set[int] = set()
+        """A transaction wanted them, and the log gave them to another one. Where that one is rolled
+        back they are with their members again, and the first may be decided all the same."""
         self.renew(None)
 
     def renew(self, driver: object) -> None:
@@ -453,6 +456,7 @@ class Rules:
                 touched.append(given)
             elif known is not None and known[0] != transaction:
                 self.reached["the log gave it to another transaction"] += 1
+                life.overruled.add(offset)
             life.taken[offset] = transaction, given
         self._arm(life, touched, now)
         self.reached["taken"] += 1
@@ -481,12 +485,11 @@ class Rules:
             self.complain(f"a transaction has acknowledged {ranges} of {group_id}, which is none")
             return
         for offset in offsets_of(ranges):
-            if offset not in life.taken:
+            if offset not in life.taken and offset not in life.overruled:
                 self.complain(f"{life.name}: a transaction ends {offset}, and has not taken it")
-            else:
-                _, given = life.taken.pop(offset)
-                if given is not None:
-                    given.holder.dealt_at = now
+            _, given = life.taken.pop(offset, (None, life.held.pop(offset, None)))
+            if given is not None:
+                given.holder.dealt_at = now
             self._settle(life, offset)
         self.told_floor(group_id, floor)
         self.reached["finished"] += 1
