@@ -285,7 +285,15 @@ class _Link:
                 continue
             self._say_some(self._ways[call])
             if not self._waiting:
-                self._wanted = trio.Event()
+                self._rest()
+
+    def _rest(self) -> None:
+        """Nothing waits any more."""
+        assert not self._waiting
+        # One that is not set stays: nobody would ever wake who waits for it. (What was to be said
+        # has left on a call of the other end's, which broke, and then the dialing failed.)
+        if self._wanted.is_set():
+            self._wanted = trio.Event()
 
     def _say_some(self, way: _Way) -> None:
         messages: list[_Wired] = []
@@ -332,7 +340,7 @@ class _Link:
         _log.debug("nothing can be said to %s: %s", self.name, error)
         if not self._ways:
             self._waiting.clear()
-            self._wanted = trio.Event()
+            self._rest()
         self._links.unanswered(self.name, error)
 
     async def _converse(self, wires: Wires, connection: Connection) -> None:
