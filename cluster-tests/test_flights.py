@@ -100,7 +100,7 @@ class Month:
         self._wait("all runners at work", lambda told: sum(s.running for s in told.stages) > full)
         time.sleep(self._chance.uniform(0.0, _WORKS_S))
         self._kill(death)
-        if death % 3 == 1:
+        if death % 3 == 2:
             self._lose_leader(next(self._leaders))
 
     def finish(self, flights: Sequence[NewRecord], count: int) -> None:
