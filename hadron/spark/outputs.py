@@ -121,10 +121,11 @@ def _dropped(stage: StageSpec, null_count: int, strangers: Any) -> str:
 
 
 def _row_error(stage: StageSpec, what: str, instance_ids: Any, dropped: str = "") -> str:
+    others = len(instance_ids) - 1
+    beside = f", as for {others:,} other{'s'[: others > 1]} beside it" if others > 0 else ""
     return (
-        f"function {stage.run!r} of stage {stage.name!r} returned {what} for "
-        f"{len(instance_ids)} instances: {_some(instance_ids)} (return exactly one row each)"
-        + (f"; {dropped}" if dropped else "")
+        f"function {stage.run!r} of stage {stage.name!r} returned {what} for this instance{beside} "
+        "(return exactly one row for each)" + (f"; {dropped}" if dropped else "")
     )
 
 

@@ -98,8 +98,8 @@ def test_missing_and_doubled_rows_are_odd() -> None:
     found = matched(result([1, 3, 3, 4], ["a", "b", "c", "d"]), [1, 2, 3, 4])
     assert [each.instance_id for each in found.outputs] == [1, 4]
     assert [each.instance_id for each in found.odd] == [2, 3]
-    assert "no row for 1 instances: 2 " in found.odd[0].reason
-    assert "several rows for 1 instances: 3 " in found.odd[1].reason
+    assert "no row for this instance (return" in found.odd[0].reason
+    assert "several rows for this instance (return" in found.odd[1].reason
 
 
 def test_rows_of_strangers_are_dropped_and_told() -> None:
