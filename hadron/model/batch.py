@@ -17,8 +17,8 @@ Bytes of a batch (a promise; all integers little-endian):
 Columns inside the maps are byte strings in Arrow's layout, so a Spark source wraps them without a
 copy. The leader reads the head, refuses a body that is none as far as that shows without
 decompressing it (`bodies.judge`; so a zstd frame says how much it holds), and stores the bytes: it
-never opens the body. Offsets are not part of the bytes: the leader stamps `base_offset`
-and the time beside them.
+never decompresses it, but for dead letters (`delivery/letters`). Offsets are not part of the bytes:
+the leader stamps `base_offset` and the time beside them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The controller: a replica set's log of commands while this node leads it, under one ballot.
 
 A command's way: `submit` → the next group's transaction → the feeds (`replication.feeding`) and the
-disk at the same time → quorum → the watermark moves → its answer, then the observers who push what
-has become visible.
+disk at the same time → quorum → the watermark moves → the observers, who push what has become
+visible, then its answer.
 All of it happens in callbacks on the event loop; no task is woken on the way.
 
 Safety rule: answers pass `Waiters` or `query`, which hold them back until the watermark covers what
@@ -178,7 +178,7 @@ class Controller:
         return Prepared(group, group.size)
 
     def _on_written(self, group: GroupCommit) -> None:
-        """The group's bytes exist; its fsync is under way. Send it, and line up its answers."""
+        """The group's bytes exist; its COMMIT is next. Send it, and line up its answers."""
         if group.entries:
             self.feeding.offer(group.previous, group.entries)
             self._written.extend(group.logged)
@@ -232,7 +232,7 @@ class Controller:
         return self.feeding.feeds.get(name)
 
     def _release(self) -> None:
-        """Answer whom the watermark, or a slower disk, now allows; then show what is visible."""
+        """Show what the watermark makes visible; then answer whom it, or a slower disk, allows."""
         if self._stopped is not None:
             return
         committed = self.feeding.settle()

@@ -49,7 +49,10 @@ class Lines:
             count += 1
             yield submission
         line = self._others
-        while line and size < GROUP_COMMIT_BYTES and count < GROUP_COMMIT_COMMANDS:
+        first = count
+        while line and (
+            count == first or (size < GROUP_COMMIT_BYTES and count < GROUP_COMMIT_COMMANDS)
+        ):
             submission = line.popleft()
             size += submission.size
             count += 1

@@ -1,4 +1,5 @@
-"""What runners hand in: checked against what their stages are declared to be, then logged."""
+"""What runners hand in, checked against what their stages are declared to be: the commands that
+are logged of it."""
 
 from __future__ import annotations
 

@@ -37,15 +37,11 @@ class Packed:
     size: int
 
 
-def pack_entries(
-    ballot: Ballot, previous: LogPosition, entries: Sequence[Entry], committed_lsn: int
-) -> Packed:
+def pack_entries(ballot: Ballot, previous: LogPosition, entries: Sequence[Entry]) -> Packed:
+    """Each feed that sends it adds what it tells besides: the watermark, the trim, the grant."""
     headers, bodies = pack(entries)
     message = replication_pb2.AppendRequest(
-        ballot=ballot_to(ballot),
-        previous=position_to(previous),
-        entries=headers,
-        committed_lsn=committed_lsn,
+        ballot=ballot_to(ballot), previous=position_to(previous), entries=headers
     )
     size = sum(map(len, bodies)) + 64 * len(entries)
     return Packed(entries[0].lsn, entries[-1].position, message, bodies, size)
@@ -207,9 +203,7 @@ class Feed:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
             elif previous == self._previous:
-                self._send_packed(
-                    pack_entries(self._host.ballot, previous, entries, self._host.committed_lsn)
-                )
+                self._send_packed(pack_entries(self._host.ballot, previous, entries))
 
     def wake(self) -> None:
         self._wanted.set()

@@ -142,11 +142,11 @@ class Feeding:
     # --- what is written ------------------------------------------------------------------------
 
     def offer(self, previous: LogPosition, entries: Sequence[Entry]) -> None:
-        """The entries exist, their fsync is under way: send them to all who are up to it."""
+        """The entries exist, their COMMIT is next: send them to all who are up to it."""
         assert previous == self.head, (previous, self.head)
         assert entries[0].lsn == self.head.lsn + 1 > self.committed_lsn, (self.head, entries[0].lsn)
         self.head = entries[-1].position
-        packed = pack_entries(self.ballot, previous, entries, self.committed_lsn)
+        packed = pack_entries(self.ballot, previous, entries)
         self.ring.push(packed)
         with self._cork:
             for feed in self.feeds.values():

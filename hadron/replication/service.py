@@ -53,7 +53,8 @@ class ReplicationService:
     Args:
         on_promise: told of every ballot this node has promised to somebody else, so that a leader
             of a lower one stops.
-        on_append: told after every append of a leader, and where it came from: this node follows.
+        on_append: told after every group of appends of a leader, and where it came from: this node
+            follows.
         on_trim: told up to where the leader lets the log go.
         on_resync: told (reason, lsn, leader) when this node is to fetch a snapshot that holds every
             entry up to that lsn.

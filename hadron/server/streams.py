@@ -1,4 +1,4 @@
-"""Serves `hadron.v1.Streams`: produce, fetch, offsets."""
+"""Serves `hadron.v1.Streams`: produce, claims of producers, fetch, offsets, latest of a key."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An instance whose output cannot be used, and why."""
+    """An instance that has no output that can be used, and why."""
 
     instance_id: int
     attempt: int

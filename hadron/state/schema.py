@@ -81,7 +81,7 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     """Create and change schema objects, all in one entry.
 
     The driver has validated the whole against `expected_index`; if the schema has moved on in the
-    meantime the command is refused and the driver validates again.
+    meantime the command is refused, retryable: who asks again is judged anew.
     """
 
     # It is how people make room: by what they let retention drop.

@@ -1,7 +1,8 @@
-"""From what a user passes to `send` to a record that is sure to encode. Pure.
+"""From what a user passes to `send` to a record that a batch takes. Pure.
 
-Everything that a batch could choke on is refused here, where only one record is at stake:
-a batch that fails to encode would take its neighbours with it.
+What a batch could choke on is refused here, but for the value and the size, which it refuses
+itself as it encodes them (`model/batch_building`): a batch that failed later would take its
+neighbours with it.
 """
 
 from __future__ import annotations

@@ -37,17 +37,17 @@ class BatchState(enum.Enum):
     OPEN = enum.auto()
     """Takes more records."""
     QUEUED = enum.auto()
-    """Complete; known not to be in the log; not numbered."""
+    """Complete, and to be sent."""
     SENT = enum.auto()
     """A call that carries it is under way."""
     UNANSWERED = enum.auto()
-    """Numbered and sent before; to be sent again with the same bytes."""
+    """Sent before, and perhaps in the log: it is sent again as it is, or `resume` sorts it."""
     ACKED = enum.auto()
     FAILED = enum.auto()
 
 
 class OutgoingBatch:
-    """Records of one partition that share one sequence number and one outcome."""
+    """Records of one partition, numbered in one go, with one outcome."""
 
     __slots__ = (
         "_builder",

@@ -20,7 +20,7 @@ from hadron.client.transactions.calls import TransactionCalls
 from hadron.client.transactions.settings import TransactionSettings
 from hadron.model.backoff import Backoff
 from hadron.model.errors import CommitUnknownError, HadronError, RequestError
-from hadron.model.limits import GROUP_COMMIT_BYTES, TOKEN_BYTES
+from hadron.model.limits import TOKEN_BYTES
 from hadron.model.sinks import SinkProgress, check_advance, is_published
 from hadron.wire.messages import method, sinks_pb2, transactions_pb2
 
@@ -245,7 +245,3 @@ def _statements(
 def new_token() -> bytes:
     """A name for a write, or for an attempt."""
     return secrets.token_bytes(TOKEN_BYTES)
-
-
-STAGE_BYTES: Final = GROUP_COMMIT_BYTES
-"""Of batches that one call of `Sink.stage` takes."""

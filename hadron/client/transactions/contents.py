@@ -33,9 +33,6 @@ little by it, and who reads one of them reads all."""
 _RANGES_PER_STATEMENT: Final = 10_000
 """Some 200 kB: a statement has half a megabyte at most, besides its batch."""
 
-_RECORD_BYTES: Final = 4
-"""What a plain value takes in a batch besides its bytes."""
-
 _Statement = transactions_pb2.Statement
 
 

@@ -56,7 +56,7 @@ class Host:
         previous = self.head
         made = make_entries(previous, FIRST, [b"c"] * count, body=bytes(size))
         self.entries += made
-        group = pack_entries(FIRST, previous, made, self.committed_lsn)
+        group = pack_entries(FIRST, previous, made)
         self.ring.push(group)
         if feed is not None:
             feed.offer(group)
@@ -345,7 +345,7 @@ def test_a_ring_forgets_the_oldest() -> None:
         host.write(None, size=300)
     for index in range(10):
         previous = host.entries[index - 1].position if index else EMPTY_LOG
-        ring.push(pack_entries(FIRST, previous, host.entries[index : index + 1], 0))
+        ring.push(pack_entries(FIRST, previous, host.entries[index : index + 1]))
     assert ring.starting_at(1) is None
     group = ring.starting_at(10)
     assert group is not None

@@ -130,9 +130,7 @@ def test_rows_of_nobody_are_dropped_and_those_without_one_fail_alone(spark: Spar
     assert set(client.failures) == {("bad", 2), ("bad", 3)}
     assert {each for name, each in client.outputs if name == "bad"} == {1, 4, 5, 6}
     assert {each for name, each in client.outputs if name == "good"} == set(range(1, 7))
-    assert (
-        "no row for this instance, as for 1 other beside it " in client.failures["bad", 2]
-    )
+    assert "no row for this instance, as for 1 other beside it " in client.failures["bad", 2]
     assert "not given: 999" in client.failures["bad", 3]
     told = next(each.dropped for each in play.seen if each.stage == "bad")
     assert "1 without an id and some of instances that it was not given: 999" in told

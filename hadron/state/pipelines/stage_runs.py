@@ -1,8 +1,9 @@
 """What each stage of each instance has done.
 
 Safety rule: publishing a stage's outputs and marking the stage done is one entry, guarded by the
-attempt, so an output is published once, whoever runs the stage how often. That a runner is at work
-on a stage is volatile and not here.
+attempt, so an output is published once, whoever runs the stage how often; where outputs go to
+another set, it is two, and one transaction (`publishing`). That a runner is at work on a stage is
+volatile and not here.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ CREATE TABLE IF NOT EXISTS {STAGE_COUNT}(       -- of `stage_runs`
     ready INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL,
     PRIMARY KEY (pipeline_id, stage)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS {INSTANCE_LETTER}(   -- of `instance_letters`
+CREATE TABLE IF NOT EXISTS {INSTANCE_LETTER}(   -- of `letters`
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,
     stage TEXT NOT NULL,                -- that was given up
