@@ -18,6 +18,7 @@ import trio
 from hadron.delivery.effects import Assignment, Effects, Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
+from hadron.delivery.ledger import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
@@ -33,7 +34,6 @@ from hadron.delivery.port import (
     Said,
     check_ranges,
 )
-from hadron.delivery.progress import Ledger, LoggedLedger, MemoryLedger, Receipt
 from hadron.delivery.sessions import MemberSession, Silence
 from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
@@ -550,7 +550,7 @@ class GroupDriver:
                 session.revoke(expired.delivery, expired.ranges, "ack deadline")
 
     def _committed(self, ranges: Sequence[Range], floor: int) -> None:
-        """`progress.OnCommitted`."""
+        """`ledger.OnCommitted`."""
         machine = self.machine
         machine.raise_floor(floor)
         if ranges and (machine.rules.is_strict or machine.rules.is_by_key):

@@ -13,8 +13,8 @@ from hadron.delivery import driver as module
 from hadron.delivery import progress as progress_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
+from hadron.delivery.ledger import LoggedLedger, Receipt
 from hadron.delivery.port import Ack, Nack
-from hadron.delivery.progress import LoggedLedger, Receipt
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import (
     HadronError,

@@ -75,7 +75,7 @@ LIMITS: Final = {
     "records parked at once": Limit(("delivery.machine:_PARKED_PER_STEP",), (1, 3)),
     "bytes of the shelf": Limit(("delivery.shelf:_KEPT_BYTES",), (1, 500)),
     "ranges of a group's window": Limit(("state.groups.progress:window()",), (1, 3)),
-    "ranges of an entry": Limit(("delivery.progress:_RANGES_PER_ENTRY",), (1, 3)),
+    "ranges of an entry": Limit(("delivery.ledger:_RANGES_PER_ENTRY",), (1, 3)),
     "rows of a dead group at once": Limit(
         ("state.groups.changes:SLICE_ROWS", "sim.model.groups:SLICE_ROWS"), (1, 4)
     ),

@@ -15,7 +15,7 @@ from typing import Any, Final
 import apsw
 
 from hadron.delivery.driver import GroupDriver
-from hadron.delivery.progress import LoggedLedger, Receipt
+from hadron.delivery.ledger import LoggedLedger, Receipt
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
 from hadron.model.ranges import Range

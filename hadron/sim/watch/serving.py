@@ -19,8 +19,8 @@ from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.membership import Membership
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Assignment, Exhausted
+from hadron.delivery.ledger import LoggedLedger
 from hadron.delivery.port import Ack, Extend, Nack, Said
-from hadron.delivery.progress import LoggedLedger
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import NotFoundError

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from hadron.delivery.effects import Assignment
-from hadron.delivery.progress import LoggedLedger, Receipt
+from hadron.delivery.ledger import LoggedLedger, Receipt
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.partition.controller import Controller

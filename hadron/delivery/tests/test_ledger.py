@@ -11,7 +11,7 @@ import pytest
 
 from hadron.delivery import machine
 from hadron.delivery import progress as module
-from hadron.delivery.progress import LoggedLedger
+from hadron.delivery.ledger import LoggedLedger
 from hadron.delivery.tests.support import Consumer
 from hadron.serving.tests.stack import Stack, leading
 from hadron.state.groups.endings import EndDeliveries
