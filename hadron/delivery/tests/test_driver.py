@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from hadron.delivery import driver as module
-from hadron.delivery import progress as progress_module
+from hadron.delivery import ledger as ledger_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
 from hadron.delivery.ledger import LoggedLedger, Receipt
@@ -86,7 +86,7 @@ class TestEndings:
     async def test_more_than_an_entry_takes(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(progress_module, "_RANGES_PER_ENTRY", 7)
+        monkeypatch.setattr(ledger_module, "_RANGES_PER_ENTRY", 7)
         await stack.append(1, *[b"x"] * 100)
         member = await Consumer(stack).join(100)
         await member.call.until(lambda: len(member.offsets) == 100)
@@ -239,7 +239,7 @@ class TestAcknowledging:
     async def test_very_many_ranges_take_several_entries(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(progress_module, "_RANGES_PER_ENTRY", 10)
+        monkeypatch.setattr(ledger_module, "_RANGES_PER_ENTRY", 10)
         await stack.append(1, *[b"x"] * 100)
         member = await Consumer(stack).join()
         await member.call.until(lambda: len(member.offsets) == 100)
@@ -444,7 +444,7 @@ def test_only_so_many_confirmations_wait_for_a_majority(monkeypatch: pytest.Monk
         def submit(self, *_: Any, **__: Any) -> None:
             """Nothing is committed."""
 
-    monkeypatch.setattr(progress_module, "_MAX_RECEIPTS", 3)
+    monkeypatch.setattr(ledger_module, "_MAX_RECEIPTS", 3)
     controller: Any = NoMajority()
     ledger = LoggedLedger(controller, 1, 0, lambda *_: None, lambda _: None)
     sink: Any = None

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hadron.delivery import machine
 from hadron.delivery import ledger as module
+from hadron.delivery import machine
 from hadron.delivery.ledger import LoggedLedger
 from hadron.delivery.tests.support import Consumer
 from hadron.serving.tests.stack import Stack, leading
