@@ -98,6 +98,7 @@ class Awaiting:
     def wake(self) -> None:
         """Something was declared."""
         self._declared.set()
+        self._declared = trio.Event()
 
     @property
     def lasting_troubles(self) -> list[str]:
@@ -116,7 +117,7 @@ class Awaiting:
 
     async def _begin_all(self, nursery: trio.Nursery) -> None:
         while True:
-            self._declared = trio.Event()
+            declared = self._declared
             for item, partition in await self._partitions():
                 if (item.id, partition) in self._begun:
                     continue
@@ -124,7 +125,7 @@ class Awaiting:
                 work = self._look_here if partition == self._home else self._look_there
                 label = f"{self._item.label}, awaited {item.name} on {partition}"
                 nursery.start_soon(persevere, label, partial(work, item, partition), logging.ERROR)
-            await self._declared.wait()
+            await declared.wait()
 
     async def _partitions(self) -> list[tuple[SchemaObject, str]]:
         """Of all streams that some instance may wait for."""
@@ -156,9 +157,11 @@ class Awaiting:
     # --- partitions -----------------------------------------------------------------------------
 
     async def _look_here(self, item: SchemaObject, partition: str) -> None:
+        declared = self._declared
         while (cursor := await self._cursor(item.id, partition)) is None:
             # Declared, and not adopted yet.
-            await self._declared.wait()
+            await declared.wait()
+            declared = self._declared
         with LocalSource(self._visible, item.id) as source:
             await self._follow(source, cursor)
 

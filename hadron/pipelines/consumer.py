@@ -100,6 +100,7 @@ class Consumer:
         """Instances ended, or something was declared."""
         self._room_moved.set()
         self._declared.set()
+        self._declared = trio.Event()
 
     @property
     def lasting_troubles(self) -> list[str]:
@@ -116,14 +117,14 @@ class Consumer:
         async with trio.open_nursery() as nursery:
             begun: set[str] = set()
             while True:
-                self._declared = trio.Event()
+                declared = self._declared
                 found = self._partitions()
                 for name in sorted(found - begun):
                     begun.add(name)
                     work = self._consume_here if name == self._home else self._consume_there
                     label = f"{self._item.label}, input {name}"
                     nursery.start_soon(persevere, label, partial(work, name), logging.ERROR)
-                await self._declared.wait()
+                await declared.wait()
 
     def _partitions(self) -> set[str]:
         try:
@@ -143,9 +144,11 @@ class Consumer:
     # --- partitions -----------------------------------------------------------------------------
 
     async def _consume_here(self, partition: str) -> None:
+        declared = self._declared
         while (cursor := await self._cursor(partition)) is None:
             # Declared, and not adopted yet.
-            await self._declared.wait()
+            await declared.wait()
+            declared = self._declared
         with LocalSource(self._visible, cursor.stream_id) as source:
             self.sources[partition] = source
             await self._follow(source, cursor)

@@ -215,25 +215,30 @@ class _Link:
         self._target = split_address(command.target)
         self._there, self._back = _Way(), _Way()
         self._open: dict[_Connection, None] = {}
-        self._refused = False
-        self._welcome = trio.Event()
-        self._accepting = trio.CancelScope()
-        self._shut = trio.Event()
+        self._listener: trio.socket.SocketType | None = None
+        """None while new connections are refused."""
+        self._nursery: trio.Nursery
         self.traffic = Traffic()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Accept and forward for ever. `task_status` is told when the port is open."""
-        listener = await self._listen()
-        async with trio.open_nursery() as nursery:
+        self._listener = await self._listen()
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._accept, self._listener)
             task_status.started()
+            await trio.sleep_forever()
+
+    async def _accept(self, listener: trio.socket.SocketType) -> None:
+        with listener:
             while True:
-                with listener, trio.CancelScope() as self._accepting:
-                    while True:
-                        accepted, _ = await listener.accept()
-                        nursery.start_soon(self._forward, trio.SocketStream(accepted))
-                self._shut.set()
-                await self._welcome.wait()
-                listener = await self._listen()
+                try:
+                    accepted, _ = await listener.accept()
+                except (OSError, trio.ClosedResourceError):
+                    if listener is self._listener:
+                        raise
+                    # It was closed, and perhaps another one is open by now.
+                    return
+                self._nursery.start_soon(self._forward, trio.SocketStream(accepted))
 
     async def _listen(self) -> trio.socket.SocketType:
         listener = trio.socket.socket()
@@ -249,13 +254,12 @@ class _Link:
     async def set(self, command: Set) -> None:
         self._there.change(command.there)
         self._back.change(command.back)
-        if command.refuse and not self._refused:
-            self._welcome, self._shut = trio.Event(), trio.Event()
-            self._accepting.cancel()
-            await self._shut.wait()
-        elif self._refused and not command.refuse:
-            self._welcome.set()
-        self._refused = command.refuse
+        if self._listener is None and not command.refuse:
+            self._listener = await self._listen()
+            self._nursery.start_soon(self._accept, self._listener)
+        elif self._listener is not None and command.refuse:
+            self._listener.close()
+            self._listener = None
 
     async def reset(self) -> None:
         broken = list(self._open)

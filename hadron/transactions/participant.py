@@ -92,8 +92,6 @@ class Participant:
         self._refused: deque[tuple[PrepareRefused, int]] = deque()
         self._has_refused = trio.Event()
         self._has_some = trio.Event()
-        # An earlier leadership may have left some.
-        self._has_some.set()
 
     # --- what drivers say -----------------------------------------------------------------------
 
@@ -214,6 +212,8 @@ class Participant:
 
     async def _ask(self) -> None:
         now_ms, looked_s = self._log.log_now_ms(), trio.current_time()
+        # An earlier leadership may have left some, or a look that failed.
+        self._has_some.set()
         while True:
             await self._has_some.wait()
             # What comes from here on sets it again.

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from hadron.node.supervision.cluster import free_ports
-from hadron.testing.proxy import CUT, FaultProxy, ProxyError, Weather
+from hadron.testing.proxy import CLEAR, CUT, FaultProxy, Open, ProxyError, Set, Weather, _Link
 
 PATIENCE_S = 30.0
 HELD_S = 0.2
@@ -149,12 +150,28 @@ def test_refused_connections_and_those_after_them(wire: Wire) -> None:
     a.sendall(b"open ones stay")
     assert receive(b, 14) == b"open ones stay"
     wire.proxy.set("a>b")
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ConnectionRefusedError):
-            wire.pair()
-            return
-    pytest.fail("the port stays closed")
+    wire.pair()
+
+
+async def test_a_port_is_open_or_closed_when_its_command_returns() -> None:
+    """Also when the next one comes at once, before any other task has run."""
+    port = free_ports(1)[0]
+    link = _Link(Open("a>b", f"127.0.0.1:{port}", target="127.0.0.1:1"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(link.run)
+        with trio.fail_after(PATIENCE_S):
+            for refuse in (True, False, True, True, False, False):
+                await link.set(Set("a>b", CLEAR, CLEAR, refuse))
+                assert is_refused(port) == refuse
+            for refuse in (True, False, True):
+                await link.set(Set("a>b", CLEAR, CLEAR, refuse))
+            assert is_refused(port)
+        nursery.cancel_scope.cancel()
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as dialing:
+        return dialing.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
 def test_a_target_that_does_not_listen_resets(wire: Wire) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+from hadron.model.errors import CorruptionError
 from hadron.model.transactions import TransactionId
 from hadron.transactions.messages import Asked, Message
 from hadron.transactions.participant import Participant
@@ -24,12 +25,17 @@ class Frozen:
     def __init__(self) -> None:
         self.now_ms = self.since_ms = BEGAN_MS
         self.asked_at: list[float] = []
+        self.is_damaged = False
+        """The next read meets it; the one after that does not."""
 
     def log_now_ms(self) -> int:
         return self.now_ms
 
     async def query(self, read: Callable[[Any], Any]) -> Any:
         await trio.lowlevel.checkpoint()
+        is_damaged, self.is_damaged = self.is_damaged, False
+        if is_damaged:
+            raise CorruptionError("a page is damaged, until it is repaired")
         return read(self)
 
     def execute(self, _sql: str, given: tuple[int, int, int]) -> list[tuple[Any, ...]]:
@@ -73,3 +79,16 @@ async def test_a_clock_that_was_ahead_for_a_moment_puts_nothing_off(
 
     # It is noticed with the look after that, at half a second.
     assert await watch(log, 20, ahead) == [1.5, 2.5, 4.5, 8.5, 16.5]
+
+
+async def test_what_could_not_be_read_is_asked_about_once_it_can(
+    autojump_clock: MockClock,  # noqa: ARG001 - time passes by it
+) -> None:
+    """Nothing else is prepared here that would have the tables looked at again."""
+    log = Frozen()
+
+    def break_for_a_moment() -> None:
+        log.is_damaged = True
+
+    # Half a second, and a pause of one; then it counts from the start, as a new leader would.
+    assert await watch(log, 20, break_for_a_moment) == [2.5, 3.5, 5.5, 9.5, 17.5]
