@@ -211,11 +211,13 @@ class Steps:
     async def _next(self) -> Step | None:
         """End the step whose body has ended, and give the next one; None once the subscription is
         closed. Raises why a step cannot be committed, if not just now."""
+        are_settled = await self._settle()
+        # Not before: who cancels this asks again, and then it is still to be ended.
         step, self._step = self._step, None
-        if not await self._settle() and step is not None:
-            # It is behind one that was not committed.
-            step._work.rollback()
         if step is not None:
+            if not are_settled:
+                # It is behind one that was not committed.
+                step._work.rollback()
             self._end(step)
         if self._failed is not None:
             await self._recover()
@@ -272,9 +274,11 @@ class Steps:
 
     async def _settle(self) -> bool:
         """Until the step that is being committed has its outcome; whether all up to it have."""
-        if self._committing is not None:
-            await self._committing[1].wait()
-            self._committing = None
+        committing = self._committing
+        if committing is not None:
+            await committing[1].wait()
+            if self._committing is committing:
+                self._committing = None
         return self._failed is None
 
     async def _recover(self) -> None:

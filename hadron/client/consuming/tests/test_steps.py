@@ -100,6 +100,30 @@ async def test_the_next_body_runs_while_a_step_commits() -> None:
 
 
 @both
+async def test_who_stops_waiting_for_the_next_step_loses_none() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 30)
+        async with client.subscribe("s", group="g") as subscription:
+            steps = subscription.transactions(max_records=10)
+            node.hold = True
+            for number in (1, 2):
+                step = await anext(steps)
+                await step.publish("t", b"%d" % number)
+            await until(lambda: len(node.waiting) == 1)
+            with anyio.move_on_after(0.05) as scope:
+                await anext(steps)
+            assert scope.cancelled_caught
+            node.hold = False
+            node.release()
+            step = await anext(steps)
+            await step.publish("t", b"3")
+            await step.commit()
+        assert node.values("t") == [b"1", b"2", b"3"]
+        assert node.groups["s", "local/p0", "g"].floor == 30
+
+
+@both
 async def test_a_step_that_is_committed_by_hand_waits_for_its_turn() -> None:
     async with served(driver()) as (node, client):
         assert isinstance(node, FakeDriver)
