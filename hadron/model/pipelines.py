@@ -60,6 +60,10 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     """"fail", or the stage that runs then, instead of those that follow."""
 
 
+STAGE_TIMEOUT_MS: Final = 300_000
+"""Of a stage that does not say how long its function may take."""
+
+
 class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One stage. It runs when `dependencies` and `after` are done and `delay_ms` has passed; one
     with a `wait` is done when that has come."""
@@ -73,10 +77,15 @@ class StageSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dependencies: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     delay_ms: Duration = 0
-    timeout_ms: Duration = 300_000
+    timeout_ms: Duration = STAGE_TIMEOUT_MS
     retry: Retry = Retry()
     output: Output | None = None
     wait: Wait | None = None
+
+    @property
+    def is_on_spark(self) -> bool:
+        """Whether it has a function that Spark runs; nothing runs one that waits."""
+        return self.engine == "spark" and self.wait is None
 
     @property
     def has_output(self) -> bool:

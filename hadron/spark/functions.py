@@ -61,7 +61,7 @@ def spark_stages(pipeline: str, spec: PipelineSpec, names: Sequence[str] = ()) -
 
     Raises `StageError` for a name that is no Spark stage of the pipeline.
     """
-    known = {stage.name: stage for stage in spec.stages if stage.engine == "spark"}
+    known = {stage.name: stage for stage in spec.stages if stage.is_on_spark}
     for name in names:
         if name not in known:
             raise StageError(

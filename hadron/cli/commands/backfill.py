@@ -80,7 +80,7 @@ def command(
         raise click.UsageError("--from says where a backfill starts", ctx)
     with session_of(ctx).connect() as client:
         for number, status in acts:
-            click.echo(f"{number}: {client.control_backfill(name, number, status)}", err=True)
+            _control(client, name, number, status)
         if start is not None:
             _start(client, name, start, end, partition, per_s, again=again)
         rows = _rows(client, name)
@@ -88,6 +88,19 @@ def command(
         print_json(rows)
     else:
         print_rows(_COLUMNS, rows, output)
+
+
+def _control(client: SyncClient, name: str, number: int, wanted: str) -> None:
+    """Raises `RequestError` for one that has ended otherwise."""
+    from hadron.model.errors import RequestError
+
+    status = client.control_backfill(name, number, wanted)
+    if status != wanted:
+        raise RequestError(
+            f"backfill {number} is {status}, it is not {wanted} any more",
+            f"`hadron pipeline backfill {name} --from …` starts another one",
+        )
+    click.echo(f"{number}: {status}", err=True)
 
 
 def _start(
@@ -101,7 +114,7 @@ def _start(
     again: bool,
 ) -> None:
     from hadron.cli.pipelines.shown import progress_rows
-    from hadron.model.errors import NotFoundError
+    from hadron.model.errors import NotFoundError, RequestError
 
     (row,) = progress_rows(client, name)
     inputs = [each for each in row["inputs"] if partition in ("", each["partition"])]
@@ -112,17 +125,25 @@ def _start(
         each.spec.input  # type: ignore[attr-defined]
         for each in client.objects("Pipeline", client.namespace, name)
     ]
-    begun = 0
+    begun = is_range = 0
     for each in inputs:
         first = _offset(client, stream, each["partition"], start)
         last = each["offset"] if end is None else _offset(client, stream, each["partition"], end)
+        is_range |= end is None or first < last
         if first < min(last, each["offset"]):
             client.start_backfill(
                 name, first, last, partition=each["partition"], per_s=per_s, again=again
             )
             begun += 1
+    if not is_range:
+        raise RequestError(f"--from {start} is not before --to {end}", "put the earlier one first")
     if not begun:
-        click.echo("nothing to do: the pipeline has not come by any of that", err=True)
+        reached = ", ".join(f"{each['partition']} {each['offset']:,}" for each in inputs)
+        click.echo(
+            f"nothing to do: {name} has read up to {reached}, and makes instances of all that "
+            "comes behind by itself",
+            err=True,
+        )
 
 
 def _offset(client: SyncClient, stream: str, partition: str, place: str) -> int:

@@ -365,11 +365,28 @@ def cancel(
         )
         if progress is not None:
             click.echo(err=True)
+        if stage and not cancelled:
+            _check_stage(client, name, stage)
     if output == "json":
         print_json({"pipeline": name, "cancelled": cancelled})
     else:
         what = "instance" if cancelled == 1 else "instances"
         click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
+
+
+def _check_stage(client: SyncClient, name: str, stage: str) -> None:
+    """Raises `NotFoundError` for what was misspelt; nothing was found of it."""
+    from hadron.cli.pipelines.shown import progress_rows
+    from hadron.model.errors import NotFoundError
+    from hadron.model.problems import did_you_mean
+
+    (row,) = progress_rows(client, name)
+    known = [each["name"] for each in row["stages"]]
+    if stage not in known:
+        raise NotFoundError(
+            f"pipeline {name!r} has no stage {stage!r}{did_you_mean(stage, known)}",
+            f"its stages are {', '.join(known)}",
+        )
 
 
 @command.command("start")

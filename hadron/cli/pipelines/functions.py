@@ -70,7 +70,7 @@ def check(objects: Sequence[SchemaObject]) -> list[str]:
             named += [
                 (found, ("stages", index, "run"), stage.run, f" of stage {stage.name!r}")
                 for index, stage in enumerate(spec.stages)
-                if stage.engine == "spark" and stage.wait is None and ":" in stage.run
+                if stage.is_on_spark and ":" in stage.run
             ]
     if not named:
         return []

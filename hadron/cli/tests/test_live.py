@@ -571,7 +571,9 @@ def test_failed_instances_are_retried() -> None:
     assert run("pipeline", "cancel", "again").returncode == 2
     assert run("pipeline", "cancel", "again", "--id", "1", "--stage", "only").returncode == 2
     live = ("pipeline", "cancel", "again", "--live")
-    assert as_json(*live, "--stage", "none") == {"pipeline": "again", "cancelled": 0}
+    absent = run(*live, "--stage", "onyl")
+    assert absent.returncode == 1
+    assert "pipeline 'again' has no stage 'onyl' (did you mean 'only'?)" in absent.stderr
     assert as_json(*live, "--before", "2001-01-01T00:00:00Z")["cancelled"] == 0
     assert as_json(*live, "--stage", "only") == {"pipeline": "again", "cancelled": 4}
     (row,) = as_json("pipeline", "show", "again")
@@ -582,10 +584,12 @@ def test_failed_instances_are_retried() -> None:
     assert (filling["from_offset"], filling["to_offset"], filling["again"]) == (0, 2, True)
     assert wait_until(lambda: as_json(*fill)[0]["status"] == "done", 20)
     assert as_json(*fill)[0]["created"] == 2
-    assert "1: done" in run(*fill, "--pause", "1").stderr
+    assert "backfill 1 is done, it is not paused any more" in run(*fill, "--pause", "1").stderr
+    assert "--from 2 is not before --to 1" in run(*fill, "--from", "2", "--to", "1").stderr
     assert run(*fill, "--pause", "1", "--cancel", "1").returncode == 2
     assert run(*fill, "--per-second", "7").returncode == 2
-    assert "nothing to do" in run(*fill, "--from", "2100-01-01T00:00:00Z").stderr
+    told = run(*fill, "--from", "2100-01-01T00:00:00Z").stderr
+    assert "nothing to do: again has read up to local/p0 3, and makes instances of all" in told
     assert as_json(*live)["cancelled"] == 2
     shown = as_json("pipeline", "instances", "again", "--status", "cancelled")
     assert [each["id"] for each in shown] == [1, 2, 3, 4, 5, 6, 7]

@@ -233,7 +233,7 @@ stages:
   - {name: c, engine: handler, dependencies: [d]}
   - {name: d, wait: {stream: s, on_timeout: x}, output: {stream: pay}}
   - {name: e, wait: {signal: true, types: [a]}}
-  - {name: f, wait: {signal: true}}
+  - {name: f, wait: {signal: true}, timeout: 40s, retry: {max_attempts: 2}}
   - {name: g, wait: {signal: true, timeout: 1s, on_timeout: h}, after: [i]}
   - {name: h, engine: handler}
   - {name: i, engine: handler, after: [h]}
@@ -248,6 +248,8 @@ stages:
         "stages[3].wait.on_timeout: stage 'x' would never run: there is no timeout",
         "stages[3].wait.on_timeout: there is no stage 'x'",
         "stages[4].wait.types: types of signals, which have none",
+        "stages[5].timeout: how long a function may take, in a stage that waits",
+        "stages[5].retry: another attempt of a stage that waits",
         "stages[5].wait: stage 'f' runs when an instance is given up",
         "stages[6].after: a cycle, g waits for i waits for h waits for g",
     ]

@@ -13,7 +13,15 @@ from hadron.model.documents.problem import Notes
 from hadron.model.documents.types import TRIGGER_FORM, is_valid_trigger
 from hadron.model.documents.waits import MAX_ATTEMPTS, check_wait
 from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
-from hadron.model.pipelines import FAIL, StageSpec, Wait, branch_of, branches_of
+from hadron.model.pipelines import (
+    FAIL,
+    STAGE_TIMEOUT_MS,
+    Retry,
+    StageSpec,
+    Wait,
+    branch_of,
+    branches_of,
+)
 from hadron.model.problems import ValuePath, did_you_mean, one_of, shorten
 
 ENGINES: Final = ("spark", "handler")
@@ -111,6 +119,12 @@ def _check_wait_of(notes: Notes, path: ValuePath, stage: StageSpec, wait: Wait) 
     if stage.delay_ms:
         found = "a delay in a stage that waits"
         notes.note((*path, "delay"), found, "a delay in the stages that follow it")
+    if stage.timeout_ms != STAGE_TIMEOUT_MS:
+        found = "how long a function may take, in a stage that waits"
+        notes.note((*path, "timeout"), found, "wait: {…, timeout: 24h, on_timeout: STAGE}")
+    if stage.retry != Retry():
+        found = "another attempt of a stage that waits"
+        notes.note((*path, "retry"), found, "no retry with wait")
     if bool(wait.stream) == wait.signal:
         found = "both stream and signal" if wait.signal else "neither stream nor signal"
         notes.note(at, found, "either stream: NAME, or signal: true")

@@ -123,6 +123,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
             "a batch read that starts at 'latest' would read nothing",
             "start at earliest, at offsets, or use readStream",
         )
+    if not streaming and "maxoffsetspertrigger" in given:
+        raise RequestError(
+            "option 'maxOffsetsPerTrigger' is of a streaming query's micro-batches",
+            "leave it out: endingOffsets and endingTimestamp end a batch read",
+        )
     return SourceOptions(
         url=_url(given),
         stream=stream,
@@ -170,6 +175,11 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     ):
         if name.lower() in given and is_wrong:
             raise RequestError(f"option {name!r} has no place here", f"{way}: leave it out")
+    if txn_id and not streaming and "batchid" not in given:
+        raise RequestError(
+            f"option 'txnId' is {txn_id!r}, and 'batchId' is missing",
+            "say which batch it is, higher than the last one's: the same is written once",
+        )
     if txn_id:
         check_name("txnId", txn_id)
     codec = given.get("codec", "none").lower()

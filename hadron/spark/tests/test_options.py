@@ -29,7 +29,6 @@ def test_everything_that_can_be_said() -> None:
             "partitions": "local/p0, local/p1",
             "startingoffsets": '{"local/p0": 5, "local/p1": -2}',
             "endingTimestamp": "1700000000000",
-            "maxOffsetsPerTrigger": "100",
             "minPartitions": "8",
             "failOnDataLoss": "False",
             "includeHeaders": "true",
@@ -40,9 +39,13 @@ def test_everything_that_can_be_said() -> None:
     assert options.partitions == ("local/p0", "local/p1")
     assert options.starting == Position("offsets", {"local/p0": 5, "local/p1": -2})
     assert options.ending == Position("timestamp", at_ms=1_700_000_000_000)
-    assert (options.max_offsets_per_trigger, options.min_partitions) == (100, 8)
+    assert options.min_partitions == 8
     assert not options.fail_on_data_loss
     assert options.include_headers
+    options = parse_options(
+        {"stream": "flights", "maxoffsetspertrigger": "100", "groupid": "lag"}, streaming=True
+    )
+    assert (options.max_offsets_per_trigger, options.group) == (100, "lag")
 
 
 def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +81,8 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
             {"stream": "f", "startingTimestamp": "1", "startingOffsets": "earliest"},
             "both startingOffsets and startingTimestamp",
         ),
-        ({"stream": "f", "maxOffsetsPerTrigger": "0"}, "'maxOffsetsPerTrigger' is '0'"),
+        ({"stream": "f", "maxOffsetsPerTrigger": "9"}, "'maxOffsetsPerTrigger' is of a streaming"),
+        ({"stream": "f", "groupId": "g"}, "'groupId' is for a streaming query"),
         ({"stream": "f", "minPartitions": "many"}, "'minPartitions' is 'many'"),
         ({"stream": "f", "failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
     ],
@@ -86,6 +90,11 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_makes_no_sense_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         parse_options(given, streaming=False)
+
+
+def test_a_micro_batch_has_a_record_at_least() -> None:
+    with pytest.raises(RequestError, match="'maxOffsetsPerTrigger' is '0'"):
+        parse_options({"stream": "f", "maxOffsetsPerTrigger": "0"}, streaming=True)
 
 
 def test_a_stream_has_no_end() -> None:

@@ -162,6 +162,7 @@ def test_a_named_batch_is_published_once(spark: SparkSession, cluster: Cluster) 
         ("'a' AS value", {"stream": "nothing"}, "nothing"),
         ("'a' AS value", {"topic": "x"}, "unknown option 'topic'"),
         ("'a' AS value", {"batchId": "1"}, "it is of a write that has a txnId"),
+        ("'a' AS value", {"txnId": "nightly"}, "'batchId' is missing"),
         ("'a' AS value", {"stagingTimeout": "soon"}, "option 'stagingTimeout' is 'soon'"),
         ("'a' AS value, 'mars' AS partition", {}, "no partition 'mars'"),
         ("'a' AS value, 'a b' AS type", {}, "'a b' is not a type"),

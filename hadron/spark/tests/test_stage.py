@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from hadron.model.pipelines import Output, StageSpec
+from hadron.model.pipelines import Output, PipelineSpec, StageSpec, Wait
 from hadron.spark.failures import StageError
-from hadron.spark.functions import StageLoadError, load_function
+from hadron.spark.functions import StageLoadError, check_functions, load_function, spark_stages
 from hadron.spark.stage import run_stage
 
 if TYPE_CHECKING:
@@ -61,6 +61,16 @@ def test_functions_that_cannot_be_found(run: str, message: str) -> None:
 
 
 @pytest.mark.spark
+def test_nothing_is_run_for_a_stage_that_waits() -> None:
+    ships = stage("passing", after=("approved",))
+    approved = StageSpec(name="approved", wait=Wait(signal=True))
+    spec = PipelineSpec(replica_set="local/p0", input="in", stages=(approved, ships))
+    assert spark_stages("orders", spec) == [ships]
+    check_functions("orders", spec)
+    with pytest.raises(StageError, match="no Spark stage 'approved'"):
+        spark_stages("orders", spec, ["approved"])
+
+
 def test_a_stage_is_told_everything_about_the_trigger(spark: SparkSession) -> None:
     assert values(spark, stage("describing"), table(["a"])) == [
         '{"root":"a","key":"k","type":"t","timestamp":"2013-01-01T00:26:40.000Z",'
