@@ -207,10 +207,8 @@ plant(
     "whether the step before was committed is looked at before that is known",
     Edit(
         "client.consuming.steps:Steps._next",
-        "if not await self._settle() and step is not None:",
-        "has_failed = self._failed is not None\n"
-        "        await self._settle()\n"
-        "        if has_failed and step is not None:",
+        "are_settled = await self._settle()",
+        "are_settled = self._failed is None\n        await self._settle()",
     ),
     scenarios=("steps-behind-one-that-fails",),
 )
