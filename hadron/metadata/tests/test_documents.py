@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -386,3 +387,25 @@ def test_what_differs_is_named_and_how_it_was_written_is_no_difference() -> None
         "retention: it has {'max_age': '7d'}, not {'max_age': '1d'}; "
         "description: it has none, not d"
     )
+
+
+def test_the_page_on_pipelines_has_every_key_and_an_example() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "PIPELINES.md").read_text()
+    declaring = page.partition("## Declaring one")[2].partition("## Rules")[0]
+    example = declaring.partition("```yaml\n")[2].partition("```")[0]
+    (found,) = parse_documents(example, "orders.yaml")
+    assert isinstance(found.spec, PipelineSpec)
+    assert [stage.name for stage in found.spec.stages] == [
+        "price",
+        "paid",
+        "remind",
+        "approve",
+        "ship",
+        "sorry",
+    ]
+    of_pipelines, of_stages, of_waits = re.split(r"\nOf ", declaring)[1:]
+    for part, spec in ((of_pipelines, PipelineSpec), (of_stages, StageSpec), (of_waits, Wait)):
+        keys = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
+        # How sizes were written is no key.
+        fields = set(spec.__struct_fields__) - {"written"}
+        assert sorted(keys) == sorted(each.removesuffix("_ms") for each in fields)
