@@ -141,6 +141,7 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
             {
                 "name": stage.name,
                 "ready": stage.ready,
+                "waiting": stage.waiting,
                 "running": stage.running,
                 "done": stage.done,
                 "failed": stage.failed,
@@ -158,14 +159,15 @@ def picture(row: dict[str, Any]) -> Any:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("name", "ready", "running", "done", "failed", "runners")
+    columns = ("name", "waiting", "ready", "running", "done", "failed", "runners")
     for column in columns:
         table.add_column(
             "STAGE" if column == "name" else column.upper(),
             justify="left" if column == "name" else "right",
         )
     for stage in row["stages"]:
-        table.add_row(*(str(stage[column]) for column in columns))
+        shown = {**stage, "ready": max(0, stage["ready"] - stage["waiting"])}
+        table.add_row(*(str(shown[column]) for column in columns))
     title = (
         f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
         f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come"

@@ -501,6 +501,14 @@ def test_people_signal_stages() -> None:
     assert "of ask-in/local/p0/0" in shown
     assert "approve awaiting 0 - a signal, until 20" in shown
     assert "escalate waiting 0 - that another stage waits for too long" in shown
+    (row,) = as_json("pipeline", "show", "ask")
+    assert [(each["name"], each["waiting"]) for each in row["stages"]] == [
+        ("approve", 1),
+        ("act", 0),
+        ("escalate", 0),
+    ]
+    lines = [line.split() for line in good("pipeline", "show", "ask").splitlines()]
+    assert ["approve", "1", "0", "0", "0", "0", "0"] in lines
     graph = as_json("describe", "pipeline", "ask")["status"]["graph"]
     assert graph == [
         "approve · waits for a signal for 1d · output to ask-answers",

@@ -350,6 +350,7 @@ def _describe(
                 )
                 if driver
                 else 0,
+                waiting=max(ready - running, 0) if stage.wait is not None else 0,
             )
         )
         if paces is not None:
