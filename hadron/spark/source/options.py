@@ -175,13 +175,13 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     ):
         if name.lower() in given and is_wrong:
             raise RequestError(f"option {name!r} has no place here", f"{way}: leave it out")
+    if txn_id:
+        check_name("txnId", txn_id)
     if txn_id and not streaming and "batchid" not in given:
         raise RequestError(
             f"option 'txnId' is {txn_id!r}, and 'batchId' is missing",
             "say which batch it is, higher than the last one's: the same is written once",
         )
-    if txn_id:
-        check_name("txnId", txn_id)
     codec = given.get("codec", "none").lower()
     if codec not in CODECS:
         raise RequestError(f"option 'codec' is {codec!r}", f"use {' or '.join(CODECS)}")
