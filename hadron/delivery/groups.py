@@ -423,8 +423,6 @@ class Groups(Part):
         those are sent away, and join again.
         """
         parse_start(to)
-        new = Joining(name, to)
-        new.check()
         reason = NotReadyError(f"group {name!r} is being reset", "members join again")
 
         async def change(known: Progress) -> int:
@@ -444,7 +442,8 @@ class Groups(Part):
                 self._idle((stream_id, name))
             return floor
 
-        return await self._change(stream_id, name, change, new if create else None)
+        new = Joining(name, to) if create else None
+        return await self._change(stream_id, name, change, new)
 
     async def delete(self, stream_id: int, name: str, *, force: bool = False) -> int:
         """Forget a group; returns its floor. Raises as `reset` does."""

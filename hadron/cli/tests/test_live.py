@@ -239,6 +239,8 @@ def test_groups_are_described_reset_and_deleted(stream: str) -> None:
     refused = run("group", "reset", "g", "--stream", stream, "--to", "1")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "has no group 'g'" in refused.stderr
+    refused = run("group", "reset", "a b", "--stream", stream, "--to", "1", "--create")
+    assert "'a b' is not a valid name" in refused.stderr
     (made,) = as_json("group", "reset", "g", "--stream", stream, "--to", "1", "--create")
     assert made == {"partition": "local/p0", "floor_before": 1, "floor": 1}
     assert good("sub", stream, "--group", "g", "-c", "1") == "b\n"

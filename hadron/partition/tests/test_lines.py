@@ -69,6 +69,15 @@ def test_batches_of_dead_letters_leave_room_for_others() -> None:
     assert len(first) < 5
 
 
+def test_dead_letters_that_fill_a_commit_leave_room_for_one() -> None:
+    lines = Lines()
+    for size in (GROUP_COMMIT_BYTES // 2 - 1_000, GROUP_COMMIT_BYTES):
+        submit(lines, DeadLetterRecords(1, 2, ((0, 0),), size), b"x" * size)
+    for number in range(2):
+        submit(lines, batch(number))
+    assert commit(lines)[2:] == [batch(0)]
+
+
 def test_what_is_larger_than_its_share_goes_alone() -> None:
     lines = Lines()
     submit(lines, CollectGroups())

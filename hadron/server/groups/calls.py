@@ -214,6 +214,8 @@ async def _answer_reset(
             f"group {request.group!r} is to be reset, but not where to",
             "to earliest, latest, an offset, or a time",
         )
+    if request.create:
+        check_name("consumer group", request.group)
     # Also that there is no such stream is for a leader to say (PROTOCOL A2).
     await leading.controller.confirm_leadership()
     item = _stream(leading, request)

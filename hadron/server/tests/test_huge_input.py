@@ -45,6 +45,10 @@ REQUESTS: dict[str, tuple[str, Any]] = {
         "ResetGroup",
         groups_pb2.ResetGroupRequest(stream="events", group=LONG, to="earliest"),
     ),
+    "a group to create": (
+        "ResetGroup",
+        groups_pb2.ResetGroupRequest(stream="events", group=LONG, to="earliest", create=True),
+    ),
     "where to reset": (
         "ResetGroup",
         groups_pb2.ResetGroupRequest(stream="events", group="g", to=LONG),

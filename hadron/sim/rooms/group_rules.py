@@ -86,9 +86,6 @@ class Life:
         """Offsets, and numbers of their records, that somebody may have settled."""
         self.driver: object = None
         self.taken: dict[int, tuple[TransactionId, Given | None]] = {}
-        self.overruled: set[int] = set()
-        """A transaction wanted them, and the log gave them to another one. Where that one is rolled
-        back they are with their members again, and the first may be decided all the same."""
         self.renew(None)
 
     def renew(self, driver: object) -> None:
@@ -100,6 +97,9 @@ class Life:
         self.not_before: dict[int, float] = {}
         self.dying: dict[int, float] = {}
         self.letter_refused_at = float("-inf")
+        self.overruled: set[int] = set()
+        """A transaction wanted them, and the log gave them to another one. Where that one is rolled
+        back they are with their members again, and the first may be decided all the same: once."""
         self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
 
     @property
@@ -485,9 +485,14 @@ class Rules:
             self.complain(f"a transaction has acknowledged {ranges} of {group_id}, which is none")
             return
         for offset in offsets_of(ranges):
-            if offset not in life.taken and offset not in life.overruled:
+            given = None
+            if offset in life.taken:
+                _, given = life.taken.pop(offset)
+            elif offset in life.overruled:
+                given = life.held.pop(offset, None)
+            else:
                 self.complain(f"{life.name}: a transaction ends {offset}, and has not taken it")
-            _, given = life.taken.pop(offset, (None, life.held.pop(offset, None)))
+            life.overruled.discard(offset)
             if given is not None:
                 given.holder.dealt_at = now
             self._settle(life, offset)

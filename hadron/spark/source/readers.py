@@ -94,6 +94,9 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _PATIENCE_S: Final = 30.0
 """How long a task waits for a leader that is away. Spark's local mode never retries a task."""
 
+_SHOWN_WITHIN_S: Final = 3.0
+"""How long a micro-batch waits at most for its group to be moved."""
+
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
 
@@ -329,7 +332,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             try:
                 self._connected().reset_group(
-                    options.stream, options.group, cursor.offset, partitions=[name], create=True
+                    options.stream,
+                    options.group,
+                    cursor.offset,
+                    partitions=[name],
+                    create=True,
+                    within_s=_SHOWN_WITHIN_S,
                 )
             except HadronError as error:
                 # That retention has dropped what comes next already is no harm here.
