@@ -211,10 +211,12 @@ class Streams:
         return {"claim": entry.lsn, "last_sequence": last_sequence}
 
     def latest(self, stream_id: int, key_hash: int) -> int:
-        """The offset of a key's latest record that is kept, or -1."""
-        first = self.open.get(stream_id, (0, 0))[0]
+        """The offset of a key's latest record that is kept, or -1; of a stream that is being
+        dropped none is, though its keys go in slices."""
+        if stream_id not in self.open:
+            return -1
         found = self.keys.get(stream_id, {}).get(key_hash, -1)
-        return found if found >= first else -1
+        return found if found >= self.open[stream_id][0] else -1
 
     def _forget_keys(self, stream_id: int, count: int) -> None:
         """Of records that were dropped, so many."""
