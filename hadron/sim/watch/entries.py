@@ -269,9 +269,12 @@ class Entries:
             self._note_appended(view, context, stream_id, first, first + result.count)
 
     def _judging(self, judge: Callable[..., None], *given: Any) -> None:
-        """What goes wrong here must not look like a refusal of the command."""
+        """What goes wrong here must not look like a refusal of the command. A disk that fails while
+        this looks fails under the node: SQLite has ended its transaction."""
         try:
             judge(*given)
+        except (apsw.IOError, apsw.CorruptError):
+            raise
         except Exception as error:
             self._complaints.add("who watches is at fault", f"{type(error).__name__}: {error}")
 
