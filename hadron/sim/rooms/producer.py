@@ -29,6 +29,7 @@ from hadron.model.errors import (
     ClosedError,
     HadronError,
     OutcomeUnknownError,
+    PeerError,
     ProducerFencedError,
     RecordFates,
 )
@@ -264,7 +265,7 @@ async def publish(world: World, history: History, healed: trio.Event) -> None:
     moves_keys = chosen.failover in ("any", "duplicate")
     keys = "" if moves_keys and len(world.partitions) > 1 else "indexed"
     async with client(world, StreamSpec(partitions=tuple(world.partitions), keys=keys)) as parts:
-        producer = await open_producer(*parts, STREAM, chosen)
+        producer = await _opened(parts, chosen)
         watching = trio.CancelScope()
         with contextlib.suppress(HadronError):
             async with producer, trio.open_nursery() as nursery:
@@ -285,6 +286,16 @@ async def publish(world: World, history: History, healed: trio.Event) -> None:
         if each.receipt is None and each.error is None:
             history.problems.append(f"{each.value!r} has no outcome, and its producer is closed")
     history.problems += judge(world, history, chosen)
+
+
+async def _opened(parts: tuple[Wires, Schema], chosen: ProducerSettings) -> Producer:
+    """One with a name asks a leader first, and says so when there is none for too long: then the
+    program tries again."""
+    while True:
+        try:
+            return await open_producer(*parts, STREAM, chosen)
+        except PeerError:
+            await trio.sleep(0.3)
 
 
 def idle_s(chosen: ProducerSettings) -> float:
