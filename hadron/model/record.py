@@ -103,14 +103,13 @@ Deserializer: TypeAlias = Callable[[Any], Any]
 """From a value as it was sent (bytes, str or anything JSON) to a program's own."""
 
 
-class Record:
+class Record(msgspec.Struct, eq=False):
     """One record as read: a view of its batch, decoded where it is touched."""
 
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: RecordBatch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    # A struct is made in two fifths of the time that a class with `__init__` takes: for who counts
+    # records, making them is half of what reading costs.
+    _batch: RecordBatch
+    _index: int
 
     @property
     def value(self) -> Any:
@@ -230,8 +229,6 @@ def record_type(deserializer: Deserializer | None) -> type[Record]:
     convert = deserializer
 
     class DeserializedRecord(Record):
-        __slots__ = ()
-
         @property
         def value(self) -> Any:
             """What the deserializer makes of the value. Raises `InvalidRecordError` when it

@@ -34,10 +34,6 @@ class AckIntake(Protocol):
 class DeliveryBase(AnyDelivery[AckIntake]):
     """One record given to this member, to be acknowledged; by any thread."""
 
-    __slots__ = ()
-
 
 class DeliveryBatchBase(AnyDeliveryBatch[AckIntake]):
     """Records of one partition given to this member together, in order."""
-
-    __slots__ = ()

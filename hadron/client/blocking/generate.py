@@ -257,8 +257,6 @@ class Module:
             self._imports.add((source.module, face.name))
         lines = [f"class Sync{face.name}({base[2]}{generic}):"]
         lines += _docstring(_class_words(face, node), 4)
-        if face.module.endswith(".deliveries"):
-            lines.append("    __slots__ = ()")
         for written, method in _offered(source, node):
             if method.name not in face.by_hand:
                 lines += ["", *self._method(method, face, written, faces)]

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio.lowlevel
+import msgspec
 
 from hadron.client.connecting.session import Session
 from hadron.client.consuming.channel import Channel, Parcel
@@ -41,16 +42,14 @@ S = TypeVar("S", bound=Sourced)
 """The subscription."""
 
 
-class AnyDelivery(Generic[S]):
+class AnyDelivery(msgspec.Struct, Generic[S], eq=False):
     """A record given to this member; async or blocking."""
 
-    __slots__ = ("_is_acked", "_parcel", "_subscription", "record")
-
-    def __init__(self, subscription: S, parcel: Parcel, record: Record) -> None:
-        self._subscription = subscription
-        self._parcel = parcel
-        self._is_acked = False
-        self.record = record
+    # Made for each record: see `Record`.
+    _subscription: S
+    _parcel: Parcel
+    record: Record
+    _is_acked: bool = False
 
     @property
     def value(self) -> Any:
@@ -120,16 +119,13 @@ class AnyDelivery(Generic[S]):
         self._is_acked = False
 
 
-class AnyDeliveryBatch(Generic[S]):
+class AnyDeliveryBatch(msgspec.Struct, Generic[S], eq=False):
     """Records of one partition given to this member together, in order; async or blocking."""
 
-    __slots__ = ("_is_acked", "_parcels", "_subscription", "records")
-
-    def __init__(self, subscription: S, parcels: Sequence[Parcel], records: list[Record]) -> None:
-        self._subscription = subscription
-        self._parcels = parcels
-        self._is_acked = False
-        self.records = records
+    _subscription: S
+    _parcels: Sequence[Parcel]
+    records: list[Record]
+    _is_acked: bool = False
 
     def __len__(self) -> int:
         return len(self.records)
@@ -207,8 +203,6 @@ class AckSender(Protocol):
 class Delivery(AnyDelivery[AckSender]):
     """One record given to this member, to be acknowledged."""
 
-    __slots__ = ()
-
     async def ack(self) -> None:
         """The record is dealt with. Returns before that is committed; see `Subscription.flush`.
 
@@ -251,8 +245,6 @@ class Delivery(AnyDelivery[AckSender]):
 
 class DeliveryBatch(AnyDeliveryBatch[AckSender]):
     """Records of one partition given to this member together, in order."""
-
-    __slots__ = ()
 
     async def ack(self) -> None:
         """All of them are dealt with; like `Delivery.ack`."""

@@ -10,8 +10,6 @@ from hadron.client.blocking.deliveries import DeliveryBase, DeliveryBatchBase
 class SyncDelivery(DeliveryBase):
     """One record given to this member, to be acknowledged; by any thread."""
 
-    __slots__ = ()
-
     def ack(self) -> None:
         """The record is dealt with. Returns before that is committed; see `SyncSubscription.flush`.
 
@@ -45,8 +43,6 @@ class SyncDelivery(DeliveryBase):
 
 class SyncDeliveryBatch(DeliveryBatchBase):
     """Records of one partition given to this member together, in order."""
-
-    __slots__ = ()
 
     def ack(self) -> None:
         """All of them are dealt with; like `SyncDelivery.ack`."""
