@@ -7,10 +7,12 @@ over the sink of an older one, which does not know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import trio
 
 from hadron.client.sinks.sink import Sink, StagedAttempt
 from hadron.model.batch_building import encode_values
@@ -89,6 +91,8 @@ class BulkWriter:
         self.random = random
         self.partitions = tuple(partitions)
         self.sink = sink
+        self.staged: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        """What comes between the tasks and the publication."""
         self._attempts = 0
 
     def token(self) -> bytes:
@@ -133,6 +137,29 @@ class BulkWriter:
         """Nobody will publish these."""
         if any(each.records for each in attempts):
             Chosen(self.history, self.host, attempts).tell("rolled back", "these have lost")
+
+    async def try_once(
+        self, sink: Sink, at: Checkpoint, write: bytes = b"", kept_s: float = 6.0
+    ) -> bool:
+        """A batch, with a task that dies half-way and one that loses; then the abort of a driver
+        that does not know better. Whether this try has published it; raises what `Sink` does."""
+        write = write or self.token()
+        made: list[Staged] = []
+        try:
+            made = [
+                await self.attempt(sink, at, write, dies=dies, kept_s=kept_s)
+                for dies in (False, True, False, False)
+            ]
+        finally:
+            if len(made) < 4:
+                self.lost(made)
+        first, *others, last = made
+        self.lost(others)
+        await self.staged()
+        chosen = Chosen(self.history, self.host, (last, first))
+        is_done = await self.publish(sink, at, write, (last, first), chosen)
+        await sink.give_up(write, self.partitions)
+        return is_done
 
     async def publish(
         self, sink: Sink, at: Checkpoint, write: bytes, attempts: Sequence[Staged], chosen: Chosen

@@ -12,9 +12,11 @@ from typing import Final
 import trio
 
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.sim.actors.bulk import BULK, Checkpoint
 from hadron.sim.actors.bursts import BurstActor
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.group_plans import GroupPlan
+from hadron.sim.actors.loading import LoadingActor
 from hadron.sim.actors.names import COUNTS, CountingActor, NamedActor
 from hadron.sim.actors.steps import MAKERS, ByHandActor, DrainingMaker, StepActor, drained_as
 from hadron.sim.actors.transactions import DEALS, OUTPUTS, TransactionActor, Transactor
@@ -24,6 +26,9 @@ from hadron.sim.world.replica_set import World
 _ALONE: Final = 0.25
 _REGIONS: Final = 0.5
 """Of worlds of one replica set, and of several: where somebody does transactions."""
+
+_LOADS: Final = 0.4
+"""Of worlds with transactions: where somebody loads in bulk, too."""
 
 _TASK: Final = "import"
 
@@ -64,12 +69,15 @@ class Transacting:
         )
         self._has_names = self._chance.random() < 0.5
         self._counts = self._chance.random() < 0.3
+        self._loads = self._chance.random() < _LOADS
         self._actors: list[Actor] = []
 
     def objects(self) -> list[SchemaObject]:
         """What they publish to."""
         plain = StreamSpec(partitions=self._partitions)
         found = [SchemaObject(kind="Stream", name=name, spec=plain) for name in (DEALS, OUTPUTS)]
+        if self._loads:
+            found.append(SchemaObject(kind="Stream", name=BULK, spec=plain))
         if self._counts:
             keyed = StreamSpec(partitions=self._partitions, keys="indexed")
             found.append(SchemaObject(kind="Stream", name=COUNTS, spec=keyed))
@@ -95,6 +103,11 @@ class Transacting:
         if self._counts:
             for number in range(2):
                 yield CountingActor(*self._of(f"v{number}")[:-1], task=_TASK)
+
+        if self._loads:
+            at = Checkpoint("q")
+            for number in range(chance.randint(1, 2)):
+                yield LoadingActor(*self._of(f"l{number}"), at=at)
 
     def _of(self, host: str) -> tuple[World, History, str, str, Sequence[str]]:
         return self._world, self._history, host, f"{self._seed}/{host}", self._partitions

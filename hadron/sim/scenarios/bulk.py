@@ -15,7 +15,7 @@ from hadron.client.sinks.sink import Sink
 from hadron.model.errors import ConflictError, HadronError, RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.sinks import UNKNOWN
-from hadron.sim.actors.bulk import BULK, SINK, BulkWriter, Checkpoint, Chosen, Staged
+from hadron.sim.actors.bulk import BULK, SINK, BulkWriter, Checkpoint
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.scenarios.transaction_play import failing
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
@@ -43,42 +43,22 @@ class _Driver(BulkWriter):
         seed = random.Random(f"{play.regions.seed}/{host}")
         super().__init__(play.history, host, seed, (EUROPE, AMERICA))
         self.of = sink
-        self.staged: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-        """What comes between the tasks and the publication."""
         self._play = play
 
     async def batch(self, at: Checkpoint) -> None:
-        """Whatever fails, and however often: with tasks that die, and that lose; then the abort of
-        a driver that does not know better."""
+        """Whatever fails, and however often."""
         with trio.fail_after(90.0):
             while True:
                 try:
                     if not await self.of.is_published(at.query, at.batch, at.follows):
-                        await self.try_once(at)
+                        await self.try_here(at)
                     return self.says_published(at)
                 except HadronError as error:
                     self._play.regions.trace.log(f"{self.host}: {error}")
                     await trio.sleep(0.3)
 
-    async def try_once(self, at: Checkpoint, write: bytes = b"", kept_s: float = 6.0) -> bool:
-        """Whether this try has published it; raises what `Sink` does."""
-        write = write or self.token()
-        made: list[Staged] = []
-        try:
-            made = [
-                await self.attempt(self.of, at, write, dies=dies, kept_s=kept_s)
-                for dies in (False, True, False, False)
-            ]
-        finally:
-            if len(made) < 4:
-                self.lost(made)
-        first, *others, last = made
-        self.lost(others)
-        await self.staged()
-        chosen = Chosen(self.history, self.host, (last, first))
-        is_done = await self.publish(self.of, at, write, (last, first), chosen)
-        await self.of.give_up(write, self.partitions)
-        return is_done
+    async def try_here(self, at: Checkpoint) -> bool:
+        return await self.try_once(self.of, at)
 
 
 @asynccontextmanager
@@ -133,7 +113,7 @@ async def publication_whose_driver_is_away_for_long(play: RegionPlay) -> None:
             ):
                 nursery.start_soon(_after, gone, give_up)
                 try:
-                    await driver.try_once(at, write, _KEPT_S)
+                    await driver.try_once(driver.of, at, write, _KEPT_S)
                 except HadronError as error:
                     play.regions.trace.log(f"{driver.host}: {error}")
             await driver.batch(at)
@@ -156,7 +136,7 @@ async def drivers_that_do_what_they_have_done(play: RegionPlay) -> None:
     async with _driving(play) as driver, _driving(play, "b2") as other:
         for at.batch in range(3):
             await driver.batch(at)
-            if await driver.try_once(at) or await other.try_once(at):
+            if await driver.try_here(at) or await other.try_here(at):
                 raise AssertionError(f"batch {at.batch} was published again")
         for at.batch in range(3, 6):
             await _race(at, driver, other)
@@ -166,13 +146,13 @@ async def drivers_that_do_what_they_have_done(play: RegionPlay) -> None:
             ("r", 0, UNKNOWN),
             ("r", 1, "s"),
         ):
-            await _refused(other.try_once, Checkpoint(query, follows, batch))
-        await _refused(other.try_once, Checkpoint("q", UNKNOWN, 1))
+            await _refused(other.try_here, Checkpoint(query, follows, batch))
+        await _refused(other.try_here, Checkpoint("q", UNKNOWN, 1))
         new = Checkpoint("r", "q")
         for new.batch in range(2):
             await other.batch(new)
-        await _refused(driver.try_once, Checkpoint("q", batch=6))
-        await _refused(driver.try_once, Checkpoint("q", UNKNOWN, 0))
+        await _refused(driver.try_here, Checkpoint("q", batch=6))
+        await _refused(driver.try_here, Checkpoint("q", UNKNOWN, 0))
 
 
 async def _race(at: Checkpoint, *drivers: _Driver) -> None:
@@ -181,7 +161,7 @@ async def _race(at: Checkpoint, *drivers: _Driver) -> None:
 
     async def run(driver: _Driver) -> None:
         try:
-            done.append(await driver.try_once(at))
+            done.append(await driver.try_here(at))
         except RequestError:
             done.append(False)
 

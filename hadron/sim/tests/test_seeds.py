@@ -87,10 +87,6 @@ ALWAYS: Final = frozenset(
 """Checks that have something to judge in most seeds."""
 
 
-DIRECTED: Final = frozenset({"batches_are_published_once"})
-"""Checks that have something to judge in scenarios alone: no random world has bulk writers."""
-
-
 def twice(seeds: range, capsys: pytest.CaptureFixture[str], *options: str) -> set[str]:
     """What befell the worlds of these seeds, and which checks had something to judge in them;
     none broke a promise or differed."""
@@ -117,5 +113,5 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_many_seeds_meet_every_fault_and_every_check(capsys: pytest.CaptureFixture[str]) -> None:
-    judging = {check.__name__ for check in CHECKS} - DIRECTED
+    judging = {check.__name__ for check in CHECKS}
     assert twice(MANY, capsys) >= FAULTS | judging

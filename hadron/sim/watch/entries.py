@@ -31,6 +31,7 @@ from hadron.state.pipelines.retries import RetryInstances
 from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
+from hadron.state.sinks.staging import PublishStaged
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import Appended
 from hadron.state.streams.retention import TrimStream
@@ -263,8 +264,8 @@ class Entries:
         if isinstance(command, AckRecords):
             self._note_end(view, context, command, None, floor)
         elif result.count:
-            is_append = isinstance(command, AppendBatch)
-            stream_id = command.stream_id if is_append else command.out_stream_id  # type: ignore[attr-defined]
+            appends = isinstance(command, AppendBatch | PublishStaged)
+            stream_id = command.stream_id if appends else command.out_stream_id  # type: ignore[attr-defined]
             first = result.base_offset
             self._note_appended(view, context, stream_id, first, first + result.count)
 
