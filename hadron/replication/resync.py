@@ -35,7 +35,7 @@ from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.storage.database import open_reader, translated_errors, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, next_generation, switch_to
-from hadron.storage.log import position_at
+from hadron.storage.log import position_at, read_anchor
 from hadron.storage.snapshot import Manifest, copy_tail, head_of, note_committed
 from hadron.storage.store import Store
 
@@ -73,14 +73,18 @@ class Installation:
         """Blocking. Everything in `directory` is closed; `promised` is the last ballot that this
         node has promised. Raises `StorageError`."""
         with translated_os_errors(directory):
-            kept = 0
+            kept, trouble = 0, ""
             if old.exists():
-                if not self.is_committed and (trouble := self._trouble(old, disk, promised)):
-                    _log.warning(
-                        "a snapshot as of entry %d is not installed: %s", self.position.lsn, trouble
-                    )
-                    return
-                kept = copy_tail(old, self.generation / DATABASE, self.position, disk)
+                if not self.is_committed:
+                    trouble = self._trouble(old, disk, promised)
+                if not trouble:
+                    kept = copy_tail(old, self.generation / DATABASE, self.position, disk)
+                    trouble = self._gap(old, disk)
+            if trouble:
+                _log.warning(
+                    "a snapshot as of entry %d is not installed: %s", self.position.lsn, trouble
+                )
+                return
             switch_to(directory, self.generation, disk)
         _log.warning(
             "installed a snapshot as of entry %d and kept %d entries after it: %s",
@@ -99,6 +103,17 @@ class Installation:
             return _contradiction(
                 self.position, position_at(reader, self.position.lsn), head_of(reader)
             )
+
+    def _gap(self, old: Path, disk: Disk) -> str:
+        """Why what follows the copy in the old log cannot have come along: it was trimmed beyond
+        the copy's end since that was asked for."""
+        with (
+            translated_errors(old),
+            contextlib.closing(open_reader(old, vfs=disk.vfs)) as reader,
+            contextlib.closing(open_reader(self.generation / DATABASE, vfs=disk.vfs)) as copy,
+        ):
+            begins, end = read_anchor(reader).lsn, head_of(copy).lsn
+        return f"this node's log begins behind {begins} by now" if end < begins else ""
 
 
 def _contradiction(end: LogPosition, here: LogPosition | None, head: LogPosition) -> str:

@@ -349,7 +349,8 @@ def copy_tail(source: Path, target: Path, base: LogPosition, disk: Disk) -> int:
 
     What this node's disk has acknowledged above the copy's position must not be lost with the old
     file: others may have counted it (PROTOCOL C). Where `source` does not hold `base`, it holds
-    nothing that follows it. Raises `CorruptionError` when its rows do not continue the chain.
+    nothing that follows it, or was trimmed beyond it, which the caller looks at. Raises
+    `CorruptionError` when its rows do not continue the chain.
     """
     with (
         translated_errors(source),

@@ -30,7 +30,7 @@ from hadron.replication.tests.support import (
     namespace_command,
 )
 from hadron.storage import snapshot
-from hadron.storage.database import open_reader
+from hadron.storage.database import open_reader, transaction
 from hadron.storage.generations import read_manifest
 from hadron.storage.log import Entry, get_meta, position_at
 from hadron.storage.snapshot import Manifest
@@ -277,6 +277,26 @@ class TestRefusals:
             with pytest.raises(SnapshotRefusedError, match="entry 6 is committed here, and an"):
                 await resync(one, source)
             assert one.stored_lsns() == list(range(1, 11))
+
+
+class TestTrimmedMeanwhile:
+    async def test_what_follows_a_copy_that_this_log_was_trimmed_beyond(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The copy ends at entry 8. While it is on its way, this node acknowledges up to 12, and
+        trims its log: what it still has cannot come along, and must not go with the old file."""
+        source = Source(tmp_path, entries(8))
+        with follower(tmp_path / "here") as one:
+            hold(one, entries(8), 8)
+            installation = await resync(one, source)
+            hold(one, entries(12), 12)
+            with transaction(one.store.writer.connection):
+                one.store.log.trim(10, max_rows=100)
+            assert one.stored_lsns() == [11, 12]
+        before = one.store.path.resolve()
+        installation.finish(one.store.directory, before, DISK, FIRST)
+        assert "as of entry 8 is not installed: this node's log begins behind 10" in caplog.text
+        assert one.store.path.resolve() == before
 
 
 class TestUncommitted:

@@ -47,7 +47,7 @@ class LoadingActor(ClientActor):
         self._kept.left -= 1
         try:
             if not await sink.is_published(at.query, at.batch, at.follows):
-                await driver.try_once(sink, at, kept_s=self.random.choice((1.0, 6.0, 30.0)))
+                await driver.try_once(sink, at, kept_s=self.random.choice((1.0, 6.0, 12.0)))
             elif self.random.random() < _FORGOTTEN:
                 # It does not ask, or does not believe it, and has staged all of it once more.
                 await driver.try_once(sink, at)
