@@ -224,6 +224,8 @@ class GroupDriver:
         if self._closed:
             return
         self._closed = True
+        self.ledger.close()
+        self._letters.close()
         self._unwatch()
         self._shelf.clear()
         self._timer_scope.cancel()

@@ -87,6 +87,11 @@ class Ledger(Protocol):
 
     def flush(self) -> None: ...
 
+    def close(self) -> None:
+        """Log nothing more: another ledger keeps the group's progress from here on. What is on its
+        way into the log may still arrive there."""
+        ...
+
 
 class LoggedLedger:
     """Of a durable group. One command at a time: what ends meanwhile, one way or the other, goes
@@ -110,6 +115,7 @@ class LoggedLedger:
         self._tidy_at = _TIDY_BEYOND
         self._receipts: list[Receipt] = []
         self._logging = False
+        self._closed = False
 
     acknowledged_above = 0
 
@@ -146,8 +152,11 @@ class LoggedLedger:
             self._tidy_at = 2 * len(self._ended) + _TIDY_BEYOND
         self.flush()
 
+    def close(self) -> None:
+        self._closed = True
+
     def flush(self) -> None:
-        if self._logging:
+        if self._logging or self._closed:
             return
         ended, self._ended = _take(_melt_attempts(self._ended), _RANGES_PER_ENTRY)
         ranges: list[Range] = []
@@ -174,6 +183,8 @@ class LoggedLedger:
         self, ranges: list[Range], receipts: list[Receipt], floor: Any, error: HadronError | None
     ) -> None:
         self._logging = False
+        if self._closed:
+            return
         if error is not None:
             self._on_failure(error)
             return
@@ -219,6 +230,9 @@ class MemoryLedger:
 
     def record_attempts(self, ended: Sequence[Attempts]) -> None:
         """The machine knows them for as long as there is anything to know."""
+
+    def close(self) -> None:
+        """Nothing of it is ever logged."""
 
     def flush(self) -> None:
         fresh, self._fresh = self._fresh, []

@@ -116,7 +116,14 @@ class DeadLetters:
         self._queue: deque[Exhausted] = deque()
         self._writing = False
         self._in_hand = 0
+        self._closed = False
         self._told = ""
+
+    def close(self) -> None:
+        """Write nothing more: whoever serves the group from here on delivers what is not in the log
+        again, so that it may be acknowledged after all."""
+        self._closed = True
+        self._queue.clear()
 
     @property
     def is_idle(self) -> bool:
@@ -180,6 +187,8 @@ class DeadLetters:
             self._on_settled([(offset, following - 1)], 0)
             return following
         batch = (await self._visible.read(self._origin.stream_id, offset, 1))[0]
+        if self._closed:
+            raise ShuttingDownError(f"group {self._origin.group!r} is served by another driver")
         body, last = encode_letters(batch, self._origin, offset, dead)
         command = DeadLetterRecords(
             self._origin.group_id, self._origin.out_stream_id, ((offset, last),), len(body)

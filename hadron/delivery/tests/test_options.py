@@ -530,6 +530,53 @@ class TestServedAnew:
         again = await Consumer(stack).join(1)
         await again.until(1)
 
+    async def test_who_gave_up_writes_no_dead_letter_any_more(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That an attempt has ended is in no log yet, so the next driver delivers the record again,
+        and it is acknowledged: it would be dealt with, and a dead letter."""
+        await stack.append(1, b"0")
+        member = await Consumer(stack).join(**{**LETTERS, "max_attempts": 1})
+        await member.until(0)
+        read, held, reads = stack.visible.read, trio.Event(), trio.Event()
+
+        async def slow(*arguments: Any) -> Any:
+            batches = await read(*arguments)
+            reads.set()
+            await held.wait()
+            return batches
+
+        monkeypatch.setattr(stack.visible, "read", slow)
+        with monkeypatch.context() as patch:
+            # As if it were on its way for long.
+            patch.setattr(stack.controller, "submit", lambda *_, **__: None)
+            member.refuse(0, 0)
+        await reads.wait()
+        monkeypatch.undo()
+        member.driver._give_up(HadronError("a batch is damaged"))
+        again = await Consumer(stack).join()
+        await again.until(0)
+        held.set()
+        await until(lambda: member.driver._letters.is_idle)
+        again.acknowledge(0, 0, token=1)
+        assert await again.confirmed(1) == []
+        assert stack.visible.bounds(2).next_offset == 0
+
+    async def test_who_gave_up_acknowledges_nothing_any_more(self, stack: Stack) -> None:
+        """The next driver has delivered it again: it would be settled while a member holds it."""
+        await stack.append(1, *[b"x"] * 3)
+        member = await Consumer(stack).join()
+        await member.until(0, 1, 2)
+        member.acknowledge(0, 0)
+        # The first is on its way into the log, and this one waits until that is there.
+        member.acknowledge(2, 2)
+        member.driver._give_up(HadronError("a batch is damaged"))
+        again = await Consumer(stack).join()
+        await again.until(1, 2)
+        again.acknowledge(1, 1, token=1)
+        await again.confirmed(1)
+        assert await progress(stack) == [(2, None, None)]
+
     async def test_members_take_nothing_but_a_reset_for_one(self, stack: Stack) -> None:
         """A `NotReadyError` would make them forget what they have acknowledged."""
         member = await Consumer(stack).join(1)
