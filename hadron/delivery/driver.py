@@ -534,6 +534,7 @@ class GroupDriver:
         if not self._closed:
             self.ledger.raise_floor(floor)
             self.machine.raise_floor(floor)
+            self._letters.finish(ranges)
             self._carry_out(self.machine.finish(ranges, trio.current_time()))
             self.pump()
             self._tell_when_idle()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +28,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
-from hadron.model.ranges import Range
+from hadron.model.ranges import Range, RangeSet
 from hadron.model.record import BYTES, NewRecord, Record
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.partition.controller import Controller
@@ -116,6 +116,8 @@ class DeadLetters:
         self._queue: deque[Exhausted] = deque()
         self._writing = False
         self._in_hand = 0
+        self._finished = RangeSet()
+        """What transactions have acknowledged while there was something to write."""
         self._closed = False
         self._told = ""
 
@@ -150,6 +152,13 @@ class DeadLetters:
             self._writing = True
             self._nursery.start_soon(self._write_all)
 
+    def finish(self, ranges: Iterable[Range]) -> None:
+        """A transaction has acknowledged these: where they are no dead letters yet, they are none.
+        *(Without: the letter cannot be written, and a settled record is delivered again.)*"""
+        if self._writing:
+            for first, last in ranges:
+                self._finished.add(first, last)
+
     async def _write_all(self) -> None:
         try:
             while self._queue:
@@ -158,6 +167,7 @@ class DeadLetters:
                 self._in_hand = 0
         finally:
             self._writing = False
+            self._finished = RangeSet()
         self._on_settled((), 0)
 
     async def _write(self, dead: Exhausted) -> None:
@@ -176,7 +186,17 @@ class DeadLetters:
                     error,
                 )
             self._told = error.message
-            self._on_trouble(Exhausted(offset, dead.last, dead.attempts, dead.reason))
+            self._put_back(replace(dead, first=offset))
+
+    def _put_back(self, dead: Exhausted) -> None:
+        left = self._finished.gaps(dead.first, dead.last)
+        finished = RangeSet.of(dead.first, dead.last)
+        for first, last in left:
+            finished.remove(first, last)
+        if finished:
+            self._on_settled(finished.ranges(), 0)
+        for first, last in left:
+            self._on_trouble(replace(dead, first=first, last=last))
 
     async def _write_some(self, offset: int, dead: Exhausted) -> int:
         """Write the records from `offset` on that are in one batch; returns the next offset."""

@@ -12,12 +12,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.delivery.port import Extend
 from hadron.delivery.tests.support import Consumer, progress
-from hadron.model.errors import ConflictError
+from hadron.model.errors import ConflictError, HadronError
 from hadron.model.ranges import Range
 from hadron.model.transactions import DELETED, DELIVERIES, DONE, Lock, TransactionId
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.groups import progress as groups
-from hadron.state.groups.progress import AckRecords, Progress
+from hadron.state.groups.endings import DeadLetterRecords
+from hadron.state.groups.progress import ORDER_STRICT, AckRecords, Progress
 from hadron.state.machine import encode
 from hadron.state.transactions.decisions import Decide
 from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -103,6 +104,33 @@ class TestAParticipant:
         await prepare(stack, A, (0, 3))
         member.say(Extend([(1, 0, 3)]))
         assert member.events("revoked") == []
+
+    async def test_what_it_has_done_does_not_come_back_when_its_letter_cannot_be_written(
+        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        member = await member_of(
+            stack, 3, max_attempts=1, dead_letter_stream=await letters(stack), order=ORDER_STRICT
+        )
+        execute, held = stack.controller.execute, trio.Event()
+
+        async def refuse(command: Any, body: bytes = b"") -> Any:
+            if isinstance(command, DeadLetterRecords):
+                await held.wait()
+                raise HadronError("no room")
+            return await execute(command, body)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stack.controller, "execute", refuse)
+            await member.until(0)
+            member.refuse(0, 0.0)
+            lsn = await prepare(stack, A, (0, 0))
+            assert await finish(stack, A, lsn) == (DONE,)
+            held.set()
+            await member.until(0, 1)
+        mock_clock.jump(1_000.0)
+        member.acknowledge(1, 1, token=1)
+        assert await member.confirmed(1) == []
+        await member.until(0, 1, 2)
 
     async def test_after_a_rollback_somebody_else_gets_what_its_member_left(
         self, stack: Stack
