@@ -65,7 +65,7 @@ class ReconnectingCall:
     def probe(self) -> None:
         """The leader owes an answer: see whether the way to it is dead."""
         if self._way is not None:
-            self._session.probes.start(self._way)
+            self._session.doubt(self._way)
 
     async def run(self) -> None:
         """Until cancelled, or until the call cannot be opened for a lasting reason."""

@@ -350,6 +350,11 @@ class Session:
         link = self._leaders[replica_set] = self._link(address)
         return link
 
+    def doubt(self, way: Caller) -> None:
+        """A leader owes an answer, over this way, for longer than usual."""
+        self.probes.start(way)
+        self.tunnels.doubt(way)
+
     def suspect(self, replica_set: str) -> None:
         """The leader failed, or said that it is none: ask again before the next connect."""
         self._suspects.add(replica_set)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from hadron.client.connecting import probes
-from hadron.model.errors import HadronError
+from hadron.model.errors import ConnectionLostError, HadronError
+from hadron.wire.calling import Caller
 from hadron.wire.connection import Connection
 from hadron.wire.tunnel import Tunnel
 
@@ -39,6 +40,7 @@ class Tunnels:
         self._tunnels: dict[str, Tunnel] = {}
         self._left: dict[str, list[Tunnel]] = {}
         """Those that take no more calls, while some are under way there."""
+        self._doubted: dict[str, anyio.Event] = {}
         self._tries = 0
 
     def now(self, replica_set: str) -> Tunnel | None:
@@ -94,6 +96,16 @@ class Tunnels:
             session.background.start(self._redial, replica_set)
         return tunnel
 
+    def doubt(self, way: Caller) -> None:
+        """It owes an answer for longer than usual: if it is a tunnel, its leader is dialed now.
+
+        Where a region is cut off, and soon after it is back the one through which it was reached,
+        a client would else wait for both until the silence of its tunnel is noticed.
+        """
+        for replica_set, tunnel in self._tunnels.items():
+            if tunnel is way and not way.is_closed:
+                self._doubted[replica_set].set()
+
     def leave(self, replica_set: str, reason: HadronError) -> None:
         """Somebody else leads: end what waits for the old one."""
         tunnels = self._left.pop(replica_set, [])
@@ -111,7 +123,9 @@ class Tunnels:
     async def _redial(self, replica_set: str) -> None:
         """Until the leader can be dialed."""
         while self._session.closed is None:
-            await anyio.sleep(_AGAIN_S)
+            doubted = self._doubted[replica_set] = anyio.Event()
+            with anyio.move_on_after(_AGAIN_S):
+                await doubted.wait()
             try:
                 # By its address first: who only tries must not raise doubts about a leader that
                 # answers through the tunnel. (Each vain try would stop all new calls for as long
@@ -124,5 +138,9 @@ class Tunnels:
                 _log.debug("still no direct way to %s: %s", replica_set, error)
                 continue
             _log.info("the leader of %s is reached directly again", replica_set)
-            self._retire(replica_set, self._tunnels.pop(replica_set))
+            tunnel = self._tunnels.pop(replica_set)
+            if doubted.is_set():
+                # What is under way there is sent again, as it is.
+                tunnel.close(ConnectionLostError(f"{tunnel.peer} owes an answer for too long"))
+            self._retire(replica_set, tunnel)
             return

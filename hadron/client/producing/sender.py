@@ -298,7 +298,7 @@ class PartitionSender:
         whose host is gone is dialed for long."""
         if self._calls and now_s - self._silent_since_s >= AWAY_AFTER_S:
             if self._way is not None:
-                self._session.probes.start(self._way)
+                self._session.doubt(self._way)
             self.go_away("no answer")
         elif self._recovering and now_s - self._recovering_since_s >= AWAY_AFTER_S:
             self.go_away("its leader is not found")

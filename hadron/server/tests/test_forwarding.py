@@ -135,6 +135,24 @@ async def test_a_leader_that_can_be_dialed_again_is(
         assert (await producer.send(b"directly")).offset == 1
 
 
+async def test_a_tunnel_that_falls_silent_is_left_for_a_leader_that_can_be_dialed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One region is back, and the one through which it was reached is cut off: neither the next try
+    nor the end of its silence is waited for."""
+    monkeypatch.setattr(probes, "ASK_TIMEOUT_S", 60.0)
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        monkeypatch.setattr(tunnels, "_AGAIN_S", 60.0)
+        async with client.producer("s") as producer:
+            await producer.send(b"through a tunnel")
+            await way_there(cluster, client, Tunnel)
+            cluster.network.heal_all()
+            cluster.network.cut("client", cluster[EU].host("n1"))
+            with trio.fail_after(12.0):
+                assert (await producer.send(b"directly")).offset == 1
+            assert isinstance(client._session.connection_now(US), Connection)
+
+
 async def test_a_tunnel_stays_in_use_while_its_leader_is_dialed_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
