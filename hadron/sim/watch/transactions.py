@@ -86,8 +86,8 @@ class Transactions:
         self._decisions: dict[TransactionId, _Decision] = {}
         self._intents: dict[tuple[TransactionId, str, int], _Intents] = {}
         self._aborted: dict[tuple[TransactionId, str, int], str] = {}
-        self._said: dict[TransactionId, str] = {}
-        """Who was told first that it is rolled back, or aborted."""
+        self._said: dict[TransactionId, tuple[str, Any]] = {}
+        """Who was told that it is rolled back, or aborted, and in which ballot: the first one's."""
         self._claims: dict[Any, dict[tuple[TransactionId, int], list[Lock]]] = {}
         """By leadership: what statements have taken that are in no log."""
         self._driven: dict[Any, dict[TransactionId, list[Lock]]] = {}
@@ -147,7 +147,9 @@ class Transactions:
         decision.entries.append(_Entry(mark, lsn or mark.started_lsn))
         if not lsn:
             return
-        if transaction in self._said:
+        _, said_in = self._said.get(transaction, ("", None))
+        # A leader that was deposed may still write what no majority ever has.
+        if said_in is not None and mark.key[1] >= said_in:
             self._complain_of_said(transaction, f"{name} decides it at entry {lsn}")
         for each in participants:
             key = transaction, each.replica_set, each.prepared_lsn
@@ -191,9 +193,11 @@ class Transactions:
 
     # --- what is said ---------------------------------------------------------------------------
 
-    def told_aborted(self, who: str, transaction: TransactionId) -> None:
+    def told_aborted(self, mark: Mark, who: str, transaction: TransactionId) -> None:
         """Somebody is told that nothing of it was done, nor will be."""
-        self._said.setdefault(transaction, who)
+        _, said_in = self._said.get(transaction, ("", None))
+        if said_in is None or mark.key[1] < said_in:
+            self._said[transaction] = who, mark.key[1]
         if self._is_decided(transaction):
             self._complain_of_said(transaction, "it is decided")
 
@@ -221,7 +225,7 @@ class Transactions:
     def _complain_of_said(self, transaction: TransactionId, what: str) -> None:
         self._complaints.add(
             "E1 what is called aborted is never decided",
-            f"{self._said[transaction]} was told that {transaction} is aborted; {what}",
+            f"{self._said[transaction][0]} was told that {transaction} is aborted; {what}",
         )
 
     def judge(self) -> None:

@@ -179,7 +179,7 @@ class HearsTransactions:
         if isinstance(answer, Committed | RolledBack):
             watch.answered(log, answer.transaction)
         if mark is not None and isinstance(answer, RolledBack):
-            watch.told_aborted(f"a client of {mark.view.name}", answer.transaction)
+            watch.told_aborted(mark, f"a client of {mark.view.name}", answer.transaction)
         elif mark is not None and isinstance(answer, Committed):
             for each in numbered(answer.transaction, answer.transactions):
                 watch.told_committed(mark, each, CLIENT)
@@ -190,7 +190,7 @@ class HearsTransactions:
             mark, watch = self._mark(driver._log), self._known.transactions
             if mark is not None and found.state is State.ABORTED:
                 who = f"who has asked {mark.view.name}"
-                self._known.judging(watch.told_aborted, who, transaction)
+                self._known.judging(watch.told_aborted, mark, who, transaction)
             elif mark is not None and found.state is State.COMMITTED:
                 self._known.judging(watch.told_committed, mark, transaction, "who asks")
             return found
@@ -217,7 +217,7 @@ class HearsTransactions:
         elif fate is Fate.OVER:
             watch.told_over(mark, message.transaction, name)  # type: ignore[union-attr]
         elif fate is Fate.ABORTED:
-            watch.told_aborted(name, message.transaction)  # type: ignore[union-attr]
+            watch.told_aborted(mark, name, message.transaction)  # type: ignore[union-attr]
 
     # --- what is taken --------------------------------------------------------------------------
 
