@@ -22,6 +22,8 @@ from hadron.client.consuming.settings import (
     Order,
 )
 from hadron.client.consuming.subscription import Subscription
+from hadron.client.exchanges.calls import ExchangeCalls
+from hadron.client.exchanges.exchange import Exchange
 from hadron.client.handling.methods import HandlingMethods
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.methods import PipelineMethods
@@ -91,6 +93,7 @@ class Client(
         self._standing = StandingProducers(self._session, self._catalog)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
+        self._exchanges = ExchangeCalls(self._session, self._catalog)
         self._transactions = self._make_transactions(self._session, self._catalog)
 
     def __repr__(self) -> str:
@@ -408,6 +411,13 @@ class Client(
         ballot of the batch with the record before offset `before` (before the next offset, when
         that is None)."""
         return await self._reading.offsets(stream, partition, at_ms, before)
+
+    # --- exchanges ------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> Exchange:
+        """The exchange called `name`, in the client's namespace, to publish on and to subscribe to.
+        Nothing is asked of the cluster yet."""
+        return Exchange(self._exchanges, name)
 
     # --- schema ---------------------------------------------------------------------------------
 

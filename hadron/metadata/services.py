@@ -10,7 +10,7 @@ from hadron.model.documents.problem import Notes
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
 from hadron.model.schema import SchemaObject, Spec
-from hadron.model.services import QueueSpec, ScheduleSpec, TokenSpec
+from hadron.model.services import ExchangeSpec, QueueSpec, ScheduleSpec, TokenSpec
 
 
 def _check_home(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
@@ -63,6 +63,33 @@ def _recheck_schedule(
         _check_schedule(judge, notes, obj, None)
 
 
+def _check_exchange(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
+    spec = obj.spec
+    assert isinstance(spec, ExchangeSpec)
+    judge.check_home(notes, spec, before)
+    for key in ("from_stream", "to_stream"):
+        name = getattr(spec, key)
+        stream = judge.find_stream(notes, (key,), obj.namespace, name) if name else None
+        if stream is not None and spec.replica_set not in stream.partitions:
+            found = f"stream {name} has no partition on {shorten(spec.replica_set)}"
+            notes.note((key,), found, f"a stream there; it has {', '.join(stream.partitions)}")
+
+
+def _bridged(obj: SchemaObject) -> Iterator[Key]:
+    assert isinstance(obj.spec, ExchangeSpec)
+    for name in (obj.spec.from_stream, obj.spec.to_stream):
+        if name:
+            yield "Stream", obj.namespace, name
+
+
+def _recheck_exchange(
+    judge: Judge, notes: Notes, obj: SchemaObject, declared: Collection[Key]
+) -> None:
+    """A stream's partition may go away."""
+    if any(key in declared for key in _bridged(obj)):
+        _check_exchange(judge, notes, obj, obj.spec)
+
+
 def _check_token(judge: Judge, notes: Notes, obj: SchemaObject, before: TokenSpec | None) -> None:
     spec = obj.spec
     assert isinstance(spec, TokenSpec)
@@ -84,7 +111,7 @@ def _namespaces(obj: SchemaObject) -> Iterator[Key]:
 RULES: Final = {
     "Queue": KindRules(check=_check_queue, holds="its jobs"),
     "Schedule": KindRules(check=_check_schedule, recheck=_recheck_schedule, references=_target),
-    "Exchange": KindRules(check=_check_home),
+    "Exchange": KindRules(check=_check_exchange, recheck=_recheck_exchange, references=_bridged),
     "Endpoint": KindRules(check=_check_home),
     "Token": KindRules(check=_check_token, references=_namespaces),
 }

@@ -72,6 +72,12 @@ class ExchangeSpec(Spec, frozen=True, kw_only=True):
     """Ephemeral publish/subscribe; `replica_set`'s leader knows who is subscribed."""
 
     replica_set: str
+    from_stream: str = ""
+    """Whose records there are published as they become visible."""
+    topic: str = ""
+    """Of those: a template (`hadron.model.topics.expand`); empty for the record's type."""
+    to_stream: str = ""
+    """Where what is published is logged, with the topic as its type."""
 
 
 class EndpointSpec(Spec, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hadron.delivery.groups import Groups
+from hadron.exchanges.driver import Exchanges
 from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
 from hadron.model.ports import Clock, Random
@@ -49,6 +50,7 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     controller, catalog, visible = leading.controller, leading.catalog, leading.visible
     name, settings = around.config.name, around.config.settings
     yield Groups(controller, visible, catalog, name, around.random, leading.locks)
+    yield Exchanges(visible, catalog, name)
     others = OtherLeaders(around.sets, around.wires)
     yield Pipelines(
         controller,

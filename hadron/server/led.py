@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.server import sinks, streams, transactions
+from hadron.server import exchanges, sinks, streams, transactions
 from hadron.server.groups import calls as groups
 from hadron.server.pipelines import backfills, signals
 from hadron.server.pipelines import calls as pipelines
 from hadron.serving.entrance import Led
 
 LED: Final[tuple[Led, ...]] = (
+    *exchanges.METHODS,  # attend, publish, how they are doing
     *groups.METHODS,  # subscriptions, and what there is to know and to change of groups
     *backfills.METHODS,  # of pipelines
     *pipelines.METHODS,  # stage runners, completions, instances

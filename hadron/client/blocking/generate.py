@@ -139,6 +139,14 @@ _KNOWN: Final = (
         tells_more=True,
     ),
     Face(
+        "hadron.client.exchanges.messages",
+        "Messages",
+        f"{_BLOCKING}.messages.MessagesBase",
+        "",
+        by_hand=frozenset({"missed", "interruptions"}),
+        tells_more=True,
+    ),
+    Face(
         "hadron.client.handling.stage",
         "StageInvocations",
         f"{_BLOCKING}.handling.StageInvocationsBase",

@@ -49,6 +49,20 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         return self.base_offset + self.count
 
 
+class Published(msgspec.Struct, frozen=True):
+    """Messages are on their way.
+
+    Attributes:
+        deliveries: to so many subscriptions, counted per message; 0: nobody was there.
+        dropped: not to so many, which do not read what they have got before.
+        receipts: where they are in the exchange's `to_stream`, if that was asked for.
+    """
+
+    deliveries: int
+    dropped: int
+    receipts: list[BatchReceipt] = []
+
+
 class TransactionOutcome(msgspec.Struct, frozen=True):
     """What became of a transaction.
 

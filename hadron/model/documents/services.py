@@ -21,6 +21,7 @@ from hadron.model.services import (
     TokenSpec,
 )
 from hadron.model.tokens import is_valid_hash
+from hadron.model.topics import TEMPLATE_FORM, is_template
 
 CATCH_UP: Final = ("none", "latest", "all")
 ACCESS: Final = ("read", "write", "admin")
@@ -37,8 +38,25 @@ _LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that RFC 3339 can write."""
 
 
-def _check_home(notes: Notes, spec: ExchangeSpec | EndpointSpec) -> None:
+def _check_home(notes: Notes, spec: EndpointSpec) -> None:
     check_replica_set(notes, spec.replica_set)
+
+
+def _check_exchange(notes: Notes, spec: ExchangeSpec) -> None:
+    check_replica_set(notes, spec.replica_set)
+    for key in ("from_stream", "to_stream"):
+        if name := getattr(spec, key):
+            check_named(notes, (key,), name, is_valid_name, "the name of a stream")
+    if spec.from_stream and spec.from_stream == spec.to_stream:
+        found = f"{shorten(spec.to_stream)}, from which records come: each would come twice"
+        notes.note(
+            ("to_stream",), found, "another stream, or only one of from_stream and to_stream"
+        )
+    if spec.topic and not spec.from_stream:
+        found = f"{shorten(spec.topic)}, and no from_stream"
+        notes.note(("topic",), found, "no topic: it is of what comes from a stream")
+    elif not is_template(spec.topic):
+        notes.note(("topic",), f"{shorten(spec.topic)} makes no topic", TEMPLATE_FORM)
 
 
 def _check_queue(notes: Notes, spec: QueueSpec) -> None:
@@ -147,7 +165,7 @@ KINDS: Final = (
     Kind(
         name="Exchange",
         spec=ExchangeSpec,
-        check=_check_home,
+        check=_check_exchange,
         missing="nobody can publish or subscribe",
     ),
     Kind(

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 from hadron.client.blocking.bases import ClientBase
+from hadron.client.blocking.faces.exchange import SyncExchange
 from hadron.client.blocking.faces.producer import SyncProducer
 from hadron.client.blocking.faces.sink import SyncSink
 from hadron.client.blocking.faces.stage import SyncStageInvocations
@@ -383,6 +384,12 @@ class SyncClient(ClientBase):
         return self._call(
             lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
         )
+
+    def exchange(self, name: str) -> SyncExchange:
+        """The exchange called `name`, in the client's namespace, to publish on and to subscribe to.
+        Nothing is asked of the cluster yet.
+        """
+        return SyncExchange(self._hold, lambda client: client.exchange(name))
 
     def create_stream(
         self,

@@ -1,0 +1,1 @@
+"""Publishing on exchanges, and subscribing to them."""

@@ -1,0 +1,84 @@
+"""To whom a topic goes, remembered: what the trie says, put together by client. Pure.
+
+Bounded by how many topics are remembered, and by how many subscriptions stand in all of them; what
+is too much is forgotten as a whole, and so is everything when a subscription comes or goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hadron.exchanges.trie import Trie
+
+if TYPE_CHECKING:
+    from hadron.exchanges.machine import Session, Subscription
+
+MAX_TOPICS: Final = 10_000
+MAX_TARGETS: Final = 1_000_000
+"""8 MB of references."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Attributes:
+    clients: each with the subscriptions of it that get every message.
+    groups: members that match, of each group that has one.
+    """
+
+    clients: tuple[tuple[Session, tuple[int, ...]], ...]
+    groups: tuple[tuple[str, tuple[Subscription, ...]], ...]
+
+
+class Routes:
+    def __init__(self) -> None:
+        self._trie: Trie[Subscription] = Trie()
+        self._known: dict[str, Route] = {}
+        self._targets = 0
+
+    @property
+    def nodes(self) -> int:
+        """Of the tree."""
+        return self._trie.nodes
+
+    @property
+    def remembered(self) -> int:
+        return len(self._known)
+
+    def add(self, subscription: Subscription) -> None:
+        for pattern in subscription.patterns:
+            self._trie.add(pattern, subscription)
+        self._forget()
+
+    def remove(self, subscription: Subscription) -> None:
+        for pattern in subscription.patterns:
+            self._trie.remove(pattern, subscription)
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._known:
+            self._known = {}
+            self._targets = 0
+
+    def of(self, topic: str) -> Route:
+        route = self._known.get(topic)
+        return route if route is not None else self._find(topic)
+
+    def _find(self, topic: str) -> Route:
+        clients: dict[Session, list[int]] = {}
+        groups: dict[str, list[Subscription]] = {}
+        found = self._trie.match(topic)
+        for subscription in found:
+            if subscription.group:
+                groups.setdefault(subscription.group, []).append(subscription)
+            else:
+                clients.setdefault(subscription.session, []).append(subscription.id)
+        route = Route(
+            tuple((session, tuple(ids)) for session, ids in clients.items()),
+            tuple((name, tuple(members)) for name, members in groups.items()),
+        )
+        if len(self._known) >= MAX_TOPICS or self._targets + len(found) > MAX_TARGETS:
+            self._forget()
+        self._known[topic] = route
+        self._targets += len(found)
+        return route
