@@ -1,1 +1,1 @@
-"""Exchanges on their leader: who is subscribed to what, and what is published on its way to them."""
+"""Exchanges on their leader: who is subscribed to what, and what is on its way to them."""

@@ -3,7 +3,7 @@ which of its subscriptions. Pure; the bytes of a batch are never looked at here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -76,7 +76,7 @@ class Parcel:
             for each in self.batches
         ]
 
-    def without(self, gone: dict[int, object], has: dict[int, object]) -> Parcel:
+    def without(self, gone: Mapping[int, object], has: Mapping[int, object]) -> Parcel:
         """The same for the subscriptions that are left; `gone` were ended since it was made."""
         if gone.keys().isdisjoint(each for run in self.runs for each in run.ids):
             return self

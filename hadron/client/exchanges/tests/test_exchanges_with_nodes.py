@@ -9,6 +9,7 @@ import trio
 
 from hadron.client.exchanges import exchange as exchanges
 from hadron.client.exchanges import inbox as inboxes
+from hadron.client.exchanges.exchange import Exchange
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages
 from hadron.exchanges import machine
@@ -28,6 +29,13 @@ PLAIN = "kind: Exchange\nname: prices\nreplica_set: local/p0\n"
 async def take(messages: Messages, count: int) -> list[Message]:
     with trio.fail_after(10):
         return [await anext(messages) for _ in range(count)]
+
+
+async def subscribed(exchange: Exchange, count: int) -> None:
+    """Until so many subscriptions are known to the leader."""
+    with trio.fail_after(10):
+        while (await exchange.describe()).subscriptions < count:  # noqa: ASYNC110
+            await trio.sleep(0.005)
 
 
 def values(messages: list[Message]) -> list[object]:
@@ -79,7 +87,8 @@ async def test_a_group_gets_each_message_once(tmp_path: Path) -> None:
             assert (await prices.publish_many([("eu.ibm", 10 + n) for n in range(10)])).deliveries
             first, second = values(await take(one, 10)), values(await take(two, 10))
             assert sorted([*first, *second]) == list(range(20))  # type: ignore[type-var]
-            assert first == sorted(first) and second == sorted(second)  # type: ignore[type-var]
+            assert first == sorted(first)  # type: ignore[type-var]
+            assert second == sorted(second)  # type: ignore[type-var]
 
 
 async def test_what_is_published_many_at_a_time_keeps_its_order(
@@ -108,7 +117,7 @@ async def test_a_program_that_does_not_take_its_messages_is_told_what_it_missed(
                 await prices.publish("a", [number, "x" * 1_000])
             assert [each.value[0] for each in await take(quick, 20)] == list(range(20))
             (first,) = await take(slow, 1)
-            assert first.value[0] == 0 and first.missed == 0
+            assert (first.value[0], first.missed) == (0, 0)
             missed = slow.missed
             assert 15 <= missed < 20
             kept = 20 - missed
@@ -120,9 +129,9 @@ async def test_a_program_that_does_not_take_its_messages_is_told_what_it_missed(
             assert sum(each.dropped_by_client for each in told.listed) == missed
             assert (told.dropped, told.published, told.subscriptions) == (0, 21, 2)
             monkeypatch.setattr(inboxes, "CUT_S", 0.0)
+            for _ in range(40):
+                await prices.publish("a", "x" * 1_000)
             with pytest.raises(OverloadedError, match="nothing was taken from it"):
-                for _ in range(40):
-                    await prices.publish("a", "x" * 1_000)
                 await take(slow, 40)
             await take(quick, 41)
             assert (await prices.describe()).subscriptions == 1
@@ -135,7 +144,7 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         await client.apply(PLAIN)
         prices = client.exchange("prices")
-        with pytest.raises(NotFoundError, match="no exchange is called 'price'.*prices"):
+        with pytest.raises(NotFoundError, match=r"no exchange is called 'price'.*prices"):
             await client.exchange("price").publish("a", 1)
         with pytest.raises(NotFoundError):
             async with client.exchange("price").subscribe():
@@ -179,9 +188,7 @@ async def test_subscribers_come_back_to_a_leader_and_are_told(tmp_path: Path) ->
             assert values(await take(one, 1)) == [1]
             await nodes.restart("n1")
             await nodes.wait_serving()
-            with trio.fail_after(5):
-                while (await prices.describe()).subscriptions < 2:
-                    await trio.sleep(0.01)
+            await subscribed(prices, 2)
             await prices.publish_many([("b", 2), ("b", 3)])
             for messages in (one, two):
                 first, second = await take(messages, 2)
