@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "sql": "Query the records in a node's files with SQL.",
     "group": "Look at consumer groups, reset and delete them.",
     "tx": "Look at transactions, and end by hand what a lost set left.",
+    "exchange": "Publish on exchanges, and follow them.",
     "pipeline": "Run a pipeline's stages and watch its instances.",
     "verify": "Check what nodes have on disk, and compare them.",
     "promote": "Let another node lead: write the next configuration.",

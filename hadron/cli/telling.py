@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
 
-_FEATURES: Final = ("hadron.cli.commands.group", "hadron.cli.pipelines.shown")
+_FEATURES: Final = (
+    "hadron.cli.commands.group",
+    "hadron.cli.commands.exchange",
+    "hadron.cli.pipelines.shown",
+)
 """Modules with a `TELLS`."""
 
 Key = tuple[str, str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +12,7 @@ from hadron.cli.printing import output_of, print_rows
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
+    from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
 
 _COLUMNS = {
@@ -32,10 +33,22 @@ _COLUMNS = {
         "lease": ">LEASE",
     },
     "Schedule": {"cron": "CRON", "target": "TARGET", "catch_up": "CATCH UP"},
-    "Exchange": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
+    "Exchange": {
+        "replica_set": "REPLICA SET",
+        "subscriptions": ">SUBSCRIPTIONS",
+        "published_per_s": ">PUBLISHED/S",
+        "deliveries_per_s": ">DELIVERIES/S",
+        "dropped": ">DROPPED",
+        "from_stream": "FROM",
+        "to_stream": "TO",
+        "description": "~DESCRIPTION",
+    },
     "Endpoint": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
     "Token": {"access": "ACCESS", "namespaces": "NAMESPACES", "expires": "EXPIRES"},
 }
+_ASKED: Final = 20
+"""Exchanges of a listing of which their leaders are asked."""
+
 _ALL_COLUMNS = {
     "kind": "KIND",
     "namespace": "NAMESPACE",
@@ -89,6 +102,7 @@ def command(
         found = client.objects(kind, within, name or "")
         if within and not found:
             require_namespace(client, within)
+        doing = _doing(client, kind, found) if output == "table" else {}
     where = f" in namespace {within!r}" if within else ""
     if name and not found:
         listing = f"hadron get {f'{kind.lower()}s' if kind else 'all'}"
@@ -106,9 +120,27 @@ def command(
             if kind
             else _ALL_COLUMNS
         )
-        print_rows(columns, [_row(each) for each in found], output)
+        print_rows(columns, [{**_row(each), **doing.get(each.id, {})} for each in found], output)
         if within and not found:
             click.echo(f"nothing{where}; --all-namespaces shows all", err=True)
+
+
+def _doing(client: SyncClient, kind: str, found: list[SchemaObject]) -> dict[int, dict[str, Any]]:
+    """What leaders say of exchanges, by id; of a few, and of those of the client's namespace."""
+    if kind != "Exchange":
+        return {}
+    from hadron.cli.commands.exchange import doing
+
+    told: dict[int, dict[str, Any]] = {}
+    away = set()
+    for each in [each for each in found if each.namespace == client.namespace][:_ASKED]:
+        home = getattr(each.spec, "replica_set", "")
+        if home not in away:
+            told[each.id] = doing(client, each.name)
+            if "error" in told[each.id]:
+                # One wait is enough for whoever looks.
+                away.add(home)
+    return told
 
 
 def _print_yaml(found: list[SchemaObject]) -> None:

@@ -180,12 +180,14 @@ class ExchangeCalls:
 
     # --- looking --------------------------------------------------------------------------------
 
-    async def describe(self, name: str) -> exchanges_pb2.DescribeExchangeResponse:
+    async def describe(
+        self, name: str, within_s: float | None
+    ) -> exchanges_pb2.DescribeExchangeResponse:
         item = await self._catalog.one("Exchange", name)
         request = exchanges_pb2.DescribeExchangeRequest(
             namespace=item.namespace, exchange=item.name
         )
-        answer, _ = await self.session.request(_home(item), _DESCRIBE, request)
+        answer, _ = await self.session.request(_home(item), _DESCRIBE, request, timeout_s=within_s)
         assert isinstance(answer, exchanges_pb2.DescribeExchangeResponse)
         return answer
 

@@ -149,9 +149,12 @@ class Exchange:
         about = f"of {self._name!r}, {', '.join(wanted)}"
         return Opening(make, "messages", f"exchange({self._name!r}).subscribe", about)
 
-    async def describe(self) -> exchanges_pb2.DescribeExchangeResponse:
-        """How it is doing at its leader: rates, drops, and subscriptions."""
-        return await self._calls.describe(self._name)
+    async def describe(
+        self, *, within_s: float | None = None
+    ) -> exchanges_pb2.DescribeExchangeResponse:
+        """How it is doing at its leader: rates, drops, and subscriptions. The leader is asked for
+        `within_s` (None: the client's `request_timeout_s`)."""
+        return await self._calls.describe(self._name, within_s)
 
 
 def _record_of(message: tuple[str, Any] | NewRecord) -> NewRecord:

@@ -49,9 +49,7 @@ def _check_exchange(notes: Notes, spec: ExchangeSpec) -> None:
             check_named(notes, (key,), name, is_valid_name, "the name of a stream")
     if spec.from_stream and spec.from_stream == spec.to_stream:
         found = f"{shorten(spec.to_stream)}, from which records come: each would come twice"
-        notes.note(
-            ("to_stream",), found, "another stream, or only one of the two"
-        )
+        notes.note(("to_stream",), found, "another stream, or only one of the two")
     if spec.topic and not spec.from_stream:
         found = f"{shorten(spec.topic)}, and no from_stream"
         notes.note(("topic",), found, "no topic: it is of what comes from a stream")

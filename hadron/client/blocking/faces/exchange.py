@@ -81,6 +81,8 @@ class SyncExchange(PartBase[Exchange]):
             ),
         )
 
-    def describe(self) -> exchanges_pb2.DescribeExchangeResponse:
-        """How it is doing at its leader: rates, drops, and subscriptions."""
-        return self._call(lambda exchange: exchange.describe())
+    def describe(self, *, within_s: float | None = None) -> exchanges_pb2.DescribeExchangeResponse:
+        """How it is doing at its leader: rates, drops, and subscriptions. The leader is asked for
+        `within_s` (None: the client's `request_timeout_s`).
+        """
+        return self._call(lambda exchange: exchange.describe(within_s=within_s))

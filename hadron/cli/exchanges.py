@@ -1,0 +1,100 @@
+"""Printing the messages of an exchange as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+import click
+
+from hadron.cli.patience import connected
+from hadron.cli.printing import on_one_line
+from hadron.cli.records import shown_as_json
+from hadron.cli.standard_streams import open_stdout, watch_reader
+from hadron.client.exchanges.message import Message
+from hadron.client.exchanges.messages import Messages, take_ready
+from hadron.model.errors import DamagedRecordError, HadronError
+
+_AT_ONCE: Final = 1_000
+"""Messages that are written together, at most."""
+
+
+async def follow(
+    url: str, name: str, patterns: Sequence[str], group: str | None, output: str, limit: int | None
+) -> None:
+    """Until so many, or an interrupt."""
+    out = open_stdout()
+    line = _LINES[output]
+    left = limit
+    async with connected(url) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_reader)
+        exchange = client.exchange(name)
+        async with exchange.subscribe(patterns or ">", group=group) as messages:
+            async for first in messages:
+                room = _AT_ONCE if left is None else min(left, _AT_ONCE)
+                found = [first, *take_ready(messages, room - 1)]
+                if left is not None:
+                    left -= len(found)
+                _write(out.write, found, line)
+                try:
+                    out.flush()
+                except BrokenPipeError:
+                    raise
+                except OSError as error:
+                    raise HadronError(f"stdout cannot be written: {error.strerror}") from error
+                if left == 0:
+                    break
+            _sum_up(messages)
+        tasks.cancel_scope.cancel()
+
+
+def _write(
+    write: Callable[[bytes], object], found: Sequence[Message], line: Callable[[Message], bytes]
+) -> None:
+    for message in found:
+        if message.interrupted:
+            click.echo("the leader was away: what was published meanwhile was missed", err=True)
+        if message.missed:
+            were = "1 message was" if message.missed == 1 else f"{message.missed} messages were"
+            click.echo(f"{were} missed here: they came faster than they were taken", err=True)
+        try:
+            write(line(message))
+        except DamagedRecordError as error:
+            click.echo(f"passed over a message on {message.topic}: {error.message}", err=True)
+
+
+def _sum_up(messages: Messages) -> None:
+    if messages.missed:
+        click.echo(f"missed in all: {messages.missed}", err=True)
+
+
+def _value_line(message: Message) -> bytes:
+    return message.value_bytes + b"\n"
+
+
+def _table_line(message: Message) -> bytes:
+    text = on_one_line(message.value_bytes.decode(errors="backslashreplace"))
+    return f"{message.topic:<30} {text}\n".encode()
+
+
+def json_line(message: Message) -> bytes:
+    """One message as a JSON object on a line; a value that is no text is given as base64."""
+    shown = {
+        "topic": message.topic,
+        **shown_as_json("key", message.key),
+        **shown_as_json("value", message.value),
+        "headers": dict(message.headers),
+        "timestamp_ms": message.timestamp_ms,
+        "missed": message.missed,
+        "interrupted": message.interrupted,
+    }
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+
+
+_LINES: Final[dict[str, Callable[[Message], bytes]]] = {
+    "value": _value_line,
+    "table": _table_line,
+    "json": json_line,
+}
