@@ -374,6 +374,96 @@ def pipelines_command(
     )
 
 
+_EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
+
+
+@command.command("exchanges", short_help="Measure fan-out to many subscribers.")
+@click.option("--nodes", type=click.IntRange(1, 7), default=1, show_default=True, help="Nodes.")
+@_record_bytes
+@_seconds
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is measured; the median counts.",
+)
+@click.option(
+    "--subscribers",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Subscriptions that get every message.",
+)
+@click.option(
+    "--messages",
+    type=click.IntRange(10),
+    default=1_000,
+    show_default=True,
+    help="Messages, one at a time, that latency is taken from.",
+)
+@click.option(
+    "--idle",
+    type=click.IntRange(100, 110_000),
+    default=100_000,
+    show_default=True,
+    help="Patterns of subscriptions that get nothing.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_EXCHANGE_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@click.option("--quick", is_flag=True, help="A look: one round, a second.")
+@output_option
+@click.pass_context
+def exchanges_command(
+    ctx: click.Context,
+    /,
+    nodes: int,
+    record_bytes: int,
+    seconds: float,
+    rounds: int,
+    subscribers: int,
+    messages: int,
+    idle: int,
+    parts: tuple[str, ...],
+    output: str,
+    *,
+    quick: bool,
+) -> int:
+    """Measure exchanges: deliveries a second to many subscribers, how soon a message is there, and
+    what it costs beside very many subscriptions that it does not concern.
+
+    \b
+    Examples:
+      hadron bench exchanges
+      hadron bench exchanges --quick --part fan-out
+      hadron bench exchanges --subscribers 1000 -o json
+    """
+    from hadron.bench.exchanges import Plan, run
+
+    def chosen(name: str, value: float, quickly: float) -> float:
+        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        return quickly if quick and not given else value
+
+    return run(
+        Plan(
+            nodes=nodes,
+            record_bytes=record_bytes,
+            seconds=chosen("seconds", seconds, 1.0),
+            rounds=int(chosen("rounds", rounds, 1)),
+            subscribers=subscribers,
+            messages=int(chosen("messages", messages, 200)),
+            idle=int(chosen("idle", idle, 10_000)),
+            parts=parts or _EXCHANGE_PARTS,
+        ),
+        output,
+    )
+
+
 _SPARK_PARTS = ("sink", "read", "completions", "latency", "handlers")
 
 

@@ -1,0 +1,313 @@
+"""`hadron bench exchanges`: fan-out, latency, and what many subscriptions cost.
+
+Publisher and subscribers are in this one process, with a few connections: deliveries/s are those of
+one client process as much as of the leader, whose CPU time stands beside them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
+from hadron.bench.stats import ProcessUse, percentile
+from hadron.client import Client, connect
+from hadron.client.exchanges.exchange import Exchange
+from hadron.client.exchanges.messages import Messages
+from hadron.model.errors import HadronError
+from hadron.node.supervision.cluster import LocalCluster
+
+MIN_DELIVERIES_PER_S: Final = 400_000.0
+MAX_GROWTH: Final = 2.0
+"""Of a publication's cost at the leader, with a hundred thousand subscriptions that do not match
+beside ten."""
+
+CLIENTS: Final = 4
+"""Connections that the subscribers share."""
+
+_CHUNK: Final = 200
+"""Messages that are published together."""
+
+_AHEAD: Final = 8
+"""Chunks that the slowest subscriber may be behind, so that nothing has to be dropped."""
+
+_WARM_UP: Final = 20
+_PER_CALL: Final = 90
+"""Patterns of one idle subscription."""
+
+_IDLE_CLIENTS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    Attributes:
+        seconds: that each round of fan-out takes.
+        messages: one at a time, that latency is taken from.
+        idle: patterns that match nothing of what is published.
+        parts: which, of `PARTS`.
+    """
+
+    nodes: int
+    record_bytes: int
+    seconds: float
+    rounds: int
+    subscribers: int
+    messages: int
+    idle: int
+    parts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """Of one round; CPU times are microseconds per delivery."""
+
+    deliveries_per_s: float
+    messages_per_s: float
+    leader_us: float
+    client_us: float
+    missed: int
+
+
+def run(plan: Plan, output: str) -> int:
+    """Measure and print; returns the exit status."""
+    started = time.monotonic()
+    found: list[Part] = []
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+        cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability="os")
+        with cluster:
+            leader = ProcessUse(cluster.pid(cluster.leader))
+            try:
+                anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
+            except HadronError:
+                # What was measured until then stays true.
+                print_tables(found, "not all was measured: see the error below")
+                raise
+    seconds = time.monotonic() - started
+    if output == "json":
+        setting = {
+            "nodes": plan.nodes,
+            "record_bytes": plan.record_bytes,
+            "rounds": plan.rounds,
+            "subscribers": plan.subscribers,
+            "load_before": round(load, 2),
+            "took_s": round(seconds),
+        }
+        print_json(found, setting)
+    else:
+        print_tables(
+            found,
+            f"{plan.nodes} node(s) and all clients on this machine ({os.cpu_count()} cores, load "
+            f"{load:.1f} before, {platform.machine()}, Python {platform.python_version()}); "
+            f"medians of {plan.rounds} rounds; took {seconds:.0f} s",
+        )
+    return 0
+
+
+async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) -> None:
+    """Add to `found` what each part has come to."""
+    gc.freeze()
+    started = time.monotonic()
+    async with connect(url) as client:
+        (home,) = {each.name for each in (await client.topology()).replica_sets}
+        await client.apply(f"kind: Exchange\nname: bench\nreplica_set: {home}\n")
+        for name, measure in PARTS.items():
+            if name in plan.parts:
+                print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
+                found.append(await measure(url, client, plan, leader))
+
+
+# --- fan-out ----------------------------------------------------------------------------------
+
+
+async def measure_fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """Every message to every subscriber, as fast as the slowest of them takes it."""
+    rounds = [await _fan_out(url, client, plan, leader) for _ in range(plan.rounds)]
+    per_s = middle([each.deliveries_per_s for each in rounds])
+    missed = sum(each.missed for each in rounds)
+    part = Part(
+        f"messages of {plan.record_bytes} B to {plan.subscribers} subscribers on {CLIENTS} "
+        f"connections, {_CHUNK} published together",
+        ("", "deliveries/s", "messages/s", "leader µs each", "clients µs each", "missed"),
+    )
+    part.rows.append(
+        (
+            f"{plan.subscribers} subscribers",
+            number(per_s),
+            number(middle([each.messages_per_s for each in rounds])),
+            number(middle([each.leader_us for each in rounds])),
+            number(middle([each.client_us for each in rounds])),
+            f"{missed}",
+        )
+    )
+    part.figures = {
+        "deliveries_per_s": per_s,
+        "leader_us": middle([each.leader_us for each in rounds]),
+        "client_us": middle([each.client_us for each in rounds]),
+        "missed": missed,
+    }
+    part.verdicts.append(
+        Verdict(
+            f"deliveries/s to {plan.subscribers} subscribers",
+            number(per_s),
+            f">= {number(MIN_DELIVERIES_PER_S)}",
+            per_s >= MIN_DELIVERIES_PER_S and not missed,
+        )
+    )
+    return part
+
+
+async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> FanOut:
+    value = b"x" * plan.record_bytes
+    taken = [0] * plan.subscribers
+    news = anyio.Event()
+
+    async def take(at: int, messages: Messages) -> None:
+        nonlocal news
+        count = 0
+        async for _ in messages:
+            count += 1
+            if not count % _CHUNK:
+                taken[at] = count
+                news.set()
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(url)) for _ in range(CLIENTS)]
+        subscribed = [
+            await stack.enter_async_context(
+                clients[at % CLIENTS].exchange("bench").subscribe("eu.*")
+            )
+            for at in range(plan.subscribers)
+        ]
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        for at, messages in enumerate(subscribed):
+            tasks.start_soon(take, at, messages)
+        chunk = [("eu.ibm", value)] * _CHUNK
+        exchange = client.exchange("bench")
+        sent = 0
+        began, leader_s, own_s = time.monotonic(), leader.cpu_s(), time.process_time()
+        while time.monotonic() - began < plan.seconds:
+            await exchange.publish_many(chunk)
+            sent += _CHUNK
+            while sent - min(taken) > _AHEAD * _CHUNK:
+                news = anyio.Event()
+                await news.wait()
+        while min(taken) < sent and not any(each.missed for each in subscribed):
+            news = anyio.Event()
+            await news.wait()
+        took_s = time.monotonic() - began
+        used = leader.cpu_s() - leader_s, time.process_time() - own_s
+        missed = sum(each.missed for each in subscribed)
+        tasks.cancel_scope.cancel()
+    deliveries = sent * plan.subscribers
+    leader_us, client_us = (seconds / deliveries * 1e6 for seconds in used)
+    return FanOut(deliveries / took_s, sent / took_s, leader_us, client_us, missed)
+
+
+# --- one at a time ----------------------------------------------------------------------------
+
+
+async def measure_latency(url: str, client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """From a message on its way to the subscriber that has it, one after the other."""
+    async with connect(url) as other:
+        exchange = client.exchange("bench")
+        async with other.exchange("bench").subscribe("eu.*") as messages:
+            taken_us, leader_us = await _one_by_one(exchange, messages, plan, leader)
+    p50, p99 = percentile(taken_us, 0.5), percentile(taken_us, 0.99)
+    part = Part(
+        f"from publish to a subscriber, {plan.messages:,} one after the other",
+        ("", "p50 µs", "p99 µs", "leader µs each"),
+    )
+    part.rows.append(("publish to delivered", number(p50), number(p99), number(leader_us)))
+    part.figures = {"delivered_p50_us": p50, "delivered_p99_us": p99}
+    return part
+
+
+async def _one_by_one(
+    exchange: Exchange, messages: Messages, plan: Plan, leader: ProcessUse
+) -> tuple[list[float], float]:
+    """Microseconds that each took, and the leader's CPU time of each."""
+    value = b"x" * plan.record_bytes
+    taken_us: list[float] = []
+    leader_s = 0.0
+    for turn in range(_WARM_UP + plan.messages):
+        if turn == _WARM_UP:
+            leader_s = leader.cpu_s()
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(exchange.publish, "eu.ibm", value)
+            await anext(messages)
+            if turn >= _WARM_UP:
+                taken_us.append((time.perf_counter() - began) * 1e6)
+    return taken_us, (leader.cpu_s() - leader_s) / plan.messages * 1e6
+
+
+# --- many subscriptions -----------------------------------------------------------------------
+
+
+async def measure_subscriptions(url: str, client: Client, plan: Plan, leader: ProcessUse) -> Part:
+    """A message to one subscriber, with few others there and with very many."""
+    part = Part(
+        "a message to one subscriber, one at a time, beside patterns that do not match it",
+        ("", "p50 µs", "leader µs each", "B each"),
+    )
+    costs = []
+    before = leader.rss_bytes()
+    async with AsyncExitStack() as stack:
+        messages = await stack.enter_async_context(client.exchange("bench").subscribe("eu.*"))
+        exchange = client.exchange("bench")
+        others = [await stack.enter_async_context(connect(url)) for _ in range(_IDLE_CLIENTS)]
+        made = 0
+        for wanted in (10, plan.idle):
+            async with anyio.create_task_group() as tasks:
+                for at, other in enumerate(others):
+                    share = range(made + at, wanted, len(others))
+                    tasks.start_soon(_subscribe_idle, stack, other, list(share))
+            made = wanted
+            rounds = [
+                await _one_by_one(exchange, messages, plan, leader) for _ in range(plan.rounds)
+            ]
+            p50 = middle([percentile(taken, 0.5) for taken, _ in rounds])
+            costs.append(middle([leader_us for _, leader_us in rounds]))
+            each_bytes = max(0, leader.rss_bytes() - before) / made
+            part.rows.append(
+                (f"{made:,} patterns", number(p50), number(costs[-1]), number(each_bytes))
+            )
+            part.figures[f"beside_{'few' if len(costs) == 1 else 'many'}_us"] = costs[-1]
+        part.figures["pattern_bytes"] = each_bytes
+    growth = costs[1] / costs[0]
+    part.verdicts.append(
+        Verdict(
+            f"the leader's time for a message, beside {plan.idle:,} patterns",
+            f"{growth:.2f} x that beside 10",
+            f"<= {MAX_GROWTH:g} x",
+            growth <= MAX_GROWTH,
+        )
+    )
+    return part
+
+
+async def _subscribe_idle(stack: AsyncExitStack, client: Client, numbers: list[int]) -> None:
+    exchange = client.exchange("bench")
+    for start in range(0, len(numbers), _PER_CALL):
+        patterns = [f"idle.{number}.*" for number in numbers[start : start + _PER_CALL]]
+        await stack.enter_async_context(exchange.subscribe(patterns))
+
+
+PARTS: Final = {
+    "fan-out": measure_fan_out,
+    "latency": measure_latency,
+    "subscriptions": measure_subscriptions,
+}

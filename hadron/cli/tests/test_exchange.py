@@ -1,0 +1,100 @@
+"""`hadron exchange`, and what `get` and `describe` say of exchanges."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hadron.cli.tests.support import run_text
+from hadron.node.supervision.cluster import LocalCluster
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def _follow(cluster: LocalCluster, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hadron", "--server", cluster.url, "exchange", "sub", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _status(name: str) -> dict[str, object]:
+    shown = run_text("describe", "exchange", name, "-o", "json")
+    assert shown.returncode == 0, shown.stderr
+    status: dict[str, object] = json.loads(shown.stdout)["status"]
+    return status
+
+
+def _wait_subscribed(name: str, count: int) -> None:
+    end = time.monotonic() + 30
+    while _status(name)["subscriptions"] != count:
+        assert time.monotonic() < end, "nobody has subscribed"
+
+
+def _declare(name: str) -> None:
+    text = f"kind: Exchange\nname: {name}\nreplica_set: local/p0\n"
+    assert run_text("apply", "-f", "-", stdin=text).returncode == 0
+
+
+def test_publish_and_follow(cluster: LocalCluster) -> None:
+    _declare("prices")
+    with _follow(cluster, "prices", "eu.*", "-c", "4", "-o", "json") as following:
+        _wait_subscribed("prices", 1)
+        done = run_text("exchange", "pub", "prices", "eu.ibm", "1", "2", "-k", "k", "-H", "h=x")
+        assert (done.returncode, done.stdout) == (0, "published 2 messages: 2 deliveries\n")
+        done = run_text("exchange", "pub", "prices", "us.ibm", "3")
+        assert done.stdout == "published 1 message: 0 deliveries\n"
+        done = run_text(
+            "exchange", "pub", "prices", "eu.sap", "--format", "jsonl", "-o", "json",
+            stdin='{"bid": 1}\n[2]\n',
+        )  # fmt: skip
+        assert json.loads(done.stdout) == {"published": 2, "deliveries": 2, "dropped": 0}
+        out, error = following.communicate(timeout=30)
+    assert following.returncode == 0, error
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [(each["topic"], each["value"]) for each in found] == [
+        ("eu.ibm", "1"),
+        ("eu.ibm", "2"),
+        ("eu.sap", {"bid": 1}),
+        ("eu.sap", [2]),
+    ]
+    assert (found[0]["key"], found[0]["headers"], found[0]["missed"]) == ("k", {"h": "x"}, 0)
+
+
+def test_describe_and_get_say_who_is_there(cluster: LocalCluster) -> None:
+    _declare("news")
+    with _follow(cluster, "news", "a.>", "--group", "g") as following:
+        _wait_subscribed("news", 1)
+        assert run_text("exchange", "pub", "news", "a.b", "x").returncode == 0
+        status = _status("news")
+        assert (status["published"], status["deliveries"], status["dropped"]) == (1, 1, 0)
+        (listed,) = status["listed"]  # type: ignore[misc]
+        assert (listed["patterns"], listed["group"]) == (["a.>"], "g")
+        shown = run_text("get", "exchanges")
+        row = next(line for line in shown.stdout.splitlines() if " news " in line)
+        assert "SUBSCRIPTIONS" in shown.stdout
+        assert row.split()[:4] == ["default", "news", "local/p0", "1"]
+        following.terminate()
+        following.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("pub", "nowhere", "a", "x"), "no exchange is called 'nowhere'"),
+        (("pub", "prices", "a..b", "x"), "'a..b' is not a topic"),
+        (("sub", "prices", "a.>.b"), "'a.>.b' is not a pattern"),
+        (("sub", "nowhere"), "no exchange is called 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_is_told(arguments: tuple[str, ...], told: str) -> None:
+    _declare("prices")
+    done = run_text("exchange", *arguments)
+    assert done.returncode == 1
+    assert told in done.stderr
