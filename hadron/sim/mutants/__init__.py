@@ -2,13 +2,14 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines
-             the bugs, by where they are
+replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines,
+exchanges    the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
 
 from hadron.sim.mutants import (
     bulk,
+    exchanges,
     groups,
     pipelines,
     prepared,
@@ -27,6 +28,7 @@ __all__ = [
     "Mutant",
     "SeamError",
     "bulk",
+    "exchanges",
     "groups",
     "patched",
     "pipelines",

@@ -19,6 +19,7 @@
     prepared     E: what a transaction was promised, and what comes between
     transactions E: several replica sets, all or nothing
     bulk         E: what is staged by many tasks, and published at once
+    exchanges    X: who gets a message, and who hears of what it has missed
     bursts       E: transactions that are committed at the same time, and share an entry
 
 `SCENARIOS` has them all by name; each names the rule that it proves.
@@ -30,6 +31,7 @@ from hadron.sim.scenarios import (
     conditions,
     copies,
     damage,
+    exchanges,
     files,
     flows,
     groups,
@@ -56,6 +58,7 @@ __all__ = [
     "conditions",
     "copies",
     "damage",
+    "exchanges",
     "files",
     "flows",
     "groups",
