@@ -1,6 +1,6 @@
 """What a client's exchanges share: what is known of them, and the calls that are open there.
 
-Safety rule: what may have arrived is not published again (X1). Only what a leader has refused, and
+Safety rule: what may have arrived is not published again (docs/EXCHANGES.md, X5). Only what a leader has refused, and
 what was never sent, is tried once more.
 """
 
