@@ -9,6 +9,7 @@ From below, a lower one never imports a higher one:
 * `producing`, `reading`, `pipelines`: what they say.
 * `handling`: the stages of a pipeline that the program runs itself.
 * `transactions`: several of these, all or nothing.
+* `exchanges`: publish/subscribe.
 * `consuming`: what groups are given, also in steps that are transactions.
 * `client`: the class that offers all of it.
 * `blocking`: the same from plain threads, its classes made of the async ones (`make faces`).
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
     from hadron.client.consuming.steps import Step
     from hadron.client.consuming.subscription import Subscription
+    from hadron.client.exchanges.exchange import Exchange
+    from hadron.client.exchanges.message import Message
+    from hadron.client.exchanges.messages import Messages
     from hadron.client.handling.invocation import StageInvocation
     from hadron.client.producing.producer import Producer
     from hadron.client.producing.publisher import Pending
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
         Applied,
         BatchReceipt,
         Change,
+        Dispatched,
         Fetched,
         OpenTransaction,
         PartitionOffsets,
@@ -54,8 +59,12 @@ _HOMES = {
     "Client": "hadron.client.client",
     "Delivery": "hadron.client.consuming.deliveries",
     "DeliveryBatch": "hadron.client.consuming.deliveries",
+    "Dispatched": "hadron.client.terms.results",
     "Endpoint": "hadron.client.connecting.url",
+    "Exchange": "hadron.client.exchanges.exchange",
     "Fetched": "hadron.client.terms.results",
+    "Message": "hadron.client.exchanges.message",
+    "Messages": "hadron.client.exchanges.messages",
     "OpenTransaction": "hadron.client.terms.results",
     "PartitionOffsets": "hadron.client.terms.results",
     "Pending": "hadron.client.producing.publisher",
@@ -83,8 +92,12 @@ __all__ = [
     "Client",
     "Delivery",
     "DeliveryBatch",
+    "Dispatched",
     "Endpoint",
+    "Exchange",
     "Fetched",
+    "Message",
+    "Messages",
     "OpenTransaction",
     "PartitionOffsets",
     "Pending",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.server import exchanges, sinks, streams, transactions
+from hadron.server import sinks, streams, transactions
+from hadron.server.exchanges import calls as exchanges
 from hadron.server.groups import calls as groups
 from hadron.server.pipelines import backfills, signals
 from hadron.server.pipelines import calls as pipelines

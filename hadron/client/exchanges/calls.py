@@ -15,7 +15,7 @@ from hadron.client.connecting.session import Session, can_retry
 from hadron.client.exchanges.attendance import Attendance
 from hadron.client.exchanges.inbox import Inbox
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.results import BatchReceipt, Published
+from hadron.client.terms.results import BatchReceipt, Dispatched
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ConnectionLostError,
@@ -57,7 +57,7 @@ class ExchangeCalls:
 
     # --- publishing -----------------------------------------------------------------------------
 
-    async def publish(self, name: str, batches: Sequence[bytes], *, logged: bool) -> Published:
+    async def publish(self, name: str, batches: Sequence[bytes], *, logged: bool) -> Dispatched:
         """Raises `OutcomeUnknownError` when it may have been published."""
         item = await self.find(name)
         try:
@@ -72,7 +72,7 @@ class ExchangeCalls:
 
     async def _publish(
         self, item: SchemaObject, batches: Sequence[bytes], *, logged: bool
-    ) -> Published:
+    ) -> Dispatched:
         request = exchanges_pb2.PublishMessagesRequest(
             namespace=item.namespace,
             exchange=item.name,
@@ -99,7 +99,7 @@ class ExchangeCalls:
                     raise
                 await anyio.sleep(delay_s)
                 continue
-            return Published(
+            return Dispatched(
                 answer.deliveries,
                 answer.dropped,
                 [

@@ -10,7 +10,7 @@ from hadron.client.exchanges.messages import Messages
 from hadron.client.producing.new_records import new_record
 from hadron.client.terms.arguments import names_of, text_of, whole_of
 from hadron.client.terms.opening import Opening
-from hadron.client.terms.results import Published
+from hadron.client.terms.results import Dispatched
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import RequestError
 from hadron.model.record import Headers, NewRecord
@@ -57,7 +57,7 @@ class Exchange:
         key: bytes | str | None = None,
         headers: Headers | None = None,
         logged: bool = False,
-    ) -> Published:
+    ) -> Dispatched:
         """Publish one message; returns once the leader has sent it on, and to how many.
 
         Args:
@@ -72,7 +72,7 @@ class Exchange:
 
     async def publish_many(
         self, messages: Iterable[tuple[str, Any] | NewRecord], *, logged: bool = False
-    ) -> Published:
+    ) -> Dispatched:
         """Publish messages in this order: (topic, value) each, or a `NewRecord` whose type is the
         topic. The bulk way: many go in one call, and those in a row with one topic together.
 
@@ -86,7 +86,7 @@ class Exchange:
             deliveries += found.deliveries
             dropped += found.dropped
             receipts += found.receipts
-        return Published(deliveries, dropped, receipts)
+        return Dispatched(deliveries, dropped, receipts)
 
     def _packed(self, messages: Iterable[tuple[str, Any] | NewRecord]) -> Iterator[list[bytes]]:
         """Batches for one call after the other."""

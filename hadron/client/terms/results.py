@@ -49,7 +49,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         return self.base_offset + self.count
 
 
-class Published(msgspec.Struct, frozen=True):
+class Dispatched(msgspec.Struct, frozen=True):
     """Messages are on their way.
 
     Attributes:

@@ -182,14 +182,14 @@ async def a_client_that_does_not_read(play: Play) -> None:
         assert not late, "X1: a subscription that has ended gets messages"
         at = 0
         told = 0
-        for id, number, messages in raw.story:
+        for id, heard, messages in raw.story:
             if id != 1:
                 continue
-            if number is None:
+            if heard is None:
                 told += messages
                 at += messages
             else:
-                assert number == at, "X3: a gap is not told before what follows it"
+                assert heard == at, "X3: a gap is not told before what follows it"
                 at += 1
         assert told, "X4: nothing was dropped, however much waits"
         assert at == count + 1, "X3: a drop that is not told"

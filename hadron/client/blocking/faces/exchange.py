@@ -8,7 +8,7 @@ from typing import Any
 from hadron.client.blocking.bases import PartBase
 from hadron.client.blocking.faces.messages import SyncMessages
 from hadron.client.exchanges.exchange import DEFAULT_BUFFER_BYTES, Exchange
-from hadron.client.terms.results import Published
+from hadron.client.terms.results import Dispatched
 from hadron.model.record import Headers, NewRecord
 from hadron.wire.messages import exchanges_pb2
 
@@ -32,7 +32,7 @@ class SyncExchange(PartBase[Exchange]):
         key: bytes | str | None = None,
         headers: Headers | None = None,
         logged: bool = False,
-    ) -> Published:
+    ) -> Dispatched:
         """Publish one message; returns once the leader has sent it on, and to how many.
 
         Args:
@@ -46,7 +46,7 @@ class SyncExchange(PartBase[Exchange]):
 
     def publish_many(
         self, messages: Iterable[tuple[str, Any] | NewRecord], *, logged: bool = False
-    ) -> Published:
+    ) -> Dispatched:
         """Publish messages in this order: (topic, value) each, or a `NewRecord` whose type is the
         topic. The bulk way: many go in one call, and those in a row with one topic together.
 

@@ -1,0 +1,1 @@
+"""What a leader serves of exchanges: clients that attend, what is published, how they are doing."""
