@@ -127,7 +127,9 @@ class ExchangeDriver:
             self.publish(batches)
 
     def _cut(self, session: Session) -> None:
-        sink = self.sinks[session]
+        sink = self.sinks.get(session)
+        if sink is None:
+            return
         error = OverloadedError(
             f"{sink.peer} has read nothing from {self.item.label} for too long, and messages for "
             "it were dropped meanwhile",

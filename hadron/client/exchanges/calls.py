@@ -1,7 +1,7 @@
 """What a client's exchanges share: what is known of them, and the calls that are open there.
 
-Safety rule: what may have arrived is not published again (docs/EXCHANGES.md, X5). Only what a leader has refused, and
-what was never sent, is tried once more.
+Safety rule: what may have arrived is not published again (X5 in docs/EXCHANGES.md). Only what a
+leader has refused, and what was never sent, is tried once more.
 """
 
 from __future__ import annotations

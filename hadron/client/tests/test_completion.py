@@ -15,8 +15,12 @@ from hadron.client import (
     Change,
     Client,
     DeliveryBatch,
+    Dispatched,
     Endpoint,
+    Exchange,
     Fetched,
+    Message,
+    Messages,
     OpenTransaction,
     PartitionOffsets,
     Pending,
@@ -28,6 +32,8 @@ from hadron.client import (
     TransactionOutcome,
 )
 from hadron.client.blocking.faces.deliveries import SyncDeliveryBatch
+from hadron.client.blocking.faces.exchange import SyncExchange
+from hadron.client.blocking.faces.messages import SyncMessages
 from hadron.client.blocking.faces.sink import SyncSink
 from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
@@ -52,6 +58,7 @@ CLIENT = {
     "delete",
     "delete_group",
     "describe_group",
+    "exchange",
     "fail_stages",
     "fetch",
     "groups",
@@ -134,6 +141,19 @@ RECORD = {
     "value",
     "value_bytes",
 }
+MESSAGE = {
+    "content_type",
+    "headers",
+    "interrupted",
+    "key",
+    "missed",
+    "timestamp",
+    "timestamp_ms",
+    "topic",
+    "type",
+    "value",
+    "value_bytes",
+}
 BATCH = {"ack", "attempt", "extend", "first_offset", "nack", "partition", "records"}
 
 
@@ -156,6 +176,7 @@ def offered() -> set[type]:
         | {StageRun, SyncPending, SyncReader, SyncStageRun}
         | {StageInvocations, StageOpening, SyncStageInvocations}
         | {Sink, SyncSink}
+        | {SyncExchange, SyncMessages}
         | {Steps, SyncStep, SyncSteps}
     )
 
@@ -177,6 +198,10 @@ def test_completion_shows_what_may_be_called() -> None:
         ([StageOpening], {"run"}),
         ([StageInvocations, SyncStageInvocations], {"close", "run"}),
         ([hadron.StageInvocation, hadron.SyncStageInvocation], INVOCATION),
+        ([Exchange, SyncExchange], {"describe", "publish", "publish_many", "subscribe"}),
+        ([Message], MESSAGE),
+        ([Messages], {"interruptions", "missed"}),
+        ([SyncMessages], {"close", "interruptions", "missed"}),
         ([Sink, SyncSink], {"give_up", "is_published", "progress", "publish", "stage"}),
         ([hadron.Transaction, hadron.SyncTransaction], WORK | {"complete", "fail", "id", "state"}),
         ([Step, SyncStep], WORK | {"partition"}),
@@ -197,6 +222,7 @@ def test_completion_shows_what_may_be_called() -> None:
 VALUES = (
     Applied,
     Change,
+    Dispatched,
     Endpoint,
     Fetched,
     GroupReset,
