@@ -3,7 +3,7 @@
 What a client does not read waits here, within bounds (docs/EXCHANGES.md, X4); what has no room is
 dropped, counted, and told before anything that comes after it (X3). Rules X1 and X2 are here, too:
 a message goes to each matching subscription once, to one member of each group, and to each in the
-order of its publisher.
+order of its publisher. It looks at no clock and at no bytes; who sends is the driver.
 """
 
 from __future__ import annotations
