@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hadron.client import (
+        CallStream,
         Client,
         Delivery,
+        IncomingCall,
         Producer,
         Receipt,
+        Serving,
         StageInvocation,
         Step,
         Subscription,
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from hadron.client.blocking.faces.transaction import SyncTransaction
     from hadron.model.cloudevents import CloudEvent
     from hadron.model.errors import (
+        CallFailedError,
+        CallUnknownError,
         ClosedError,
         CommitUnknownError,
         ConfigurationError,
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
         InvalidRecordError,
         LogTruncatedError,
         MetadataBehindError,
+        NoServerError,
         NotFoundError,
         NotLeaderError,
         NotReadyError,
@@ -79,6 +85,8 @@ __version__: str
 """In `hadron.model.version`, for every room to say."""
 
 _ERRORS = (
+    "CallFailedError",
+    "CallUnknownError",
     "ClosedError",
     "CommitUnknownError",
     "ConfigurationError",
@@ -98,6 +106,7 @@ _ERRORS = (
     "InvalidRecordError",
     "LogTruncatedError",
     "MetadataBehindError",
+    "NoServerError",
     "NotFoundError",
     "NotLeaderError",
     "NotReadyError",
@@ -127,7 +136,10 @@ _HOMES = {
     "CloudEvent": "hadron.model.cloudevents",
     "NewRecord": "hadron.model.record",
     "Record": "hadron.model.record",
+    "CallStream": "hadron.client",
     "Client": "hadron.client",
+    "IncomingCall": "hadron.client",
+    "Serving": "hadron.client",
     "SyncClient": "hadron.client",
     "Producer": "hadron.client",
     "SyncProducer": "hadron.client.blocking.faces.producer",
@@ -147,6 +159,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "CallFailedError",
+    "CallStream",
+    "CallUnknownError",
     "Client",
     "ClosedError",
     "CloudEvent",
@@ -165,11 +180,13 @@ __all__ = [
     "FrameError",
     "HadronError",
     "HandshakeError",
+    "IncomingCall",
     "IncompleteError",
     "InvalidRecordError",
     "LogTruncatedError",
     "MetadataBehindError",
     "NewRecord",
+    "NoServerError",
     "NotFoundError",
     "NotLeaderError",
     "NotReadyError",
@@ -187,6 +204,7 @@ __all__ = [
     "RequestError",
     "SchemaError",
     "SequenceError",
+    "Serving",
     "ShuttingDownError",
     "StageInvocation",
     "StaleCompletionError",

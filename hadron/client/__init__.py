@@ -6,7 +6,7 @@ From below, a lower one never imports a higher one:
 * `terms`: what every call has in common: arguments, what is opened, results.
 * `connecting`: the ways to leaders.
 * `schema`: what is declared, looked up and changed.
-* `producing`, `reading`, `pipelines`: what they say.
+* `producing`, `reading`, `pipelines`, `endpoints`: what they say.
 * `handling`: the stages of a pipeline that the program runs itself.
 * `transactions`: several of these, all or nothing.
 * `exchanges`: publish/subscribe.
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
     from hadron.client.consuming.steps import Step
     from hadron.client.consuming.subscription import Subscription
+    from hadron.client.endpoints.incoming import IncomingCall
+    from hadron.client.endpoints.serving import Serving
+    from hadron.client.endpoints.stream import CallStream
     from hadron.client.exchanges.exchange import Exchange
     from hadron.client.exchanges.message import Message
     from hadron.client.exchanges.messages import Messages
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
         BatchReceipt,
         Change,
         Dispatched,
+        EndpointLife,
+        EndpointServer,
         Fetched,
         OpenTransaction,
         PartitionOffsets,
@@ -55,14 +60,18 @@ _HOMES = {
     "Applied": "hadron.client.terms.results",
     "BatchReader": "hadron.client.reading.reader",
     "BatchReceipt": "hadron.client.terms.results",
+    "CallStream": "hadron.client.endpoints.stream",
     "Change": "hadron.client.terms.results",
     "Client": "hadron.client.client",
     "Delivery": "hadron.client.consuming.deliveries",
     "DeliveryBatch": "hadron.client.consuming.deliveries",
     "Dispatched": "hadron.client.terms.results",
     "Endpoint": "hadron.client.connecting.url",
+    "EndpointLife": "hadron.client.terms.results",
+    "EndpointServer": "hadron.client.terms.results",
     "Exchange": "hadron.client.exchanges.exchange",
     "Fetched": "hadron.client.terms.results",
+    "IncomingCall": "hadron.client.endpoints.incoming",
     "Message": "hadron.client.exchanges.message",
     "Messages": "hadron.client.exchanges.messages",
     "OpenTransaction": "hadron.client.terms.results",
@@ -73,6 +82,7 @@ _HOMES = {
     "PublishedMany": "hadron.client.transactions.contents",
     "Receipt": "hadron.client.terms.results",
     "RecordReader": "hadron.client.reading.reader",
+    "Serving": "hadron.client.endpoints.serving",
     "StageInvocation": "hadron.client.handling.invocation",
     "Step": "hadron.client.consuming.steps",
     "Subscription": "hadron.client.consuming.subscription",
@@ -88,14 +98,18 @@ __all__ = [
     "Applied",
     "BatchReader",
     "BatchReceipt",
+    "CallStream",
     "Change",
     "Client",
     "Delivery",
     "DeliveryBatch",
     "Dispatched",
     "Endpoint",
+    "EndpointLife",
+    "EndpointServer",
     "Exchange",
     "Fetched",
+    "IncomingCall",
     "Message",
     "Messages",
     "OpenTransaction",
@@ -106,6 +120,7 @@ __all__ = [
     "PublishedMany",
     "Receipt",
     "RecordReader",
+    "Serving",
     "StageInvocation",
     "Step",
     "Subscription",

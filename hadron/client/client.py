@@ -22,6 +22,7 @@ from hadron.client.consuming.settings import (
     Order,
 )
 from hadron.client.consuming.subscription import Subscription
+from hadron.client.endpoints.methods import EndpointMethods
 from hadron.client.exchanges.calls import ExchangeCalls
 from hadron.client.exchanges.exchange import Exchange
 from hadron.client.handling.methods import HandlingMethods
@@ -62,7 +63,13 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 
 class Client(
-    TransactionMethods, SinkMethods, HandlingMethods, PipelineMethods, EnteredOnce, AsyncOnly
+    TransactionMethods,
+    SinkMethods,
+    HandlingMethods,
+    PipelineMethods,
+    EndpointMethods,
+    EnteredOnce,
+    AsyncOnly,
 ):
     """A connection to a cluster; use it as `async with hadron.connect(url) as client`.
 
@@ -95,6 +102,7 @@ class Client(
         self._groups = GroupCalls(self._session, self._catalog)
         self._exchanges = ExchangeCalls(self._session, self._catalog)
         self._transactions = self._make_transactions(self._session, self._catalog)
+        self._endpoints = self._make_endpoints(self._session, self._catalog)
 
     def __repr__(self) -> str:
         return f"<Client of {self._session}>"

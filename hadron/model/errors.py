@@ -189,6 +189,33 @@ class CommitUnknownError(OutcomeUnknownError):
         self.transaction = transaction
 
 
+class CallUnknownError(OutcomeUnknownError):
+    """A server, or the way to it, was lost with a call under way: it has run, or in part, or not at
+    all. It was not run again, because its endpoint is not declared `idempotent`."""
+
+
+class CallFailedError(HadronError):
+    """What serves an endpoint has raised an error: this is what it tells its caller.
+
+    A handler may raise one itself, to choose all of it. Of any other error the caller gets the
+    type's name and its text; where it was raised, only the server's log tells.
+
+    Attributes:
+        type: of the error that was raised, such as "ValueError".
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        retryable: bool | None = None,
+        type: str = "CallFailedError",
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.type = type
+
+
 # --- a peer's or the network's ------------------------------------------------------------------
 
 
@@ -253,6 +280,10 @@ class NotReadyError(PeerError):
 
 class OverloadedError(PeerError):
     """A bounded buffer is full; slow down and try again."""
+
+
+class NoServerError(PeerError):
+    """Nobody serves the endpoint right now: the call was not run."""
 
 
 class DiskFullError(OverloadedError):

@@ -117,3 +117,21 @@ MAX_TOGETHER: Final = 256
 
 MAX_PARTICIPANTS: Final = 256
 """Replica sets in one transaction. Each is asked and told on its own."""
+
+MAX_CALL_MESSAGE_BYTES: Final = 4 << 20
+"""One value of a call to an endpoint, either way. gRPC's default is the same."""
+
+MAX_CALL_HEADER_BYTES: Final = 8 << 10
+"""Of all headers of a call, or of its answer. What HTTP servers take is of this size."""
+
+MAX_CALL_MS: Final = 24 * 3_600_000
+"""From a call's beginning to its deadline: nothing is open for ever."""
+
+CALL_WINDOW_BYTES: Final = 256 << 10
+"""What one side of a streaming call may send before the other one, or its program, has taken it."""
+
+MAX_SERVER_CALLS: Final = 10_000
+"""Calls that one server of an endpoint has at a time, whatever it asks for."""
+
+CALL_VALUE_BYTES: Final = 32
+"""What a value of a streaming call counts beside its bytes: empty ones cost something, too."""

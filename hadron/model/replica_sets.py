@@ -57,3 +57,9 @@ class KnownSet:
     def node(self, name: str) -> KnownNode | None:
         """The member called `name`, if there is one."""
         return next((node for node in self.nodes if node.name == name), None)
+
+
+def in_region(replica_set: str, region: str) -> bool:
+    """Whether a name lies below a prefix: `aws.us-east-1` has `aws.us-east-1/p0` and
+    `aws.us-east-1.a/p0`, but not `aws.us-east-10/p0`."""
+    return replica_set == region or replica_set.startswith((f"{region}/", f"{region}."))

@@ -11,6 +11,12 @@ from hadron.model.schema import Duration, Spec, Time
 DEFAULT_LANE: Final = "default"
 """The lane of a queue that declares none."""
 
+SINGLE: Final = "single"
+STREAM: Final = "stream"
+"""What goes one way of an endpoint's calls."""
+
+DEFAULT_WAITING: Final = 1_000
+
 
 class Lane(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of a queue. Lanes share its workers by weight, so that none ever starves."""
@@ -81,9 +87,19 @@ class ExchangeSpec(Spec, frozen=True, kw_only=True):
 
 
 class EndpointSpec(Spec, frozen=True, kw_only=True):
-    """Remote calls; `replica_set`'s leader knows which servers are live."""
+    """Remote calls; `replica_set`'s leader knows which servers are live, and connects both."""
 
     replica_set: str
+    input: str = SINGLE
+    """What a caller sends: `single`, one value; or `stream`, as many as it likes."""
+    output: str = SINGLE
+    """What a server answers with."""
+    idempotent: bool = False
+    """Whether a call may be run twice: one whose server is lost is given to another one then."""
+    hedge_after_ms: Duration = 0
+    """After so long without an answer a call is given to a second server as well; 0 is never."""
+    max_waiting: int = DEFAULT_WAITING
+    """Calls that wait for a server that has room; more are refused."""
 
 
 class TokenSpec(Spec, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hadron.delivery.groups import Groups
+from hadron.endpoints.driver import Endpoints
 from hadron.exchanges.driver import Exchanges
 from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.pusher import Introduction, ReplicaSets, SchemaPusher, Wires
@@ -51,6 +52,7 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     name, settings = around.config.name, around.config.settings
     yield Groups(controller, visible, catalog, name, around.random, leading.locks)
     yield Exchanges(visible, catalog, name)
+    yield Endpoints(catalog, name, around.random)
     others = OtherLeaders(around.sets, around.wires)
     yield Pipelines(
         controller,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from hadron.server import sinks, streams, transactions
+from hadron.server.endpoints import calls as endpoints
 from hadron.server.exchanges import calls as exchanges
 from hadron.server.groups import calls as groups
 from hadron.server.pipelines import backfills, signals
@@ -17,6 +18,7 @@ from hadron.serving.entrance import Led
 
 LED: Final[tuple[Led, ...]] = (
     *exchanges.METHODS,  # attend, publish, how they are doing
+    *endpoints.METHODS,  # remote calls: callers, servers, who is there
     *groups.METHODS,  # subscriptions, and what there is to know and to change of groups
     *backfills.METHODS,  # of pipelines
     *pipelines.METHODS,  # stage runners, completions, instances

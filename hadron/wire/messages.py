@@ -20,6 +20,7 @@ from hadron.model.transactions import TransactionId as TransactionIdValue
 # One line for each file of proto/: `as` says that rooms import it from here.
 from hadron.wire._pb import cluster_pb2 as cluster_pb2
 from hadron.wire._pb import common_pb2 as common_pb2
+from hadron.wire._pb import endpoints_pb2 as endpoints_pb2
 from hadron.wire._pb import exchanges_pb2 as exchanges_pb2
 from hadron.wire._pb import forward_pb2 as forward_pb2
 from hadron.wire._pb import groups_pb2 as groups_pb2

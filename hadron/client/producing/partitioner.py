@@ -16,6 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from hadron.model.batch import bytes_of, key_hash
 from hadron.model.errors import NotFoundError
+from hadron.model.replica_sets import in_region
 
 PARTITIONERS: Final = ("key", "round_robin")
 """By the hash of the key, and round robin for records without one; or round robin for all."""
@@ -76,12 +77,6 @@ class Partitioner(Generic[T]):
             if not places[other].is_away:
                 return other
         return index
-
-
-def in_region(replica_set: str, region: str) -> bool:
-    """Whether a replica set's name lies below a prefix: `aws.us-east-1` has `aws.us-east-1/p0`
-    and `aws.us-east-1.a/p0`, but not `aws.us-east-10/p0`."""
-    return replica_set == region or replica_set.startswith((f"{region}/", f"{region}."))
 
 
 def partitions_in(partitions: Iterable[str], region: str, describe: Callable[[], str]) -> list[str]:

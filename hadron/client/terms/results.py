@@ -179,3 +179,45 @@ class StagedWrite(msgspec.Struct, frozen=True):
     bytes: int
     age_s: float
     left_s: float
+
+
+class EndpointServer(msgspec.Struct, frozen=True):
+    """A server of an endpoint that is there now.
+
+    Attributes:
+        peer: its address, in words.
+        answered, failed: calls, since it was attached.
+        p50_ms, p99_ms: how long its latest calls took.
+        is_leaving: it takes no more.
+    """
+
+    name: str
+    peer: str
+    region: str
+    max_in_flight: int
+    in_flight: int
+    answered: int
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    is_leaving: bool
+
+
+class EndpointLife(msgspec.Struct, frozen=True):
+    """What lives of an endpoint: at its leader, and since that leads.
+
+    Attributes:
+        more_servers: those that are not listed, where there are very many.
+        waiting: calls that no server has yet.
+        p50_ms, p99_ms: how long callers had to wait for the latest answers.
+    """
+
+    name: str
+    servers: list[EndpointServer]
+    more_servers: int
+    in_flight: int
+    waiting: int
+    answered: int
+    failed: int
+    p50_ms: float
+    p99_ms: float

@@ -13,6 +13,8 @@ from hadron.model.errors import RequestError
 from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
 from hadron.model.problems import did_you_mean, one_of, shorten
 from hadron.model.services import (
+    SINGLE,
+    STREAM,
     EndpointSpec,
     ExchangeSpec,
     QueueSpec,
@@ -25,21 +27,20 @@ from hadron.model.topics import TEMPLATE_FORM, is_template
 
 CATCH_UP: Final = ("none", "latest", "all")
 ACCESS: Final = ("read", "write", "admin")
+SHAPES: Final = (SINGLE, STREAM)
 
 MAX_LANES: Final = 100
 """A claim looks at each of them."""
 MAX_WEIGHT: Final = 1_000
 MAX_PRIORITY: Final = 1_000_000
+MAX_WAITING: Final = 100_000
+"""Calls of one endpoint that wait: some hundred bytes each, and what they carry is bounded, too."""
 MAX_NAMESPACES: Final = 1_000
 MAX_SCHEDULED_BYTES: Final = 64 << 10
 """What a schedule puts into its target is part of the schema, which every node keeps."""
 
 _LAST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, the last that RFC 3339 can write."""
-
-
-def _check_home(notes: Notes, spec: EndpointSpec) -> None:
-    check_replica_set(notes, spec.replica_set)
 
 
 def _check_exchange(notes: Notes, spec: ExchangeSpec) -> None:
@@ -55,6 +56,24 @@ def _check_exchange(notes: Notes, spec: ExchangeSpec) -> None:
         notes.note(("topic",), found, "no topic: it is of what comes from a stream")
     elif not is_template(spec.topic):
         notes.note(("topic",), f"{shorten(spec.topic)} makes no topic", TEMPLATE_FORM)
+
+
+def _check_endpoint(notes: Notes, spec: EndpointSpec) -> None:
+    check_replica_set(notes, spec.replica_set)
+    for key, shape in (("input", spec.input), ("output", spec.output)):
+        if shape not in SHAPES:
+            found = f"{shorten(shape)} is unknown{did_you_mean(shape, SHAPES)}"
+            notes.note((key,), found, one_of(SHAPES))
+    if spec.idempotent and spec.input == STREAM:
+        # Nobody keeps what was streamed, so it could not be given to another server.
+        notes.note(("idempotent",), "true with a streamed input", "input: single, or no idempotent")
+    check_wait(notes, ("hedge_after",), spec.hedge_after_ms, 0)
+    if spec.hedge_after_ms and not spec.idempotent:
+        notes.note(("hedge_after",), "a call would run twice", "idempotent: true beside it")
+    if spec.hedge_after_ms and spec.output == STREAM:
+        notes.note(("hedge_after",), "two streams of answers", "output: single beside it")
+    if not 0 <= spec.max_waiting <= MAX_WAITING:
+        notes.note(("max_waiting",), f"{spec.max_waiting}", f"0 to {MAX_WAITING}")
 
 
 def _check_queue(notes: Notes, spec: QueueSpec) -> None:
@@ -161,11 +180,6 @@ KINDS: Final = (
     ),
     Kind(name="Schedule", spec=ScheduleSpec, check=_check_schedule, missing="nothing fires"),
     Kind(name="Exchange", spec=ExchangeSpec, check=_check_exchange),
-    Kind(
-        name="Endpoint",
-        spec=EndpointSpec,
-        check=_check_home,
-        missing="it cannot be called or served",
-    ),
+    Kind(name="Endpoint", spec=EndpointSpec, check=_check_endpoint),
     Kind(name="Token", spec=TokenSpec, check=_check_token, missing="nobody is asked for one"),
 )

@@ -7,9 +7,10 @@ import xxhash
 
 from hadron.client.producing.failover import may_move
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
-from hadron.client.producing.partitioner import Partitioner, in_region, partitions_in
+from hadron.client.producing.partitioner import Partitioner, partitions_in
 from hadron.model.batch import key_hash
 from hadron.model.errors import NotFoundError
+from hadron.model.replica_sets import in_region
 
 
 class Spot:

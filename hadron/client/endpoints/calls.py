@@ -1,0 +1,290 @@
+"""Calls to endpoints: where they live, what is tried again, and one value for one.
+
+A call is sent again by itself only where it is known not to have run, or where its endpoint is
+declared idempotent (ENDPOINTS N1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import anyio
+import msgspec
+
+from hadron.client.connecting.session import Session
+from hadron.client.endpoints.channel import Channel
+from hadron.client.endpoints.incoming import handed_on, time_left_s
+from hadron.client.endpoints.items import Item, Packed, headers_of
+from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
+from hadron.model.backoff import Backoff
+from hadron.model.errors import (
+    CallUnknownError,
+    DeadlineExceededError,
+    HadronError,
+    MetadataBehindError,
+    NotFoundError,
+    PeerError,
+    RequestError,
+)
+from hadron.model.limits import MAX_CALL_MS
+from hadron.model.record import JSON, decode_value
+from hadron.model.schema import SchemaObject
+from hadron.model.services import EndpointSpec
+from hadron.wire.messages import endpoints_pb2, method
+
+_DESCRIBE: Final = method("DescribeEndpoints")
+
+MAX_TIMEOUT_S: Final = MAX_CALL_MS / 1_000
+
+NOTHING: Final = msgspec.UNSET
+"""A value that is not given; None is one."""
+
+T = TypeVar("T")
+
+
+class Told(msgspec.Struct, frozen=True):
+    """How a program calls; the arguments of `Client.call`, checked."""
+
+    endpoint: str
+    timeout_s: float
+    region: str
+    headers: dict[str, str]
+
+
+def told(endpoint: str, timeout_s: float, region: str, headers: Mapping[str, str] | None) -> Told:
+    """Raises `RequestError`."""
+    return Told(
+        text_of("endpoint", endpoint),
+        seconds_of("timeout_s", timeout_s, 0.001, MAX_TIMEOUT_S),
+        text_or_none_of("region", region),
+        headers_of(headers),
+    )
+
+
+class _Answer:
+    """`channel.Waiter`: one value for one."""
+
+    __slots__ = ("done", "error", "packed")
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.packed: Packed | None = None
+        self.error: HadronError | None = None
+
+    def value(self, packed: Packed, item: Item) -> None:
+        self.packed = packed
+        if not item.end:
+            self.error = RequestError(
+                "the endpoint answers with a stream", "use `client.call_stream(...)`"
+            )
+        self.done.set()
+
+    def end(self, _item: Item) -> None:
+        if self.packed is None:
+            self.error = RequestError(
+                "the endpoint has answered with a stream, without a value",
+                "use `client.call_stream(...)`",
+            )
+        self.done.set()
+
+    def fail(self, error: HadronError, _item: Item | None) -> None:
+        self.error = error
+        self.done.set()
+
+    def credit(self, size: int) -> None:
+        """It sends one value."""
+
+
+class EndpointCalls:
+    """Of one client."""
+
+    def __init__(self, session: Session, catalog: Catalog) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._known: dict[str, SchemaObject] = {}
+        self._channels: dict[str, Channel] = {}
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    # --- where they live --------------------------------------------------------------------------
+
+    async def find(self, name: str) -> SchemaObject:
+        """The endpoint as it is now. Raises `NotFoundError`."""
+        found = await self._catalog.one("Endpoint", name)
+        self._known[name] = found
+        return found
+
+    def channel(self, replica_set: str) -> Channel:
+        channel = self._channels.get(replica_set)
+        if channel is None or channel.failure is not None:
+            channel = self._channels[replica_set] = Channel(self._session, replica_set)
+            channel.start()
+        return channel
+
+    def opening(self, item: SchemaObject, told: Told, left_s: float) -> endpoints_pb2.CallOpening:
+        opening = endpoints_pb2.CallOpening(
+            namespace=item.namespace,
+            endpoint=item.name,
+            metadata_index=item.metadata_index,
+            timeout_ms=max(1, int(left_s * 1_000)),
+            region=told.region,
+        )
+        headers = handed_on(told.headers)
+        if headers:
+            opening.headers.update(headers)
+        return opening
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    async def call(self, told: Told, packed: Packed) -> Packed:
+        """Raises what ended it."""
+        left_s = time_left_s(told.timeout_s)
+        deadline_s = anyio.current_time() + left_s
+        trouble: HadronError | None = None
+        item = self._known.get(told.endpoint)
+        channel = None if item is None else self._channels.get(spec_of(item).replica_set)
+        if item is not None and channel is not None and channel.is_ready:
+            # Nearly always: nothing has to be waited for but the answer.
+            try:
+                return await self._ask(channel, self.opening(item, told, left_s), packed)
+            except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
+                self._check_again(item, error)
+                trouble = error
+
+        async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Packed:
+            return await self._ask(channel, self.opening(item, told, left_s), packed)
+
+        return await self.attempt_until(told, deadline_s, attempt, item, trouble)
+
+    async def attempt_until(
+        self,
+        told: Told,
+        deadline_s: float,
+        attempt: Callable[[SchemaObject, Channel, float], Awaitable[T]],
+        before: SchemaObject | None = None,
+        trouble: HadronError | None = None,
+    ) -> T:
+        """Do `attempt` with the endpoint, the channel to its leader and the time that is left; and
+        again, where that can do no harm.
+
+        Args:
+            before, trouble: of an attempt that was made already, the endpoint, and what ended it.
+        """
+        backoff = Backoff(self._session.ports.random)
+        while True:
+            self._session.check_open()
+            ready = await self._ready(told, deadline_s, trouble)
+            if ready is None:
+                break
+            item, channel = ready
+            if trouble is not None and before is not None:
+                _check_changed(before, item, trouble)
+            left_s = deadline_s - anyio.current_time()
+            if left_s <= 0:
+                break
+            try:
+                return await attempt(item, channel, left_s)
+            except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
+                self._check_again(item, error)
+                before, trouble = item, error
+            await anyio.sleep(min(backoff.next_s(), max(0.0, deadline_s - anyio.current_time())))
+        raise trouble or DeadlineExceededError(
+            f"the leader of endpoint {told.endpoint!r} was not reached within {told.timeout_s:g} s",
+            "see `hadron status`; the call was not run",
+        )
+
+    async def _ready(
+        self, told: Told, deadline_s: float, trouble: HadronError | None
+    ) -> tuple[SchemaObject, Channel] | None:
+        """The endpoint, and a channel on which it may be called; None when that takes too long."""
+        with anyio.move_on_after(deadline_s - anyio.current_time()):
+            try:
+                item = self._known.get(told.endpoint) or await self.find(told.endpoint)
+            except PeerError as error:
+                # What has become of the call says more than that nobody answers now.
+                raise trouble or error from error
+            channel = self.channel(spec_of(item).replica_set)
+            await channel.wait_ready()
+            return item, channel
+        return None
+
+    def _check_again(self, item: SchemaObject, error: HadronError) -> None:
+        """Raises `error` for a call that has ended so, unless it was not run, or may be again."""
+        if isinstance(error, CallUnknownError) and not spec_of(item).idempotent:
+            raise error
+        self._known.pop(item.name, None)
+
+    async def _ask(
+        self, channel: Channel, opening: endpoints_pb2.CallOpening, packed: Packed
+    ) -> Packed:
+        answer = _Answer()
+        number = channel.open(answer, opening, packed, end=True)
+        try:
+            await answer.done.wait()
+        finally:
+            channel.cancel(number)
+        if answer.error is not None:
+            raise answer.error
+        assert answer.packed is not None
+        return answer.packed
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def describe(
+        self, name: str, *, timeout_s: float | None = None
+    ) -> list[endpoints_pb2.DescribeEndpointsResponse.Endpoint]:
+        """What lives of endpoints of the namespace, or of one, at their leaders."""
+        items = (
+            [await self.find(name)]
+            if name
+            else await self._catalog.objects("Endpoint", self._session.endpoint.namespace, "")
+        )
+        found = []
+        for home in sorted({spec_of(item).replica_set for item in items}):
+            request = endpoints_pb2.DescribeEndpointsRequest(
+                namespace=self._session.endpoint.namespace, endpoint=name
+            )
+            answer, _ = await self._session.request(home, _DESCRIBE, request, timeout_s=timeout_s)
+            found += answer.endpoints
+        return found
+
+
+def _check_changed(before: SchemaObject, now: SchemaObject, error: HadronError) -> None:
+    """Raises `error` where the endpoint, as it is now, is not to be called again behind it."""
+    is_same = now.metadata_index == before.metadata_index
+    if isinstance(error, NotFoundError) and is_same:
+        raise error
+    if isinstance(error, CallUnknownError) and not spec_of(now).idempotent:
+        raise error
+
+
+def spec_of(item: SchemaObject) -> EndpointSpec:
+    assert isinstance(item.spec, EndpointSpec)
+    return item.spec
+
+
+def unpack(packed: Packed, answer_type: Any) -> Any:
+    """A value as it was sent, or as what a program wants of it. Raises `RequestError` for what is
+    none."""
+    encoding, data = packed
+    if answer_type is None:
+        return decode_value(encoding, bytes(data))
+    return converted(encoding, data, answer_type)
+
+
+def converted(encoding: int, data: bytes | memoryview, kind: Any) -> Any:
+    """Raises `RequestError` that says where a value is not of its type."""
+    try:
+        if callable(getattr(kind, "model_validate", None)):
+            # A model of pydantic, known by what it can do: the library is not needed here.
+            return kind.model_validate(decode_value(encoding, bytes(data)))
+        if encoding == JSON:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.convert(decode_value(encoding, bytes(data)), kind)
+    except (msgspec.ValidationError, ValueError) as error:
+        name = getattr(kind, "__name__", str(kind))
+        raise RequestError(f"a value is no {name}: {error}") from error

@@ -1,0 +1,272 @@
+"""What goes over the streams of callers and servers: values, headers and errors, both ways."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import anyio
+
+from hadron.model.errors import (
+    CallFailedError,
+    FrameError,
+    HadronError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    RequestError,
+)
+from hadron.model.limits import (
+    CALL_VALUE_BYTES,
+    CALL_WINDOW_BYTES,
+    MAX_CALL_HEADER_BYTES,
+    MAX_CALL_MESSAGE_BYTES,
+)
+from hadron.model.record import encode_value
+from hadron.wire.calling import OpenedCall
+from hadron.wire.frames import Bytes
+from hadron.wire.messages import endpoints_pb2, error_from_message, error_to_message
+
+Item = endpoints_pb2.CallItem
+OPEN: Final = int(Item.OPEN)
+VALUE: Final = int(Item.VALUE)
+END: Final = int(Item.END)
+ERROR: Final = int(Item.ERROR)
+CANCEL: Final = int(Item.CANCEL)
+CREDIT: Final = int(Item.CREDIT)
+REFUSE: Final = int(Item.REFUSE)
+
+Packed = tuple[int, bytes | memoryview]
+"""A value's encoding, and its bytes."""
+
+_MESSAGE_BYTES: Final = 1 << 20
+_MESSAGE_ITEMS: Final = 1_000
+"""Of one message; then another one is begun."""
+
+_SMALL_BYTES: Final = 4 << 10
+"""Values that are put together: to pass on the pieces costs more."""
+
+_CREDIT_STEP: Final = CALL_WINDOW_BYTES // 4
+
+
+def pack(value: Any) -> Packed:
+    """Raises `InvalidRecordError` for what is no JSON, `RecordTooLargeError`."""
+    try:
+        packed = encode_value(value)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(error.message, "send bytes, str, or anything JSON") from error
+    if len(packed[1]) > MAX_CALL_MESSAGE_BYTES:
+        raise RecordTooLargeError(
+            f"a value of {len(packed[1])} bytes is over the limit of {MAX_CALL_MESSAGE_BYTES}",
+            "send it in pieces, over an endpoint with a streamed input or output",
+        )
+    return packed
+
+
+def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """As they are sent. Raises `RequestError`."""
+    found: dict[str, str] = {}
+    given: Mapping[Any, Any] = headers or {}
+    for name, text in given.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise RequestError(f"the header {name!r}: {text!r} is no text", "give str for both")
+        found[name] = text
+    size = sum(len(name) + len(text) for name, text in found.items())
+    if size > MAX_CALL_HEADER_BYTES:
+        raise RequestError(
+            f"headers of {size} characters are over the limit of {MAX_CALL_HEADER_BYTES}",
+            "send what is long as the value, or a part of it",
+        )
+    return found
+
+
+def error_of(item: Item) -> HadronError:
+    """What ended a call."""
+    error = error_from_message(item.error)
+    if isinstance(error, CallFailedError):
+        error.type = item.error_type
+    return error
+
+
+def set_error(item: Item, error: BaseException) -> None:
+    """What a caller is told of what a handler has raised."""
+    if isinstance(error, HadronError):
+        item.error.CopyFrom(error_to_message(error))
+        item.error_type = error.type if isinstance(error, CallFailedError) else error.code
+    else:
+        told = HadronError(f"{error}" or type(error).__name__)
+        item.error.CopyFrom(error_to_message(told))
+        item.error_type = type(error).__name__
+
+
+class Outbox:
+    """What waits to be said on a stream, as items of one message.
+
+    Args:
+        message: makes an empty one.
+    """
+
+    def __init__(self, message: Callable[[], Any]) -> None:
+        self._make = message
+        self._message = message()
+        self._chunks: list[Bytes] = []
+        self._bytes = 0
+        self._call: OpenedCall | None = None
+        self._wanted = anyio.Event()
+
+    def open(self, call: OpenedCall) -> None:
+        """From here on say it there."""
+        self._call = call
+        self._clear()
+
+    def close(self) -> None:
+        """What was not said is not said any more."""
+        self._call = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._message, self._chunks, self._bytes = self._make(), [], 0
+
+    def item(self, number: int, kind: int) -> Item:
+        items = self._message.items
+        if self._bytes >= _MESSAGE_BYTES or len(items) >= _MESSAGE_ITEMS:
+            self.flush()
+            items = self._message.items
+        item: Item = items.add(number=number, kind=kind)
+        return item
+
+    def put(self, item: Item, packed: Packed, *, end: bool) -> None:
+        encoding, data = packed
+        size = len(data)
+        if size:
+            item.length = size
+            self._bytes += size
+            self._chunks.append(data)
+        if encoding:
+            item.encoding = encoding
+        if end:
+            item.end = True
+
+    def flush(self) -> None:
+        """Say it now."""
+        if not self._message.items:
+            return
+        chunks, call = self._chunks, self._call
+        if len(chunks) > 1 and self._bytes <= _SMALL_BYTES * len(chunks):
+            chunks = [b"".join(chunks)]
+        message = self._message
+        self._clear()
+        if call is not None:
+            call.send(message, chunks)
+
+    def flush_soon(self) -> None:
+        """Say it with what others have to say in this turn of the loop."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            self.flush()
+
+
+class Values:
+    """The values of a message, one after the other in its attachment."""
+
+    __slots__ = ("_at", "_attachment")
+
+    def __init__(self, attachment: memoryview) -> None:
+        self._attachment = attachment
+        self._at = 0
+
+    def take(self, item: Item) -> Packed:
+        """Raises `FrameError` where less has come than was said."""
+        size = item.length
+        if not size:
+            return item.encoding, b""
+        begin = self._at
+        end = self._at = begin + size
+        data = self._attachment[begin:end]
+        if len(data) < size:
+            raise FrameError(f"a value of {size} bytes was announced, {len(data)} have come")
+        # Not to keep all of the message for the sake of one value; and users want bytes.
+        return item.encoding, bytes(data)
+
+
+class Inflow:
+    """Values of a stream that have come and were not taken yet, and their end.
+
+    Args:
+        grant: tells the other side that so many bytes were taken.
+    """
+
+    def __init__(self, grant: Callable[[int], None]) -> None:
+        self._grant = grant
+        self._values: deque[Packed] = deque()
+        self._owed = 0
+        self._has_ended = False
+        self._error: HadronError | None = None
+        self._arrival = anyio.Event()
+
+    def put(self, packed: Packed, *, end: bool) -> None:
+        self._values.append(packed)
+        self._has_ended |= end
+        self._arrival.set()
+
+    def end(self, error: HadronError | None = None) -> None:
+        if not self._has_ended:
+            self._has_ended, self._error = True, error
+            self._arrival.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing more comes than what is here."""
+        return self._has_ended
+
+    async def take(self) -> Packed | None:
+        """The next value; None at the end. Raises what ended it, behind all values."""
+        while not self._values:
+            if self._error is not None:
+                raise self._error
+            if self._has_ended:
+                return None
+            self._arrival = anyio.Event()
+            await self._arrival.wait()
+        packed = self._values.popleft()
+        if not self._has_ended:
+            self._owed += len(packed[1]) + CALL_VALUE_BYTES
+            if self._owed >= _CREDIT_STEP:
+                owed, self._owed = self._owed, 0
+                self._grant(owed)
+        return packed
+
+
+class Outflow:
+    """What may be sent of a stream: as much as the other side has room for."""
+
+    def __init__(self) -> None:
+        self._window = CALL_WINDOW_BYTES
+        self._error: HadronError | None = None
+        self._is_over = False
+        self._room = anyio.Event()
+
+    def granted(self, size: int) -> None:
+        self._window += size
+        self._room.set()
+
+    def end(self, error: HadronError | None = None) -> None:
+        """Nobody takes anything any more."""
+        self._is_over, self._error = True, error
+        self._room.set()
+
+    def spend(self, size: int) -> None:
+        self._window -= size + CALL_VALUE_BYTES
+
+    async def wait(self) -> bool:
+        """Until a value may be sent; whether somebody takes it. Raises what ended it."""
+        while self._window <= 0 and not self._is_over:
+            self._room = anyio.Event()
+            await self._room.wait()
+        if self._error is not None:
+            raise self._error
+        return not self._is_over

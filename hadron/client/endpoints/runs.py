@@ -1,0 +1,342 @@
+"""Runs handlers: one for each call that a server was given, and the last word on each.
+
+Rule: whatever a handler does, its call gets one last word (ENDPOINTS N3): its slot is given back
+then, and not before it has really ended.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+
+from hadron.client.connecting.background import Background
+from hadron.client.endpoints.handlers import Handler
+from hadron.client.endpoints.incoming import CURRENT, IncomingCall
+from hadron.client.endpoints.items import (
+    CREDIT,
+    END,
+    ERROR,
+    REFUSE,
+    VALUE,
+    Inflow,
+    Item,
+    Outbox,
+    Outflow,
+    Packed,
+    headers_of,
+    pack,
+    set_error,
+)
+from hadron.model.errors import CallFailedError, HadronError
+
+_log: Final = logging.getLogger(__name__)
+
+_GONE: Final = object()
+"""No value."""
+
+
+class Run:
+    """A call, from when it was given to this server."""
+
+    __slots__ = ("call", "first", "inflow", "is_over", "number", "outflow", "scope")
+
+    def __init__(
+        self, number: int, call: IncomingCall, first: Packed | None, inflow: Inflow | None
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.first = first
+        self.inflow = inflow
+        self.outflow: Outflow | None = None
+        self.scope: anyio.CancelScope | None = None
+        self.is_over = False
+
+    def cancel(self) -> None:
+        self.call._is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+class Runs:
+    """Those of one server, by the numbers that the leader has given them."""
+
+    def __init__(
+        self, endpoint: str, handler: Handler, background: Background, outbox: Outbox, most: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._handler = handler
+        self._background = background
+        self._outbox = outbox
+        self._limiter = anyio.CapacityLimiter(most) if not handler.is_async else None
+        self._open: dict[int, Run] = {}
+        self._idle: list[_Worker] = []
+        self._rest = anyio.Event()
+        self.is_leaving = False
+        """Takes no more calls."""
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    # --- what the leader says ---------------------------------------------------------------------
+
+    def begin(self, item: Item, packed: Packed | None) -> None:
+        number, told = item.number, item.open
+        if self.is_leaving:
+            self._outbox.item(number, REFUSE)
+            self._outbox.flush_soon()
+            return
+        deadline_s = anyio.current_time() + told.timeout_ms / 1_000
+        call = IncomingCall(
+            self._endpoint, dict(told.headers), told.caller, told.attempt, deadline_s
+        )
+        inflow = None
+        if self._handler.takes_stream:
+            inflow = Inflow(lambda size: self._grant(number, size))
+            if packed is not None:
+                inflow.put(packed, end=item.end)
+        run = self._open[number] = Run(number, call, packed, inflow)
+        if self._handler.gives_stream:
+            run.outflow = Outflow()
+        if self._idle:
+            self._idle.pop().give(run)
+        else:
+            worker = _Worker(self)
+            worker.give(run)
+            self._background.start(worker.work)
+
+    def value(self, number: int, packed: Packed, *, end: bool) -> None:
+        run = self._open.get(number)
+        if run is not None and run.inflow is not None:
+            run.inflow.put(packed, end=end)
+
+    def end(self, number: int) -> None:
+        run = self._open.get(number)
+        if run is not None and run.inflow is not None:
+            run.inflow.end()
+
+    def credit(self, number: int, size: int) -> None:
+        run = self._open.get(number)
+        if run is not None and run.outflow is not None:
+            run.outflow.granted(size)
+
+    def cancel(self, number: int) -> None:
+        run = self._open.get(number)
+        if run is not None:
+            run.cancel()
+
+    def lose(self) -> None:
+        """The stream is lost: nobody hears of any of them any more."""
+        runs, self._open = list(self._open.values()), {}
+        for run in runs:
+            run.is_over = True
+            run.cancel()
+        self._check_rest()
+
+    def stop(self) -> None:
+        """Nothing is run any more."""
+        self.lose()
+        for worker in self._idle:
+            worker.stop()
+        self._idle.clear()
+
+    async def wait_done(self) -> None:
+        """Until all that have begun have ended."""
+        while self._open:
+            self._rest = anyio.Event()
+            await self._rest.wait()
+
+    def _check_rest(self) -> None:
+        if not self._open:
+            self._rest.set()
+
+    def _grant(self, number: int, size: int) -> None:
+        if number in self._open:
+            self._outbox.item(number, CREDIT).credit = size
+            self._outbox.flush_soon()
+
+    # --- one of them ------------------------------------------------------------------------------
+
+    async def handle(self, run: Run) -> None:
+        """Run the handler, and say the last word."""
+        token = CURRENT.set(run.call)
+        try:
+            with anyio.CancelScope() as scope:
+                run.scope = scope
+                if not run.call.is_cancelled:
+                    if run.outflow is None:
+                        await self._answer(run)
+                    else:
+                        await self._answer_all(run)
+        except Exception as error:
+            self._failed(run, error)
+        finally:
+            CURRENT.reset(token)
+            if not run.is_over:
+                # It was cancelled, or the client is closed.
+                self._say_last(run, END)
+
+    def _failed(self, run: Run, error: Exception) -> None:
+        if not isinstance(error, CallFailedError):
+            _log.error(
+                "a call of endpoint %r by %s failed",
+                self._endpoint,
+                run.call.caller,
+                exc_info=error,
+            )
+        if run.is_over:
+            return
+        item = self._last(run, ERROR)
+        set_error(item, error)
+        self._put_headers(run, item)
+        self._flush()
+
+    def _say_last(self, run: Run, kind: int) -> None:
+        item = self._last(run, kind)
+        self._put_headers(run, item)
+        self._flush()
+
+    def _last(self, run: Run, kind: int) -> Item:
+        """From here on nothing is said of it."""
+        run.is_over = True
+        del self._open[run.number]
+        self._check_rest()
+        return self._outbox.item(run.number, kind)
+
+    def _put_headers(self, run: Run, item: Item) -> None:
+        if run.call.answer_headers:
+            headers, run.call.answer_headers = run.call.answer_headers, {}
+            item.headers.update(headers_of(headers))
+
+    def _flush(self) -> None:
+        if self._open:
+            self._outbox.flush_soon()
+        else:
+            # Nobody else is about to say something: to wake a task would take longer.
+            self._outbox.flush()
+
+    async def _answer(self, run: Run) -> None:
+        value = await self._result(run)
+        packed = pack(value)
+        if not run.is_over:
+            item = self._last(run, VALUE)
+            self._outbox.put(item, packed, end=True)
+            self._put_headers(run, item)
+            self._flush()
+
+    async def _result(self, run: Run) -> Any:
+        handler = self._handler
+        arguments = self._arguments(run)
+        if handler.is_async:
+            return await handler.function(*arguments)
+        value = await anyio.to_thread.run_sync(
+            lambda: handler.function(*arguments), limiter=self._limiter
+        )
+        # A function that is none itself may return what is awaited.
+        return await value if inspect.isawaitable(value) else value
+
+    def _arguments(self, run: Run) -> tuple[Any, ...]:
+        handler = self._handler
+        if handler.takes == 0:
+            return ()
+        value: Any
+        if run.inflow is not None:
+            inflow = run.inflow
+            value = self._values(inflow) if handler.is_async else _blocking(inflow, handler.decode)
+        else:
+            value = handler.decode(run.first) if run.first is not None else None
+        return (value, run.call) if handler.takes == 2 else (value,)
+
+    async def _values(self, inflow: Inflow) -> AsyncIterator[Any]:
+        while (packed := await inflow.take()) is not None:
+            yield self._handler.decode(packed)
+
+    async def _answer_all(self, run: Run) -> None:
+        """What a handler yields, or what the iterable has that it returns."""
+        handler, arguments = self._handler, self._arguments(run)
+        made = handler.function(*arguments) if handler.is_async else await self._result(run)
+        if inspect.isawaitable(made):
+            made = await made
+        if hasattr(made, "__aiter__"):
+            async for value in made:
+                await self._send(run, value)
+        elif hasattr(made, "__iter__") and not isinstance(made, (str, bytes, dict)):
+            iterator = iter(made)
+            while True:
+                value = await anyio.to_thread.run_sync(
+                    lambda: next(iterator, _GONE), limiter=self._limiter
+                )
+                if value is _GONE:
+                    break
+                await self._send(run, value)
+        else:
+            raise CallFailedError(
+                f"the handler returned a {type(made).__name__}, and the endpoint answers with a "
+                "stream",
+                "yield values, or return an iterable of them",
+                type="BadAnswer",
+            )
+        if not run.is_over:
+            self._say_last(run, END)
+
+    async def _send(self, run: Run, value: Any) -> None:
+        packed = pack(value)
+        assert run.outflow is not None
+        await run.outflow.wait()
+        if not run.is_over:
+            run.outflow.spend(len(packed[1]))
+            item = self._outbox.item(run.number, VALUE)
+            self._outbox.put(item, packed, end=False)
+            self._put_headers(run, item)
+            self._outbox.flush_soon()
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def rest(self, worker: _Worker) -> bool:
+        """Whether `worker` is to wait for another call."""
+        if self.is_leaving:
+            return False
+        self._idle.append(worker)
+        return True
+
+
+def _blocking(inflow: Inflow, decode: Callable[[Packed], Any]) -> Iterator[Any]:
+    """The values of a stream, for a handler that runs in a thread."""
+    while (packed := anyio.from_thread.run(inflow.take)) is not None:
+        yield decode(packed)
+
+
+class _Worker:
+    """A task that runs one call after the other: to start one for each would take twice as long."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._run: Run | None = None
+        self._given = anyio.Event()
+
+    def give(self, run: Run) -> None:
+        self._run = run
+        self._given.set()
+
+    def stop(self) -> None:
+        self._given.set()
+
+    async def work(self) -> None:
+        while True:
+            await self._given.wait()
+            self._given = anyio.Event()
+            run, self._run = self._run, None
+            if run is None:
+                return
+            try:
+                await self._runs.handle(run)
+            except HadronError:
+                _log.exception("what a handler has said cannot be sent")
+            if not self._runs.rest(self):
+                return

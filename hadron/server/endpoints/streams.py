@@ -1,0 +1,230 @@
+"""The streams of callers and servers, as the broker of a leadership tells them of calls.
+
+What is to be said in one turn gathers in one message. Values go on as they came; only small ones
+are copied, which costs less than to pass on the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from hadron.endpoints.driver import Endpoints
+from hadron.endpoints.port import Headers, Opening, Value
+from hadron.model.errors import CallFailedError, FrameError, HadronError, error_from_code
+from hadron.model.limits import MAX_CALL_HEADER_BYTES, MAX_CALL_MS
+from hadron.wire.calls import Call
+from hadron.wire.frames import Bytes
+from hadron.wire.messages import common_pb2, endpoints_pb2, error_to_message
+
+Item = endpoints_pb2.CallItem
+OPEN: Final = int(Item.OPEN)
+VALUE: Final = int(Item.VALUE)
+END: Final = int(Item.END)
+ERROR: Final = int(Item.ERROR)
+CANCEL: Final = int(Item.CANCEL)
+CREDIT: Final = int(Item.CREDIT)
+REFUSE: Final = int(Item.REFUSE)
+
+_MESSAGE_BYTES: Final = 1 << 20
+"""Of values in one message, with the last one over it."""
+
+_MESSAGE_ITEMS: Final = 1_000
+
+_SMALL_BYTES: Final = 4 << 10
+"""A value is copied out of the message that it came in, and into the one that it leaves in."""
+
+_NONE: Final[Headers] = {}
+
+
+class _Stream:
+    """What waits to be said on a call, as items of one message.
+
+    Args:
+        message: makes an empty one.
+    """
+
+    def __init__(self, driver: Endpoints, call: Call[Any, Any], message: Callable[[], Any]) -> None:
+        self._driver = driver
+        self._call = call
+        self._make = message
+        self._message = message()
+        self._chunks: list[Bytes] = []
+        self._bytes = 0
+        driver.attach(self)
+
+    def _item(self, number: int, kind: int) -> Item:
+        items = self._message.items
+        if not items:
+            self._driver.touch(self)
+        elif self._bytes >= _MESSAGE_BYTES or len(items) >= _MESSAGE_ITEMS:
+            self._send()
+            items = self._message.items
+        item: Item = items.add(number=number, kind=kind)
+        return item
+
+    def _put(self, item: Item, value: Value) -> None:
+        data = value.data
+        size = len(data)
+        if size:
+            item.length = size
+            self._bytes += size
+            self._chunks.append(data)
+        if value.encoding:
+            item.encoding = value.encoding
+        if value.is_last:
+            item.end = True
+
+    def flush(self) -> None:
+        if self._message.items:
+            self._send()
+
+    def _send(self) -> None:
+        chunks = self._chunks
+        if len(chunks) > 1 and self._bytes <= _SMALL_BYTES * len(chunks):
+            chunks = [b"".join(chunks)]
+        self._call.send(self._message, chunks)
+        self._message = self._make()
+        self._chunks, self._bytes = [], 0
+
+    def close(self, error: HadronError) -> None:
+        self._driver.detach(self)
+        self._message, self._chunks = self._make(), []
+        self._call.fail(error)
+
+
+class CallerStream(_Stream):
+    """`port.CallerSink`."""
+
+    def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
+        super().__init__(driver, call, endpoints_pb2.CallResponse)
+        self.who = f"{call.principal} at {call.peer}"
+
+    def has_room(self, size: int) -> bool:
+        return self._call.has_room(size)
+
+    def value(self, number: int, value: Value, headers: Headers) -> None:
+        item = self._item(number, VALUE)
+        self._put(item, value)
+        if headers:
+            item.headers.update(headers)
+
+    def end(self, number: int, headers: Headers) -> None:
+        item = self._item(number, END)
+        if headers:
+            item.headers.update(headers)
+
+    def error(self, number: int, error: HadronError, headers: Headers) -> None:
+        item = self._item(number, ERROR)
+        item.error.CopyFrom(error_to_message(error))
+        if isinstance(error, CallFailedError):
+            item.error_type = error.type
+        if headers:
+            item.headers.update(headers)
+
+    def credit(self, number: int, size: int) -> None:
+        self._item(number, CREDIT).credit = size
+
+
+class ServerStream(_Stream):
+    """`port.ServerSink`."""
+
+    def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
+        super().__init__(driver, call, endpoints_pb2.ServeResponse)
+
+    @property
+    def writable(self) -> bool:
+        return self._call.writable
+
+    def welcome(self) -> None:
+        """It was attached: an empty message."""
+        self._call.send(endpoints_pb2.ServeResponse())
+
+    def open(
+        self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
+    ) -> None:
+        item = self._item(number, OPEN)
+        told = item.open
+        told.timeout_ms = max(1, int(left_s * 1_000))
+        told.caller = opening.caller
+        told.attempt = attempt
+        if opening.headers:
+            told.headers.update(opening.headers)
+        if value is not None:
+            self._put(item, value)
+            # That there is one: an empty one has no length.
+            told.has_value = True
+
+    def value(self, number: int, value: Value) -> None:
+        self._put(self._item(number, VALUE), value)
+
+    def end(self, number: int) -> None:
+        self._item(number, END)
+
+    def cancel(self, number: int) -> None:
+        self._item(number, CANCEL)
+
+    def credit(self, number: int, size: int) -> None:
+        self._item(number, CREDIT).credit = size
+
+    def fail(self, error: HadronError) -> None:
+        self.close(error)
+
+
+class Values:
+    """The values of a message, one after the other in its attachment."""
+
+    __slots__ = ("_at", "_attachment")
+
+    def __init__(self, attachment: memoryview) -> None:
+        self._attachment = attachment
+        self._at = 0
+
+    def take(self, item: Item) -> Value:
+        """Raises `FrameError` where less has come than was said."""
+        size = item.length
+        if not size:
+            return Value(item.encoding, b"", item.end)
+        begin = self._at
+        end = self._at = begin + size
+        data: bytes | memoryview = self._attachment[begin:end]
+        if len(data) < size:
+            raise FrameError(f"a value of {size} bytes was announced, {len(data)} have come")
+        if size <= _SMALL_BYTES:
+            data = bytes(data)
+        return Value(item.encoding, data, item.end)
+
+    def check_end(self) -> None:
+        if self._at != len(self._attachment):
+            raise FrameError(
+                f"{len(self._attachment) - self._at} bytes came with calls, and belong to none"
+            )
+
+
+def opening_of(told: endpoints_pb2.CallOpening, caller: str) -> Opening:
+    """Raises `FrameError` for headers that are too large."""
+    return Opening(
+        min(told.timeout_ms or MAX_CALL_MS, MAX_CALL_MS) / 1_000,
+        told.region,
+        headers_of(told.headers) if told.headers else _NONE,
+        caller,
+    )
+
+
+def headers_of(told: Mapping[str, str]) -> Headers:
+    """Raises `FrameError` for more than may be sent."""
+    headers = dict(told)
+    size = sum(len(name) + len(text) for name, text in headers.items())
+    if size > MAX_CALL_HEADER_BYTES:
+        raise FrameError(f"headers of {size} characters, the limit is {MAX_CALL_HEADER_BYTES}")
+    return headers
+
+
+def error_of(item: Item) -> HadronError:
+    """What a server says of a call that has failed: always a `CallFailedError`, whose text is what
+    its handler has raised."""
+    told: common_pb2.Error = item.error
+    error = error_from_code("CallFailedError", told.message, told.hint, told.retryable)
+    assert isinstance(error, CallFailedError)
+    error.type = item.error_type or told.code or "Exception"
+    return error
