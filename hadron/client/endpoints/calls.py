@@ -130,7 +130,7 @@ class EndpointCalls:
             namespace=item.namespace,
             endpoint=item.name,
             metadata_index=item.metadata_index,
-            timeout_ms=max(1, int(left_s * 1_000)),
+            timeout_ms=int(left_s * 1_000) or 1,
             region=told.region,
         )
         headers = handed_on(told.headers)

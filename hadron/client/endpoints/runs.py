@@ -6,6 +6,7 @@ then, and not before it has really ended.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,7 +34,7 @@ from hadron.client.endpoints.items import (
     pack,
     set_error,
 )
-from hadron.model.errors import CallFailedError, HadronError
+from hadron.model.errors import CallFailedError, RequestError
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ _GONE: Final = object()
 class Run:
     """A call, from when it was given to this server."""
 
-    __slots__ = ("call", "first", "inflow", "is_over", "number", "outflow", "scope")
+    __slots__ = ("call", "first", "inflow", "is_over", "number", "outflow", "worker")
 
     def __init__(
         self, number: int, call: IncomingCall, first: Packed | None, inflow: Inflow | None
@@ -54,13 +55,13 @@ class Run:
         self.first = first
         self.inflow = inflow
         self.outflow: Outflow | None = None
-        self.scope: anyio.CancelScope | None = None
+        self.worker: _Worker | None = None
         self.is_over = False
 
     def cancel(self) -> None:
         self.call._is_cancelled = True
-        if self.scope is not None:
-            self.scope.cancel()
+        if self.worker is not None:
+            self.worker.cancel()
 
 
 class Runs:
@@ -167,20 +168,19 @@ class Runs:
         """Run the handler, and say the last word."""
         token = CURRENT.set(run.call)
         try:
-            with anyio.CancelScope() as scope:
-                run.scope = scope
-                if not run.call.is_cancelled:
-                    if run.outflow is None:
-                        await self._answer(run)
-                    else:
-                        await self._answer_all(run)
+            if not run.call.is_cancelled:
+                if run.outflow is None:
+                    await self._answer(run)
+                else:
+                    await self._answer_all(run)
         except Exception as error:
             self._failed(run, error)
         finally:
             CURRENT.reset(token)
             if not run.is_over:
                 # It was cancelled, or the client is closed.
-                self._say_last(run, END)
+                self._last(run, END)
+                self._flush()
 
     def _failed(self, run: Run, error: Exception) -> None:
         if not isinstance(error, CallFailedError):
@@ -192,14 +192,13 @@ class Runs:
             )
         if run.is_over:
             return
+        headers = None
+        with contextlib.suppress(RequestError):
+            headers = self._headers(run)
         item = self._last(run, ERROR)
         set_error(item, error)
-        self._put_headers(run, item)
-        self._flush()
-
-    def _say_last(self, run: Run, kind: int) -> None:
-        item = self._last(run, kind)
-        self._put_headers(run, item)
+        if headers:
+            item.headers.update(headers)
         self._flush()
 
     def _last(self, run: Run, kind: int) -> Item:
@@ -209,10 +208,14 @@ class Runs:
         self._check_rest()
         return self._outbox.item(run.number, kind)
 
-    def _put_headers(self, run: Run, item: Item) -> None:
-        if run.call.answer_headers:
-            headers, run.call.answer_headers = run.call.answer_headers, {}
-            item.headers.update(headers_of(headers))
+    @staticmethod
+    def _headers(run: Run) -> dict[str, str] | None:
+        """What the handler has said, once. Raises `RequestError` for what cannot be sent."""
+        headers = run.call.answer_headers
+        if not headers:
+            return None
+        run.call.answer_headers = {}
+        return headers_of(headers)
 
     def _flush(self) -> None:
         if self._open:
@@ -223,11 +226,12 @@ class Runs:
 
     async def _answer(self, run: Run) -> None:
         value = await self._result(run)
-        packed = pack(value)
+        packed, headers = pack(value), self._headers(run)
         if not run.is_over:
             item = self._last(run, VALUE)
             self._outbox.put(item, packed, end=True)
-            self._put_headers(run, item)
+            if headers:
+                item.headers.update(headers)
             self._flush()
 
     async def _result(self, run: Run) -> Any:
@@ -282,18 +286,23 @@ class Runs:
                 "yield values, or return an iterable of them",
                 type="BadAnswer",
             )
+        headers = self._headers(run)
         if not run.is_over:
-            self._say_last(run, END)
+            item = self._last(run, END)
+            if headers:
+                item.headers.update(headers)
+            self._flush()
 
     async def _send(self, run: Run, value: Any) -> None:
-        packed = pack(value)
+        packed, headers = pack(value), self._headers(run)
         assert run.outflow is not None
         await run.outflow.wait()
         if not run.is_over:
             run.outflow.spend(len(packed[1]))
             item = self._outbox.item(run.number, VALUE)
             self._outbox.put(item, packed, end=False)
-            self._put_headers(run, item)
+            if headers:
+                item.headers.update(headers)
             self._outbox.flush_soon()
 
     # --- workers ----------------------------------------------------------------------------------
@@ -313,30 +322,50 @@ def _blocking(inflow: Inflow, decode: Callable[[Packed], Any]) -> Iterator[Any]:
 
 
 class _Worker:
-    """A task that runs one call after the other: to start one for each would take twice as long."""
+    """A task that runs one call after the other: to start one for each would take twice as long, as
+    would a cancel scope for each."""
+
+    __slots__ = ("_given", "_run", "_runs", "_scope")
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._run: Run | None = None
         self._given = anyio.Event()
+        self._scope = anyio.CancelScope()
 
     def give(self, run: Run) -> None:
+        run.worker = self
         self._run = run
         self._given.set()
+
+    def cancel(self) -> None:
+        """What it runs; then it goes on with the next one."""
+        self._scope.cancel()
 
     def stop(self) -> None:
         self._given.set()
 
     async def work(self) -> None:
+        goes_on = True
+        while goes_on:
+            with anyio.CancelScope() as self._scope:
+                goes_on = await self._work()
+            if self._runs.is_leaving and self._run is None:
+                return
+
+    async def _work(self) -> bool:
+        """Until it is stopped, or what it runs is cancelled: then it is to go on."""
+        runs = self._runs
         while True:
             await self._given.wait()
             self._given = anyio.Event()
             run, self._run = self._run, None
             if run is None:
-                return
+                return False
             try:
-                await self._runs.handle(run)
-            except HadronError:
-                _log.exception("what a handler has said cannot be sent")
-            if not self._runs.rest(self):
-                return
+                await runs.handle(run)
+            finally:
+                run.worker = None
+                is_waiting = runs.rest(self)
+            if not is_waiting:
+                return False
