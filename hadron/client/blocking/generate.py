@@ -147,6 +147,22 @@ _KNOWN: Final = (
         tells_more=True,
     ),
     Face(
+        "hadron.client.endpoints.stream",
+        "CallStream",
+        f"{_BLOCKING}.endpoints.CallStreamBase",
+        "return self._lazy.get().{name}({given})",
+        by_hand=frozenset({"close", "headers"}),
+        tells_more=True,
+    ),
+    Face(
+        "hadron.client.endpoints.serving",
+        "Serving",
+        f"{_BLOCKING}.endpoints.ServingBase",
+        "return self._lazy.get().{name}({given})",
+        by_hand=frozenset({"close"}),
+        tells_more=True,
+    ),
+    Face(
         "hadron.client.handling.stage",
         "StageInvocations",
         f"{_BLOCKING}.handling.StageInvocationsBase",

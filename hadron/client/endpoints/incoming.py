@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Final
-
-import anyio
 
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 """W3C Trace Context: handed on to what a handler calls."""
@@ -25,6 +23,7 @@ class IncomingCall:
     """
 
     __slots__ = (
+        "_clock_s",
         "_deadline_s",
         "_is_cancelled",
         "answer_headers",
@@ -40,14 +39,16 @@ class IncomingCall:
         headers: Mapping[str, str],
         caller: str,
         attempt: int,
-        deadline_s: float,
+        left_s: float,
+        clock_s: Callable[[], float],
     ) -> None:
         self.endpoint = endpoint
         self.headers = headers
         self.caller = caller
         self.attempt = attempt
         self.answer_headers: dict[str, str] = {}
-        self._deadline_s = deadline_s
+        self._clock_s = clock_s
+        self._deadline_s = clock_s() + left_s
         self._is_cancelled = False
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class IncomingCall:
     @property
     def left_s(self) -> float:
         """Until nobody waits for the answer any more."""
-        return max(0.0, self._deadline_s - anyio.current_time())
+        return max(0.0, self._deadline_s - self._clock_s())
 
     @property
     def is_cancelled(self) -> bool:

@@ -9,9 +9,9 @@ from hadron.client.endpoints.calls import NOTHING, EndpointCalls, told, unpack
 from hadron.client.endpoints.items import pack
 from hadron.client.endpoints.serving import (
     DEFAULT_CALLS,
-    DEFAULT_HEARTBEAT_S,
-    DEFAULT_MISSES,
     DRAIN_S,
+    SERVER_HEARTBEAT_MISSES,
+    SERVER_HEARTBEAT_S,
     Serving,
     ServingSettings,
 )
@@ -75,9 +75,9 @@ class EndpointMethods:
         headers: Mapping[str, str] | None = None,
         answer_type: Any = None,
     ) -> Opening[CallStream]:
-        """Call an endpoint whose input or answer is a stream, `async with
-        client.call_stream("sum") as call`: `await call.send(1)`, `await call.result()`, or
-        `async for value in call`.
+        """Call an endpoint whose input or answer is a stream:
+        `async with client.call_stream("sum") as call`, and in it `await call.send(1)`,
+        `await call.result()`, or `async for value in call`.
 
         Args:
             value: of an endpoint that takes one value; else the input is what is sent.
@@ -101,16 +101,16 @@ class EndpointMethods:
         max_in_flight: int = DEFAULT_CALLS,
         region: str = "",
         name: str = "",
-        heartbeat_s: float = DEFAULT_HEARTBEAT_S,
-        heartbeat_misses: int = DEFAULT_MISSES,
+        heartbeat_s: float = SERVER_HEARTBEAT_S,
+        heartbeat_misses: int = SERVER_HEARTBEAT_MISSES,
         drain_s: float = DRAIN_S,
     ) -> Opening[Serving]:
         """Serve an endpoint: `async with client.serve("quote", handler) as serving`, and, if the
-        program does nothing else, `await serving.wait()`.
+        program does nothing else, `await serving.wait()` in it.
 
         `handler(value)`, or `handler(value, call)` with an `IncomingCall`, gets the value, decoded
         into what it is annotated with, or an iterator of values where the input is a stream; it
-        returns the answer, or yields it where that is a stream. One that is `async` runs in the
+        returns the answer, or yields it where that is a stream. A coroutine function runs in the
         event loop, any other one in a thread. What it raises goes to the caller, by type and text;
         the traceback goes to the log here. A `CallFailedError` goes as it is.
 

@@ -68,8 +68,20 @@ class Runs:
     """Those of one server, by the numbers that the leader has given them."""
 
     def __init__(
-        self, endpoint: str, handler: Handler, background: Background, outbox: Outbox, most: int
+        self,
+        endpoint: str,
+        handler: Handler,
+        background: Background,
+        outbox: Outbox,
+        most: int,
+        clock_s: Callable[[], float],
     ) -> None:
+        """
+        Args:
+            most: calls at a time.
+            clock_s: of any thread.
+        """
+        self._clock_s = clock_s
         self._endpoint = endpoint
         self._handler = handler
         self._background = background
@@ -93,9 +105,13 @@ class Runs:
             self._outbox.item(number, REFUSE)
             self._outbox.flush_soon()
             return
-        deadline_s = anyio.current_time() + told.timeout_ms / 1_000
         call = IncomingCall(
-            self._endpoint, dict(told.headers), told.caller, told.attempt, deadline_s
+            self._endpoint,
+            dict(told.headers),
+            told.caller,
+            told.attempt,
+            told.timeout_ms / 1_000,
+            self._clock_s,
         )
         inflow = None
         if self._handler.takes_stream:

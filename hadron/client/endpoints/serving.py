@@ -26,8 +26,8 @@ from hadron.wire.messages import endpoints_pb2, method
 _SERVE: Final = method("Serve")
 
 DEFAULT_CALLS: Final = 64
-DEFAULT_HEARTBEAT_S: Final = 0.5
-DEFAULT_MISSES: Final = 4
+SERVER_HEARTBEAT_S: Final = 0.5
+SERVER_HEARTBEAT_MISSES: Final = 4
 """Who calls hears within two seconds that a server has frozen; one that is killed is known at
 once."""
 
@@ -104,8 +104,9 @@ class Serving(EnteredOnce):
             session.background,
             self._outbox,
             self._settings.max_in_flight,
+            session.ports.clock.monotonic_s,
         )
-        stream = ReconnectingCall(session, spec.replica_set, _SERVE, self)
+        stream = ReconnectingCall(session, spec.replica_set, _SERVE, _Stream(self))
         session.on_close[self._closed] = None
         for task in (stream.run, self._outbox.run, self._beat):
             self._scopes.append(session.background.start(task))
@@ -182,9 +183,9 @@ class Serving(EnteredOnce):
             if self._call is not None:
                 self._call.send(endpoints_pb2.ServeRequest())
 
-    # --- `reconnecting_call.Owner` ----------------------------------------------------------------
+    # --- its stream -------------------------------------------------------------------------------
 
-    def opening(self) -> Any:
+    def _make_opening(self) -> Any:
         settings, item = self._settings, self._item
         assert item is not None
         opening = endpoints_pb2.ServeRequest.Open(
@@ -199,11 +200,11 @@ class Serving(EnteredOnce):
         )
         return endpoints_pb2.ServeRequest(open=opening)
 
-    def opened(self, call: OpenedCall) -> None:
+    def _on_opened(self, call: OpenedCall) -> None:
         self._call = call
         self._outbox.open(call)
 
-    def received(self, message: endpoints_pb2.ServeResponse, attachment: memoryview) -> None:
+    def _on_received(self, message: endpoints_pb2.ServeResponse, attachment: memoryview) -> None:
         if not message.items:
             self._attached.set()
         values, runs = Values(attachment), self._runs
@@ -225,13 +226,24 @@ class Serving(EnteredOnce):
         if self._call is not None:
             self._call.consumed(message.ByteSize() + len(attachment))
 
-    def lost(self, _error: HadronError | None) -> None:
+    def _on_lost(self, _error: HadronError | None) -> None:
         self._call = None
         self._outbox.close()
         if self._runs is not None:
             self._runs.lose()
 
-    def failed(self, error: HadronError) -> None:
+    def _on_failed(self, error: HadronError) -> None:
         self._failure = error
         self._call = None
         self._stop()
+
+
+class _Stream:
+    """`reconnecting_call.Owner`, for a server."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.opening = serving._make_opening
+        self.opened = serving._on_opened
+        self.received = serving._on_received
+        self.lost = serving._on_lost
+        self.failed = serving._on_failed

@@ -10,9 +10,11 @@ from typing import Any, Literal
 from hadron.client.blocking.bases import ClientBase
 from hadron.client.blocking.faces.exchange import SyncExchange
 from hadron.client.blocking.faces.producer import SyncProducer
+from hadron.client.blocking.faces.serving import SyncServing
 from hadron.client.blocking.faces.sink import SyncSink
 from hadron.client.blocking.faces.stage import SyncStageInvocations
 from hadron.client.blocking.faces.stage_run import SyncStageRun
+from hadron.client.blocking.faces.stream import SyncCallStream
 from hadron.client.blocking.faces.subscription import SyncSubscription
 from hadron.client.blocking.faces.transaction import SyncTransaction
 from hadron.client.blocking.reader import SyncReader, batch_reader, record_reader
@@ -24,6 +26,14 @@ from hadron.client.consuming.settings import (
     DEFAULT_HEARTBEAT_S,
     DEFAULT_MAX_IN_FLIGHT,
     Order,
+)
+from hadron.client.endpoints.calls import NOTHING
+from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
+from hadron.client.endpoints.serving import (
+    DEFAULT_CALLS,
+    DRAIN_S,
+    SERVER_HEARTBEAT_MISSES,
+    SERVER_HEARTBEAT_S,
 )
 from hadron.client.handling.stage import DEFAULT_INVOCATIONS
 from hadron.client.pipelines.stage_run import DEFAULT_CREDIT
@@ -39,6 +49,7 @@ from hadron.client.reading.calls import FETCH_BYTES
 from hadron.client.terms.arguments import ObjectName
 from hadron.client.terms.results import (
     Applied,
+    EndpointLife,
     Fetched,
     OpenTransaction,
     PartitionOffsets,
@@ -906,6 +917,127 @@ class SyncClient(ClientBase):
                 pipeline_id, stage, instance_ids, attempts, created_ms, reason
             )
         )
+
+    def call(
+        self,
+        endpoint: str,
+        value: Any = None,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        region: str = "",
+        headers: Mapping[str, str] | None = None,
+        answer_type: Any = None,
+    ) -> Any:
+        """Call an endpoint with a value, bytes, str or anything JSON, and return its answer.
+
+        Within a handler, a call takes over what is left of the time of the call that it serves, and
+        its `traceparent` and `tracestate`.
+
+        Args:
+            timeout_s: after so long without an answer nobody works on it any more.
+            region: servers whose region begins with it, up to a `/` or `.`, come first.
+            headers: small texts by name, for the handler.
+            answer_type: what the answer is made into: a dataclass, a `msgspec.Struct`, a model of
+                pydantic, or plain types; None leaves it as it was sent.
+
+        Raises:
+            CallFailedError: the handler has raised an error; `.type` is its type.
+            NoServerError: nobody serves the endpoint; it was not run.
+            OverloadedError: all servers are busy, and too many wait; it was not run.
+            DeadlineExceededError: no answer within `timeout_s`.
+            CallUnknownError: a server or a leader was lost with it; it may have run. (Where the
+                endpoint is declared `idempotent` it is run again instead.)
+        """
+        return self._call(
+            lambda client: client.call(
+                endpoint,
+                value,
+                timeout_s=timeout_s,
+                region=region,
+                headers=headers,
+                answer_type=answer_type,
+            )
+        )
+
+    def call_stream(
+        self,
+        endpoint: str,
+        value: Any = NOTHING,
+        *,
+        timeout_s: float = STREAM_TIMEOUT_S,
+        region: str = "",
+        headers: Mapping[str, str] | None = None,
+        answer_type: Any = None,
+    ) -> SyncCallStream:
+        """Call an endpoint whose input or answer is a stream:
+        `with client.call_stream("sum") as call`, and in it `call.send(1)`,
+        `call.result()`, or `for value in call`.
+
+        Args:
+            value: of an endpoint that takes one value; else the input is what is sent.
+            timeout_s: until all of the answer has come.
+
+        The others, and errors, are those of `call`.
+        """
+        return SyncCallStream(
+            self._hold,
+            lambda client: client.call_stream(
+                endpoint,
+                value,
+                timeout_s=timeout_s,
+                region=region,
+                headers=headers,
+                answer_type=answer_type,
+            ),
+        )
+
+    def serve(
+        self,
+        endpoint: str,
+        handler: Callable[..., Any],
+        *,
+        max_in_flight: int = DEFAULT_CALLS,
+        region: str = "",
+        name: str = "",
+        heartbeat_s: float = SERVER_HEARTBEAT_S,
+        heartbeat_misses: int = SERVER_HEARTBEAT_MISSES,
+        drain_s: float = DRAIN_S,
+    ) -> SyncServing:
+        """Serve an endpoint: `with client.serve("quote", handler) as serving`, and, if the
+        program does nothing else, `serving.wait()` in it.
+
+        `handler(value)`, or `handler(value, call)` with an `IncomingCall`, gets the value, decoded
+        into what it is annotated with, or an iterator of values where the input is a stream; it
+        returns the answer, or yields it where that is a stream. A coroutine function runs in the
+        event loop, any other one in a thread. What it raises goes to the caller, by type and text;
+        the traceback goes to the log here. A `CallFailedError` goes as it is.
+
+        Args:
+            max_in_flight: calls that this server has at a time; others go elsewhere, or wait.
+            region: where it is, for callers that prefer one.
+            name: what it is called in descriptions and errors; "" is host and process.
+            heartbeat_s: it says something at least this often; 0 is never.
+            heartbeat_misses: after so many intervals of silence its callers are told that it is
+                lost.
+            drain_s: when the block is left, calls that are under way have so long to end.
+        """
+        return SyncServing(
+            self._hold,
+            lambda client: client.serve(
+                endpoint,
+                handler,
+                max_in_flight=max_in_flight,
+                region=region,
+                name=name,
+                heartbeat_s=heartbeat_s,
+                heartbeat_misses=heartbeat_misses,
+                drain_s=drain_s,
+            ),
+        )
+
+    def endpoints(self, endpoint: str = "", *, within_s: float | None = None) -> list[EndpointLife]:
+        """The endpoints of the namespace, or one of them, with the servers that are there now."""
+        return self._call(lambda client: client.endpoints(endpoint, within_s=within_s))
 
 
 def connect_sync(

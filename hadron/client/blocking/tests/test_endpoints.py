@@ -1,0 +1,105 @@
+"""Endpoints that a blocking program calls and serves, through a real node."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import hadron
+from hadron.node.supervision.cluster import LocalCluster
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalCluster(tmp_path_factory.mktemp("node"), nodes=1) as running:
+        with hadron.connect_sync(running.url) as client:
+            client.apply(
+                "\n---\n".join(
+                    f"{{kind: Endpoint, name: {name}, replica_set: local/p0{rest}}}"
+                    for name, rest in (
+                        ("quote", ""),
+                        ("outer", ""),
+                        ("squares", ", input: stream, output: stream"),
+                    )
+                )
+            )
+        yield running.url
+
+
+@dataclass
+class Order:
+    amount: int
+
+
+def test_calls_are_run_in_threads(url: str) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def quote(order: Order) -> dict[str, int]:
+        both.wait()
+        return {"price": order.amount * 3}
+
+    with hadron.connect_sync(url) as client, client.serve("quote", quote, max_in_flight=2):
+        answers: list[Any] = []
+        other = threading.Thread(target=lambda: answers.append(client.call("quote", {"amount": 1})))
+        other.start()
+        answers.append(client.call("quote", {"amount": 2}, answer_type=dict[str, int]))
+        other.join(10)
+        assert sorted(answer["price"] for answer in answers) == [3, 6]
+        with pytest.raises(hadron.CallFailedError, match="amount") as raised:
+            client.call("quote", {})
+        assert raised.value.type == "ValidationError"
+
+
+def test_streams_go_both_ways(url: str) -> None:
+    def squares(values: Iterator[int], call: hadron.IncomingCall) -> Iterator[int]:
+        call.answer_headers["of"] = call.headers["of"]
+        for value in values:
+            yield value * value
+
+    with hadron.connect_sync(url) as client, client.serve("squares", squares):
+        with client.call_stream("squares", headers={"of": "numbers"}) as call:
+            for number in (1, 2, 3):
+                call.send(number)
+            assert next(call) == 1
+            assert call.headers == {"of": "numbers"}
+            call.end()
+            assert list(call) == [4, 9]
+        call = client.call_stream("squares", headers={"of": "one"})
+        call.send(5)
+        assert call.result() == 25
+        call.close()
+        with pytest.raises(hadron.ClosedError):
+            call.send(1)
+
+
+def test_a_call_of_a_handler_takes_over_time_and_trace(url: str) -> None:
+    with hadron.connect_sync(url) as client, hadron.connect_sync(url) as other:
+
+        def inner(_value: Any, call: hadron.IncomingCall) -> list[Any]:
+            return [dict(call.headers), call.left_s]
+
+        def outer(_value: Any) -> Any:
+            return other.call("quote")
+
+        with client.serve("quote", inner), client.serve("outer", outer):
+            headers, left_s = client.call("outer", headers={"traceparent": "00-1"}, timeout_s=3)
+        assert headers == {"traceparent": "00-1"}
+        assert 0 < left_s <= 3
+
+
+def test_a_server_waits_until_it_is_closed(url: str) -> None:
+    with hadron.connect_sync(url) as client:
+        serving = client.serve("quote", lambda value: value)
+        thread = threading.Thread(target=serving.wait)
+        thread.start()
+        assert client.call("quote", "x", timeout_s=10) == "x"
+        assert client.endpoints("quote")[0].servers[0].answered >= 1
+        serving.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        with pytest.raises(hadron.NoServerError):
+            client.call("quote", "y")
