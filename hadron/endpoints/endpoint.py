@@ -16,6 +16,7 @@ from hadron.endpoints.choice import Choice
 from hadron.endpoints.latencies import Latencies
 from hadron.endpoints.port import Headers, Value
 from hadron.model.errors import (
+    CallFailedError,
     CallUnknownError,
     HadronError,
     NoServerError,
@@ -42,6 +43,15 @@ MAX_ATTEMPTS: Final = 5
 NO_HEADERS: Final[Headers] = {}
 
 _START_HINT: Final = "start one, for example `hadron serve {name} --exec CMD`, and call again"
+
+
+def bad_answer(server: Server, what: str) -> CallFailedError:
+    """For a caller whose server breaks the rules of its call."""
+    return CallFailedError(
+        f"the server {server.terms.name!r} of {server.endpoint.label} {what}",
+        "that is a mistake in what serves it",
+        type="BadAnswer",
+    )
 
 
 class Endpoint:
@@ -294,7 +304,10 @@ class Endpoint:
         if run.is_wanted:
             call.runs.remove(run)
             call.attempts -= 1
-            if call.values:
+            if call.has_answered:
+                why = "has answered in part, and says that it has not begun"
+                self.fail(call, bad_answer(run.server, why))
+            elif call.values and not call.runs:
                 self._wait(call, again=True)
             elif not call.runs:
                 self.fail(call, self._no_server())

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from hadron.endpoints.calls import Call, Caller, Run, Server, cost
-from hadron.endpoints.endpoint import NO_HEADERS, Endpoint
+from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer
 from hadron.endpoints.port import CallerSink, Headers, Opening, ServerSink, Terms, Value
 from hadron.model.errors import (
-    CallFailedError,
     ConnectionLostError,
     DeadlineExceededError,
     FrameError,
@@ -196,13 +195,7 @@ class Broker:
 
     def _end_run(self, run: Run, what: str) -> None:
         """Its server breaks the rules of this call."""
-        endpoint = run.server.endpoint
-        error = CallFailedError(
-            f"the server {run.server.terms.name!r} of {endpoint.label} {what}",
-            "that is a mistake in what serves it",
-            type="BadAnswer",
-        )
-        self._fail_run(run, error)
+        self._fail_run(run, bad_answer(run.server, what))
 
     def _fail_run(self, run: Run, error: HadronError) -> None:
         run.server.latencies.failed += 1
@@ -355,8 +348,8 @@ class Broker:
                 error = ConnectionLostError(
                     f"{server.terms.peer} said nothing for {now_s - server.heard_s:.1f} s"
                 )
-                self.detach_server(server, error, now_s)
                 server.sink.fail(error)
+                self.detach_server(server, error, now_s)
 
     def _expire(self, call: Call) -> None:
         endpoint = call.endpoint

@@ -5,6 +5,7 @@ second, against a reference that is written by hand.
     groups        members and a group's leader, over a log that commits late or loses its end
     transactions  drivers and participants over tables, made up logs and wires
     producer      the client's producing side, over made up logs and wires
+    endpoints     the broker of remote calls, with callers and servers
 
 Every seed of the simulator plays them after its own world. `ROOMS` has them by name.
 """
@@ -13,7 +14,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from hadron.sim.rooms import groups, producer, tables, transactions
+from hadron.sim.rooms import endpoints, groups, producer, tables, transactions
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.run import Outcome
 
@@ -22,6 +23,7 @@ ROOMS: Final[dict[str, Callable[[int], Played]]] = {
     "groups": groups.play,
     "transactions": transactions.play,
     "producer": producer.play,
+    "endpoints": endpoints.play,
 }
 
 
@@ -36,4 +38,13 @@ def play_rooms(seed: int, outcome: Outcome) -> None:
     outcome.trace_hash = hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
-__all__ = ["ROOMS", "Played", "groups", "play_rooms", "producer", "tables", "transactions"]
+__all__ = [
+    "ROOMS",
+    "Played",
+    "endpoints",
+    "groups",
+    "play_rooms",
+    "producer",
+    "tables",
+    "transactions",
+]

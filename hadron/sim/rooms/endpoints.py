@@ -1,0 +1,490 @@
+"""A leader's broker of remote calls alone: callers and servers by chance, thousands of steps a
+second, against a reference that knows only what each of them has said and heard.
+
+Time is a number here; servers answer, fail, refuse, stream, fall silent, leave and are lost;
+callers cancel, stream and are lost. What a call is stands in its value, and servers put that into
+their answers: so an answer that is given to somebody else shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass, field
+from typing import Final
+
+from hadron.endpoints.calls import Caller, Server
+from hadron.endpoints.endpoint import MAX_ATTEMPTS
+from hadron.endpoints.machine import Broker
+from hadron.endpoints.port import Headers, Opening, Terms, Value
+from hadron.model.errors import (
+    CallFailedError,
+    CallUnknownError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    HadronError,
+)
+from hadron.model.services import SINGLE, STREAM, EndpointSpec
+from hadron.sim.rooms.played import Played
+
+_STEPS: Final = 400
+_RUNS: Final = 4
+"""Of a seed."""
+
+_LATE_S: Final = 0.02
+"""A deadline may be so late: timers have buckets."""
+
+_SPACE: Final = "room"
+
+_ENDPOINTS: Final = {
+    (_SPACE, "once"): EndpointSpec(replica_set="r", max_waiting=5),
+    (_SPACE, "twice"): EndpointSpec(replica_set="r", idempotent=True, max_waiting=5),
+    (_SPACE, "hedged"): EndpointSpec(replica_set="r", idempotent=True, hedge_after_ms=500),
+    (_SPACE, "list"): EndpointSpec(replica_set="r", idempotent=True, output=STREAM),
+    (_SPACE, "sum"): EndpointSpec(replica_set="r", input=STREAM),
+    (_SPACE, "count"): EndpointSpec(replica_set="r", output=STREAM),
+    (_SPACE, "chat"): EndpointSpec(replica_set="r", input=STREAM, output=STREAM),
+}
+
+
+class SeededRandom:
+    """`ports.Random` of a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def token_bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+
+@dataclass(eq=False)
+class _Run:
+    """What a server knows of a call that it was given."""
+
+    number: int
+    call: _Call
+    is_cancelled: bool = False
+    said_last: bool = False
+
+
+@dataclass(eq=False)
+class _Call:
+    """What the reference knows of a call."""
+
+    token: bytes
+    caller: FakeCaller
+    number: int
+    name: str
+    spec: EndpointSpec
+    deadline_s: float
+    has_ended: bool
+    runs: list[tuple[FakeServer, _Run]] = field(default_factory=list)
+    refused: int = 0
+    last_words: int = 0
+    answers: int = 0
+    is_given_up: bool = False
+    """Its caller has cancelled, or has gone."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.last_words > 0 or self.is_given_up
+
+
+class FakeCaller:
+    """`port.CallerSink`, and what it has asked for."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.calls: dict[int, _Call] = {}
+        self.reads = True
+        self.attached: Caller = world.broker.attach_caller(self)
+
+    def has_room(self, size: int) -> bool:  # noqa: ARG002
+        return self.reads
+
+    def value(self, number: int, value: Value, headers: Headers) -> None:  # noqa: ARG002
+        call = self._open(number, "a value")
+        if call is None:
+            return
+        call.answers += 1
+        if bytes(value.data) != call.token:
+            self.world.complain("N2", f"{call.token!r} got the answer {bytes(value.data)!r}")
+        if value.is_last:
+            self._last(call)
+        if call.spec.output == SINGLE and call.answers > 1:
+            self.world.complain("N2", f"{call.token!r} got {call.answers} answers")
+
+    def end(self, number: int, headers: Headers) -> None:  # noqa: ARG002
+        call = self._open(number, "an end")
+        if call is not None:
+            self._last(call)
+
+    def error(self, number: int, error: HadronError, headers: Headers) -> None:  # noqa: ARG002
+        call = self._open(number, error.code)
+        if call is None:
+            return
+        world = self.world
+        if isinstance(error, CallUnknownError):
+            if not any(server.is_gone or server.is_frozen for server, _ in call.runs):
+                world.complain("N7", f"{call.token!r} was told of a loss that nobody had")
+            if call.spec.idempotent and not call.answers and len(call.runs) < MAX_ATTEMPTS:
+                world.complain("N1", f"{call.token!r} could have been run again: {error.message}")
+        elif isinstance(error, DeadlineExceededError) and world.now_s < call.deadline_s - 1e-6:
+            world.complain("N4", f"{call.token!r} ended before its deadline")
+        self._last(call)
+
+    def credit(self, number: int, size: int) -> None:
+        self._open(number, f"a credit of {size}")
+
+    def _open(self, number: int, what: str) -> _Call | None:
+        call = self.calls.get(number)
+        if call is None or call.is_over:
+            self.world.complain("N4", f"{self.name} was told {what} of call {number}, over before")
+            return None
+        return call
+
+    def _last(self, call: _Call) -> None:
+        call.last_words += 1
+
+
+class FakeServer:
+    """`port.ServerSink`, and what it has been given."""
+
+    def __init__(self, world: World, name: str, endpoint: str, most: int) -> None:
+        self.world = world
+        self.name = name
+        self.endpoint = endpoint
+        self.most = most
+        self.runs: dict[int, _Run] = {}
+        self.writable = True
+        self.is_leaving = False
+        self.is_gone = False
+        self.is_frozen = False
+        self.attached: Server | None = None
+
+    @property
+    def held(self) -> list[_Run]:
+        return [run for run in self.runs.values() if not run.said_last]
+
+    def open(
+        self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
+    ) -> None:
+        world = self.world
+        call = world.calls.get(opening.headers["token"].encode())
+        if call is None or self.is_gone:
+            world.complain("N2", f"{self.name} was given what nobody has asked for")
+            return
+        if call.is_over:
+            world.complain("N1", f"{call.token!r} was given to {self.name} after its end")
+        if value is not None and bytes(value.data) != call.token:
+            world.complain("N2", f"{call.token!r} was given with {bytes(value.data)!r}")
+        self._check_again(call)
+        if self.is_leaving or not self.writable:
+            world.complain("N3", f"{self.name} was given {call.token!r}, and takes nothing")
+        run = _Run(number, call)
+        self.runs[number] = run
+        call.runs.append((self, run))
+        if len(self.held) > self.most:
+            world.complain("N3", f"{self.name} has {len(self.held)} calls, and takes {self.most}")
+        if attempt != len(call.runs) - call.refused:
+            world.complain("N1", f"{call.token!r} came as attempt {attempt}")
+        if left_s > call.deadline_s - world.now_s + 1e-6:
+            world.complain("N8", f"{call.token!r} was given {left_s} s")
+
+    def _check_again(self, call: _Call) -> None:
+        """Whether it may be run once more."""
+        before = len(call.runs) - call.refused
+        open_now = sum(not run.said_last and not server.is_gone for server, run in call.runs)
+        if before and not call.spec.idempotent:
+            self.world.complain("N1", f"{call.token!r} is run twice")
+        elif before >= MAX_ATTEMPTS:
+            self.world.complain("N1", f"{call.token!r} is run {before + 1} times")
+        elif open_now > (1 if call.spec.hedge_after_ms else 0):
+            self.world.complain("N1", f"{call.token!r} is at {open_now + 1} servers at once")
+        elif call.answers:
+            self.world.complain("N1", f"{call.token!r} is run again behind a part of its answer")
+
+    def value(self, number: int, value: Value) -> None:
+        run = self._known(number)
+        if run is not None and bytes(value.data) != run.call.token:
+            self.world.complain("N2", f"{run.call.token!r} was sent {bytes(value.data)!r}")
+
+    def end(self, number: int) -> None:
+        self._known(number)
+
+    def cancel(self, number: int) -> None:
+        run = self._known(number)
+        if run is not None:
+            run.is_cancelled = True
+
+    def credit(self, number: int, size: int) -> None:  # noqa: ARG002
+        self._known(number)
+
+    def fail(self, error: HadronError) -> None:  # noqa: ARG002
+        self.world.server_gone(self)
+
+    def _known(self, number: int) -> _Run | None:
+        run = self.runs.get(number)
+        if run is None or run.said_last:
+            self.world.complain("N6", f"{self.name} was told of call {number}, which it has not")
+            return None
+        return run
+
+
+class World:
+    """One run.
+
+    Attributes:
+        complaints: (rule, what is wrong).
+        did: what was done, for the digest.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.broker = Broker(SeededRandom(seed), 0.0)
+        self.broker.declare(_ENDPOINTS)
+        self.complaints: list[tuple[str, str]] = []
+        self.did: list[str] = []
+        self.calls: dict[bytes, _Call] = {}
+        self.servers: list[FakeServer] = []
+        self._made = 0
+        self._names = self.random.sample(list(_ENDPOINTS), 3)
+        """Few, so that much happens to each."""
+        self.callers = [FakeCaller(self, f"c{number}") for number in range(3)]
+
+    def complain(self, rule: str, text: str) -> None:
+        self.complaints.append((rule, f"at {self.now_s:.2f} s: {text}"))
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def step(self) -> None:
+        happen = self.random.choices(
+            (
+                self._call,
+                self._say,
+                self._serve,
+                self._answer,
+                self._lose_server,
+                self._lose_caller,
+                self._turn_server,
+                self._pass,
+            ),
+            (30, 12, 8, 40, 2, 1, 4, 20),
+        )[0]
+        self.did.append(happen.__name__)
+        happen()
+        for server in self.servers:
+            if not server.is_frozen and server.attached is not None:
+                self.broker.heard(server.attached, self.now_s)
+        self.look()
+
+    def _call(self) -> None:
+        caller = self.random.choice(self.callers)
+        key = self.random.choice(self._names)
+        spec = _ENDPOINTS[key]
+        self._made += 1
+        token = f"t{self._made}".encode()
+        number = caller.attached.latest + self.random.randint(1, 3)
+        timeout_s = self.random.choice((0.3, 1.0, 5.0))
+        has_value = spec.input == SINGLE or self.random.random() < 0.7
+        is_last = spec.input == SINGLE or (has_value and self.random.random() < 0.3)
+        call = _Call(token, caller, number, key[1], spec, self.now_s + timeout_s, is_last)
+        self.calls[token] = caller.calls[number] = call
+        opening = Opening(
+            timeout_s, self.random.choice(("", "a", "a.b")), {"token": token.decode()}, "somebody"
+        )
+        value = Value(0, token, is_last) if has_value else None
+        self.broker.open(caller.attached, number, key, opening, value, self.now_s)
+
+    def _say(self) -> None:
+        """A caller goes on with a call, or gives it up."""
+        found = [call for call in self.calls.values() if not call.is_over]
+        if not found:
+            return
+        call = self.random.choice(found)
+        caller, number = call.caller.attached, call.number
+        what = self.random.random()
+        if what < 0.3:
+            call.is_given_up = True
+            self.broker.caller_cancels(caller, number)
+        elif call.spec.input == STREAM and not call.has_ended:
+            if what < 0.8:
+                call.has_ended = self.random.random() < 0.3
+                self.broker.caller_value(caller, number, Value(0, call.token, call.has_ended))
+            else:
+                call.has_ended = True
+                self.broker.caller_end(caller, number)
+        elif call.spec.output == STREAM:
+            self.broker.caller_credit(caller, number, 100)
+
+    def _serve(self) -> None:
+        if len(self.servers) >= 8:
+            return
+        self._made += 1
+        name = self.random.choice(self._names)[1]
+        server = FakeServer(self, f"s{self._made}", name, self.random.randint(1, 3))
+        terms = Terms(
+            server.most, self.random.choice(("a", "a.b", "c")), server.name, "somewhere", 2.0
+        )
+        self.servers.append(server)
+        server.attached = self.broker.attach_server((_SPACE, name), server, terms, self.now_s)
+
+    def _answer(self) -> None:
+        found = [
+            (server, run) for server in self.servers if not server.is_frozen for run in server.held
+        ]
+        if not found:
+            return
+        server, run = self.random.choice(found)
+        attached = server.attached
+        assert attached is not None
+        what, call = self.random.random(), run.call
+        if what < 0.1:
+            run.said_last = True
+            error = CallFailedError("no", type="No")
+            self.broker.server_error(attached, run.number, error, {}, self.now_s)
+        elif what < 0.15:
+            run.said_last = True
+            if not run.is_cancelled:
+                call.refused += 1
+            server.is_leaving = True
+            self.broker.server_refuses(attached, run.number, self.now_s)
+        elif what < 0.2 and call.spec.input == STREAM and not run.is_cancelled:
+            self.broker.server_credit(attached, run.number, 50)
+        elif run.is_cancelled and what < 0.6:
+            run.said_last = True
+            self.broker.server_end(attached, run.number, {}, self.now_s)
+        elif call.spec.output == STREAM and what < 0.7:
+            self.broker.server_value(
+                attached, run.number, Value(0, call.token, False), {}, self.now_s
+            )
+        else:
+            run.said_last = True
+            self.broker.server_value(
+                attached, run.number, Value(0, call.token, True), {}, self.now_s
+            )
+        if self.random.random() < 0.1 and run.said_last:
+            # Once more: nobody hears of it.
+            self.broker.server_value(attached, run.number, Value(0, b"again", True), {}, self.now_s)
+
+    def _lose_server(self) -> None:
+        if not self.servers:
+            return
+        server = self.random.choice(self.servers)
+        self.server_gone(server)
+        assert server.attached is not None
+        self.broker.detach_server(server.attached, ConnectionLostError("gone"), self.now_s)
+
+    def server_gone(self, server: FakeServer) -> None:
+        if not server.is_gone:
+            server.is_gone = True
+            self.servers.remove(server)
+
+    def _lose_caller(self) -> None:
+        place = self.random.randrange(len(self.callers))
+        caller = self.callers[place]
+        for call in caller.calls.values():
+            if not call.is_over:
+                call.is_given_up = True
+        self.broker.detach_caller(caller.attached)
+        self._made += 1
+        self.callers[place] = FakeCaller(self, f"c{self._made}")
+
+    def _turn_server(self) -> None:
+        """It has no room for more, or has again; leaves, or freezes."""
+        if not self.servers:
+            return
+        server = self.random.choice(self.servers)
+        assert server.attached is not None
+        what = self.random.random()
+        if what < 0.1:
+            server.is_leaving = True
+            self.broker.drain(server.attached)
+        elif what < 0.3:
+            server.is_frozen = not server.is_frozen
+        else:
+            server.writable = not server.writable
+            if server.writable:
+                self.broker.server_writable(server.attached, self.now_s)
+
+    def _pass(self) -> None:
+        """Time goes by."""
+        self.now_s += self.random.choice((0.01, 0.1, 0.4))
+        self.broker.tick(self.now_s)
+
+    # --- what must be so --------------------------------------------------------------------------
+
+    def look(self) -> None:
+        for call in self.calls.values():
+            if not call.is_over and self.now_s > call.deadline_s + 0.4 + _LATE_S:
+                self.complain("N4", f"{call.token!r} is not over, its deadline was before")
+            if call.last_words > 1:
+                self.complain("N4", f"{call.token!r} has had {call.last_words} last words")
+        for server in self.servers:
+            for run in server.held:
+                if run.call.is_over and not run.is_cancelled:
+                    self.complain("N8", f"{server.name} was not told that {run.call.token!r} ended")
+        for (_, name), endpoint in self.broker.endpoints.items():
+            # What comes back from a server that it was given to waits in any case.
+            tokens = [call.opening.headers["token"].encode() for call in endpoint.waiting]
+            new = [token for token in tokens if not self.calls[token].runs]
+            if len(new) > endpoint.spec.max_waiting:
+                self.complain("N5", f"{len(new)} calls of {name} wait")
+            free = [
+                server.name
+                for server in self.servers
+                if server.endpoint == name
+                and server.writable
+                and not server.is_leaving
+                and len(server.held) < server.most
+            ]
+            if endpoint.waiting and free:
+                self.complain("N5", f"calls of {name} wait, and {free} have nothing to do")
+
+    def finish(self) -> None:
+        """All calls end, and all that servers had: nothing must be left."""
+        self.now_s += 10.0
+        self.broker.tick(self.now_s)
+        self.look()
+        for server in list(self.servers):
+            for run in server.held:
+                run.said_last = True
+                assert server.attached is not None
+                self.broker.server_end(server.attached, run.number, {}, self.now_s)
+        for call in self.calls.values():
+            if not call.is_over:
+                self.complain("N4", f"{call.token!r} has no end")
+        for endpoint in self.broker.endpoints.values():
+            left = (
+                endpoint.in_flight,
+                len(endpoint.waiting),
+                endpoint.waiting_bytes,
+                endpoint.kept_bytes,
+            )
+            if any(left):
+                self.complain("N3", f"{endpoint.label} has {left} left, and no calls")
+
+
+def play(seed: int) -> Played:
+    """Some runs of that seed."""
+    found = Played()
+    log = hashlib.blake2b(digest_size=8)
+    for number in range(seed * _RUNS, (seed + 1) * _RUNS):
+        world = World(number)
+        try:
+            for _ in range(_STEPS):
+                world.step()
+            world.finish()
+        except Exception as error:  # a bug may break anything
+            world.complain("raised", f"{type(error).__name__}: {error}")
+        found.complaints += [f"{rule}: calls {number}: {text}" for rule, text in world.complaints]
+        found.steps += len(world.did)
+        log.update(" ".join(world.did).encode())
+        log.update(str(sum(call.answers for call in world.calls.values())).encode())
+    found.digest = log.hexdigest()
+    return found

@@ -1,0 +1,101 @@
+"""The room of remote calls: nothing is wrong in it, and it finds what breaks the rules of N."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from hadron.sim.mutants import patched
+from hadron.sim.mutants.seams import Edit
+from hadron.sim.rooms import endpoints
+
+_SEEDS: Final = 40
+
+_ENDPOINT: Final = "endpoints.endpoint:Endpoint."
+_BROKER: Final = "endpoints.machine:Broker."
+
+BUGS: Final = {
+    "a call whose server is lost is run again": (
+        "N1",
+        Edit(_ENDPOINT + "_lost", "if self.spec.idempotent:", "if True:"),
+    ),
+    "one that answers in part is run again": (
+        "N1",
+        Edit(_ENDPOINT + "_lost", "and not call.has_answered and", "and"),
+    ),
+    "an answer goes to the latest call of its caller": (
+        "N2",
+        Edit(
+            _BROKER + "server_value",
+            "            call.caller.sink.value(call.number, value, headers)\n"
+            "            endpoint.done(run, now_s)",
+            "            latest = max([*call.caller.calls, call.number])\n"
+            "            call.caller.sink.value(latest, value, headers)\n"
+            "            endpoint.done(run, now_s)",
+        ),
+    ),
+    "what a server says twice is heard twice": (
+        "N2",
+        Edit(_ENDPOINT + "done", "del server.held[run.number]", "pass"),
+    ),
+    "a server has one more than it takes": (
+        "N3",
+        Edit("endpoints.calls:Server.is_free", "len(self.held) <", "len(self.held) <="),
+    ),
+    "a call that was cancelled keeps its slot": (
+        "N3",
+        Edit(
+            _BROKER + "server_end",
+            "        if not run.is_wanted:\n            server.endpoint.done(run, now_s)",
+            "        if not run.is_wanted:\n            pass",
+        ),
+    ),
+    "a slot is given back before the server has ended": (
+        "N3",
+        Edit(
+            _ENDPOINT + "finish",
+            "run.server.sink.cancel(run.number)",
+            "(run.server.sink.cancel(run.number), run.server.held.pop(run.number))",
+        ),
+    ),
+    "a call that waits has no deadline": (
+        "N4",
+        Edit(_BROKER + "open", "self._deadlines.add(", "call.runs and self._deadlines.add("),
+    ),
+    "what an ended call carried is counted for ever": (
+        "N3",
+        Edit(_ENDPOINT + "finish", "self._forget_kept(call)", "pass"),
+    ),
+    "a free server waits beside calls that wait": (
+        "N5",
+        Edit(_ENDPOINT + "done", "self.serve_waiting(now_s)", "pass"),
+    ),
+    "more wait than may": (
+        "N5",
+        Edit(_ENDPOINT + "take", ">= self.spec.max_waiting", "> self.spec.max_waiting"),
+    ),
+    "a server is not told that nobody waits any more": (
+        "N8",
+        Edit(_ENDPOINT + "finish", "run.server.sink.cancel(run.number)", "pass"),
+    ),
+}
+
+
+def test_nothing_is_wrong() -> None:
+    for seed in range(_SEEDS):
+        assert not endpoints.play(seed).complaints
+    assert endpoints.play(7).digest == endpoints.play(7).digest != endpoints.play(8).digest
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_it_finds(bug: str) -> None:
+    rule, patch = BUGS[bug]
+    found: set[str] = set()
+    with patched(patch) as reached:
+        for seed in range(_SEEDS):
+            found |= {each.partition(":")[0] for each in endpoints.play(seed).complaints}
+            if rule in found:
+                break
+        else:
+            pytest.fail(f"{found} in {_SEEDS} worlds, not {rule}; {len(reached)} were reached")
