@@ -18,6 +18,21 @@ def once(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[_T])
     return values[0] if values else None
 
 
+def pairs(
+    _ctx: click.Context, _parameter: click.Parameter, values: Sequence[str]
+) -> dict[str, str]:
+    """The callback of an option NAME=VALUE that may be repeated, each name once."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, equals, content = value.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
+        found[name] = content
+    return found
+
+
 class Duration(click.ParamType[float]):
     """Seconds, from "500ms", "30s", "5m".
 

@@ -43,6 +43,8 @@ COMMANDS: Final = {
     "read": "Read the records that a stream has, and stop at its end.",
     "sql": "Query the records in a node's files with SQL.",
     "group": "Look at consumer groups, reset and delete them.",
+    "call": "Call an endpoint, and print the answer.",
+    "serve": "Serve an endpoint by a program.",
     "tx": "Look at transactions, and end by hand what a lost set left.",
     "exchange": "Publish on exchanges, and follow them.",
     "pipeline": "Run a pipeline's stages and watch its instances.",

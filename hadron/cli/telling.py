@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _FEATURES: Final = (
     "hadron.cli.commands.group",
     "hadron.cli.commands.exchange",
+    "hadron.cli.endpoints.shown",
     "hadron.cli.pipelines.shown",
 )
 """Modules with a `TELLS`."""

@@ -306,7 +306,7 @@ class Endpoint:
             call.attempts -= 1
             if call.has_answered:
                 why = "has answered in part, and says that it has not begun"
-                self.fail(call, bad_answer(run.server, why))
+                self.fail(call, bad_answer(run.server, why), by=run)
             elif call.values and not call.runs:
                 self._wait(call, again=True)
             elif not call.runs:
@@ -323,10 +323,11 @@ class Endpoint:
         self.latencies.add(now_s - call.began_s)
         self.finish(call, run)
 
-    def fail(self, call: Call, error: HadronError) -> None:
-        """It ends without an answer, for a reason that its server has not given."""
+    def fail(self, call: Call, error: HadronError, by: Run | None = None) -> None:
+        """It ends without an answer, for a reason that its server has not given. `by`: whose last
+        word it was."""
         self.latencies.failed += 1
-        self.finish(call)
+        self.finish(call, by)
         call.caller.sink.error(call.number, error, NO_HEADERS)
 
     def finish(self, call: Call, by: Run | None = None) -> None:

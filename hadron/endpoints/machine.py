@@ -113,15 +113,15 @@ class Broker:
             return
         if endpoint.answers_once:
             if not value.is_last:
-                self._end_run(run, "answered with a stream, and is to answer with one value")
+                self._end_run(run, "answered with a stream, and is to give one value", value, now_s)
                 return
         else:
             if run.allowance <= 0:
-                self._end_run(run, "sent more than its caller had room for")
+                self._end_run(run, "sent more than its caller had room for", value, now_s)
                 return
             run.allowance -= cost(value)
         if len(value.data) > MAX_CALL_MESSAGE_BYTES:
-            self._end_run(run, f"answered with a value of {len(value.data)} bytes")
+            self._end_run(run, f"answered with a value of {len(value.data)} bytes", value, now_s)
             return
         if not call.caller.sink.has_room(len(value.data)):
             error = OverloadedError(
@@ -129,7 +129,7 @@ class Broker:
                 "for its caller already",
                 "read the answers, or call less at a time",
             )
-            self._fail_run(run, error)
+            self._fail_run(run, error, value, now_s)
             return
         call.has_answered = True
         if value.is_last:
@@ -151,7 +151,7 @@ class Broker:
         if not run.is_wanted:
             server.endpoint.done(run, now_s)
         elif server.endpoint.answers_once:
-            self._end_run(run, "ended the call without an answer")
+            self._end_run(run, "ended the call without an answer", None, now_s)
         else:
             call = run.call
             server.endpoint.answered(call, run, now_s)
@@ -193,13 +193,18 @@ class Broker:
             )
         return run
 
-    def _end_run(self, run: Run, what: str) -> None:
-        """Its server breaks the rules of this call."""
-        self._fail_run(run, bad_answer(run.server, what))
+    def _end_run(self, run: Run, what: str, last: Value | None, now_s: float) -> None:
+        """Its server breaks the rules of this call, by its last word or by `last`."""
+        self._fail_run(run, bad_answer(run.server, what), last, now_s)
 
-    def _fail_run(self, run: Run, error: HadronError) -> None:
+    def _fail_run(self, run: Run, error: HadronError, last: Value | None, now_s: float) -> None:
         run.server.latencies.failed += 1
-        run.server.endpoint.fail(run.call, error)
+        endpoint = run.server.endpoint
+        if last is None or last.is_last:
+            endpoint.fail(run.call, error, by=run)
+            endpoint.done(run, now_s)
+        else:
+            endpoint.fail(run.call, error)
 
     # --- callers ----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -43,7 +44,16 @@ _COLUMNS = {
         "to_stream": "TO",
         "description": "~DESCRIPTION",
     },
-    "Endpoint": {"replica_set": "REPLICA SET", "description": "~DESCRIPTION"},
+    "Endpoint": {
+        "replica_set": "REPLICA SET",
+        "input": "INPUT",
+        "output": "OUTPUT",
+        "servers": ">SERVERS",
+        "in_flight": ">IN FLIGHT",
+        "waiting": ">WAITING",
+        "p50": ">P50",
+        "p99": ">P99",
+    },
     "Token": {"access": "ACCESS", "namespaces": "NAMESPACES", "expires": "EXPIRES"},
 }
 _ASKED: Final = 20
@@ -120,13 +130,17 @@ def command(
             if kind
             else _ALL_COLUMNS
         )
-        print_rows(columns, [{**_row(each), **doing.get(each.id, {})} for each in found], output)
+        rows = [{**_row(each), **doing.get(each.id, {})} for each in found]
+        print_rows(columns, rows, output)
         if within and not found:
             click.echo(f"nothing{where}; --all-namespaces shows all", err=True)
 
 
 def _doing(client: SyncClient, kind: str, found: list[SchemaObject]) -> dict[int, dict[str, Any]]:
-    """What leaders say of exchanges, by id; of a few, and of those of the client's namespace."""
+    """What leaders say of exchanges, by id; of a few, and of those of the client's namespace; and
+    of endpoints."""
+    if kind == "Endpoint":
+        return _live(client, found)
     if kind != "Exchange":
         return {}
     from hadron.cli.commands.exchange import doing
@@ -149,9 +163,18 @@ def _print_yaml(found: list[SchemaObject]) -> None:
     click.echo("---\n".join(map(to_yaml, found)), nl=False)
 
 
+def _live(client: SyncClient, found: Sequence[SchemaObject]) -> dict[int, dict[str, Any]]:
+    """What leaders say of endpoints, by id; of those of the client's namespace."""
+    from hadron.cli.endpoints.shown import rows_of
+
+    ids = {each.name: each.id for each in found if each.namespace == client.namespace}
+    rows = rows_of(client, list(ids))
+    return {ids[name]: row for name, row in rows.items() if name in ids}
+
+
 def _row(found: SchemaObject) -> dict[str, Any]:
     from hadron.model.pipelines import PipelineSpec, StreamPipelineSpec
-    from hadron.model.services import QueueSpec, ScheduleSpec, TokenSpec
+    from hadron.model.services import EndpointSpec, QueueSpec, ScheduleSpec, TokenSpec
     from hadron.model.units import format_duration
 
     row = object_to_dict(found)
@@ -177,6 +200,8 @@ def _row(found: SchemaObject) -> dict[str, Any]:
         kind = "queue" if target.queue else "stream"
         row["target"] = " ".join([kind, *filter(None, where)])
         row["catch_up"] = spec.catch_up
+    elif isinstance(spec, EndpointSpec):
+        row |= {"input": spec.input, "output": spec.output}
     elif isinstance(spec, TokenSpec):
         row["namespaces"] = spec.namespaces or (found.namespace,)
         row.setdefault("expires", "never")

@@ -10,7 +10,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration, once
+from hadron.cli.quantities import Duration, once, pairs
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
     from hadron.model.record import NewRecord
 
 FORMATS = ("lines", "jsonl", "csv", "cloudevents", "raw")
-
-
-def _headers(
-    _ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    headers = {}
-    for value in values:
-        name, equals, content = value.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        if name in headers:
-            raise click.BadParameter(f"{name!r} is given twice")
-        headers[name] = content
-    return headers
 
 
 def _delimiter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -59,7 +45,7 @@ _EVENT_OPTIONS = (
         "extensions",
         multiple=True,
         metavar="NAME=VALUE",
-        callback=_headers,
+        callback=pairs,
         help="CloudEvents: an extension attribute; repeatable.",
     ),
 )
@@ -105,7 +91,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=_headers,
+    callback=pairs,
     help="A header of every record; repeatable.",
 )
 @click.option(

@@ -108,7 +108,6 @@ def test_all_kinds_are_stored_and_those_that_do_nothing_yet_are_named(
         "Queue",
         "Schedule",
         "Exchange",
-        "Endpoint",
         "Token",
     ]
     again = run("apply", "-f", "-", stdin=SCHEMA)

@@ -284,8 +284,12 @@ class Runs:
         if inspect.isawaitable(made):
             made = await made
         if hasattr(made, "__aiter__"):
-            async for value in made:
-                await self._send(run, value)
+            async with contextlib.AsyncExitStack() as stack:
+                if hasattr(made, "aclose"):
+                    # Also of one that is cancelled in between: here, and not by the collector.
+                    stack.push_async_callback(made.aclose)
+                async for value in made:
+                    await self._send(run, value)
         elif hasattr(made, "__iter__") and not isinstance(made, (str, bytes, dict)):
             iterator = iter(made)
             while True:

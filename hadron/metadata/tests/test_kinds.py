@@ -122,6 +122,33 @@ backoff: 30
     ]
 
 
+def test_every_mistake_in_an_endpoint_is_told_with_its_line() -> None:
+    assert _told("""\
+kind: Endpoint
+name: e
+replica_set: a/p0
+input: stream
+output: many
+idempotent: true
+hedge_after: 100ms
+max_waiting: 100001
+""") == [
+        "5: output: 'many' is unknown, expected single or stream",
+        "6: idempotent: true with a streamed input, expected input: single, or no idempotent",
+        "8: max_waiting: 100001, expected 0 to 100000",
+    ]
+    assert _told("""\
+kind: Endpoint
+name: e
+replica_set: a/p0
+output: stream
+hedge_after: 100ms
+""") == [
+        "5: hedge_after: a call would run twice, expected idempotent: true beside it",
+        "5: hedge_after: two streams of answers, expected output: single beside it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("target", "told"),
     [

@@ -356,7 +356,7 @@ class World:
             self.broker.server_refuses(attached, run.number, self.now_s)
         elif what < 0.2 and call.spec.input == STREAM and not run.is_cancelled:
             self.broker.server_credit(attached, run.number, 50)
-        elif run.is_cancelled and what < 0.6:
+        elif (run.is_cancelled and what < 0.6) or what < 0.23:
             run.said_last = True
             self.broker.server_end(attached, run.number, {}, self.now_s)
         elif call.spec.output == STREAM and what < 0.7:

@@ -1,0 +1,1 @@
+"""Commands about endpoints: calling, serving by programs, and what lives of them."""

@@ -1,0 +1,108 @@
+"""What `hadron call` does: one value for one, or streams of lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import trio
+
+from hadron.cli.endpoints.values import declared, first_of, line, parse, written
+from hadron.cli.patience import connected
+from hadron.cli.standard_streams import open_stdin, open_stdout
+from hadron.client.endpoints.calls import NOTHING
+from hadron.model.errors import RequestError
+from hadron.model.services import STREAM
+
+if TYPE_CHECKING:
+    from hadron.client import Client
+    from hadron.client.endpoints.stream import CallStream
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asked for; see the options of `hadron call`."""
+
+    endpoint: str
+    values: Sequence[str]
+    form: str
+    timeout_s: float
+    region: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+async def run(url: str, asked: Asked) -> None:
+    """Call, and print what is answered."""
+    out = open_stdout()
+    async with connected(url) as client:
+        spec = await declared(client, asked.endpoint)
+        how: dict[str, Any] = {
+            "timeout_s": asked.timeout_s,
+            "region": asked.region,
+            "headers": asked.headers,
+        }
+        if spec.input != STREAM:
+            value = await _one_value(asked)
+            if spec.output != STREAM:
+                _print(out, await client.call(asked.endpoint, value, **how), asked.form)
+                return
+            await _print_stream(client, asked, out, value, how)
+        else:
+            await _print_stream(client, asked, out, NOTHING, how)
+
+
+async def _one_value(asked: Asked) -> Any:
+    if len(asked.values) > 1:
+        raise RequestError(
+            f"endpoint {asked.endpoint!r} takes one value, {len(asked.values)} are given",
+            "quote it for the shell",
+        )
+    if not asked.values:
+        return None
+    text = asked.values[0]
+    if text != "-":
+        return parse(text.encode(errors="surrogateescape"), asked.form, "VALUE")
+    data = await trio.to_thread.run_sync(open_stdin().buffer.read)
+    return parse(data, asked.form, "stdin")
+
+
+async def _print_stream(
+    client: Client, asked: Asked, out: BinaryIO, value: Any, how: dict[str, Any]
+) -> None:
+    try:
+        async with (
+            client.call_stream(asked.endpoint, value, **how) as call,
+            trio.open_nursery() as nursery,
+        ):
+            if value is NOTHING:
+                nursery.start_soon(_send, call, asked)
+            async for answer in call:
+                out.write(line(answer))
+                out.flush()
+            nursery.cancel_scope.cancel()
+    except ExceptionGroup as errors:
+        raise first_of(errors) from None
+
+
+async def _send(call: CallStream, asked: Asked) -> None:
+    """The values that are given, or lines of stdin as they come."""
+    if asked.values and list(asked.values) != ["-"]:
+        for text in asked.values:
+            await call.send(parse(text.encode(errors="surrogateescape"), asked.form, "VALUE"))
+    else:
+        file = open_stdin().buffer
+        number = 0
+        while data := await trio.to_thread.run_sync(file.readline, abandon_on_cancel=True):
+            number += 1
+            await call.send(parse(data.rstrip(b"\r\n"), asked.form, f"line {number} of stdin"))
+    await call.end()
+
+
+def _print(out: BinaryIO, value: Any, form: str) -> None:
+    data = written(value, form)
+    # Bytes go out as they are: somebody may pipe an image.
+    out.write(data if isinstance(value, bytes) or data.endswith(b"\n") else data + b"\n")
+    out.flush()
+    sys.stdout.flush()

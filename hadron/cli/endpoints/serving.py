@@ -1,0 +1,279 @@
+"""What `hadron serve` does: programs as handlers, one for each call, or one for all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import trio
+
+from hadron.cli.endpoints.values import declared, first_of, line, parse, written
+from hadron.cli.patience import connected
+from hadron.client.endpoints.incoming import IncomingCall
+from hadron.model.errors import CallFailedError, RequestError
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
+from hadron.model.services import STREAM
+
+if TYPE_CHECKING:
+    from hadron.model.services import EndpointSpec
+
+_ERROR_BYTES: Final = 2_000
+"""Of what a program prints on stderr, from its end: what its caller is told."""
+
+_READ_BYTES: Final = 64 << 10
+_ENDS_WITHIN_S: Final = 2.0
+"""After SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asked for; see the options of `hadron serve`."""
+
+    endpoint: str
+    command: str
+    is_worker: bool
+    form: str
+    max_in_flight: int
+    region: str
+    name: str
+
+
+async def run(url: str, asked: Asked) -> None:
+    """Serve until SIGINT or SIGTERM; then end what has begun."""
+    words = shlex.split(asked.command)
+    if not words:
+        raise RequestError("--exec names no program", "for example --exec 'python quote.py'")
+    async with connected(url) as client:
+        spec = await declared(client, asked.endpoint)
+        async with contextlib.AsyncExitStack() as stack:
+            handler: Callable[..., Any]
+            if asked.is_worker:
+                if STREAM in (spec.input, spec.output):
+                    raise RequestError(
+                        f"endpoint {asked.endpoint!r} has streams, and a worker answers each line "
+                        "with a line",
+                        "leave --worker out: a program for each call reads and writes lines",
+                    )
+                handler = await stack.enter_async_context(_worker(words))
+            else:
+                handler = _handler(words, spec, asked)
+            async with client.serve(
+                asked.endpoint,
+                handler,
+                max_in_flight=1 if asked.is_worker else asked.max_in_flight,
+                region=asked.region,
+                name=asked.name,
+            ) as serving:
+                click.echo(f"serving {asked.endpoint} by {asked.command}", err=True)
+                await _until_signal(serving.wait)
+
+
+async def _until_signal(wait: Callable[[], Any]) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def ended() -> None:
+            await wait()
+            nursery.cancel_scope.cancel()
+
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            nursery.start_soon(ended)
+            async for _ in signals:
+                break
+            nursery.cancel_scope.cancel()
+
+
+# --- a program for each call ----------------------------------------------------------------------
+
+
+def _handler(words: Sequence[str], spec: EndpointSpec, asked: Asked) -> Callable[..., Any]:
+    if spec.output == STREAM:
+
+        async def answer_all(given: Any, call: IncomingCall) -> AsyncIterator[Any]:
+            async with _running(words, given, call, spec, asked.form) as process:
+                assert process.stdout is not None
+                async for found in _lines(process.stdout):
+                    yield parse(found, asked.form, "a line of the answer")
+
+        return answer_all
+
+    async def answer(given: Any, call: IncomingCall) -> Any:
+        data = bytearray()
+        async with _running(words, given, call, spec, asked.form) as process:
+            assert process.stdout is not None
+            async for chunk in process.stdout:
+                data += chunk
+                if len(data) > MAX_CALL_MESSAGE_BYTES:
+                    raise _failed(f"it answered with more than {MAX_CALL_MESSAGE_BYTES} bytes")
+        found = bytes(data)
+        return parse(found if asked.form == "raw" else found.rstrip(b"\r\n"), asked.form, "it")
+
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    words: Sequence[str], given: Any, call: IncomingCall, spec: EndpointSpec, form: str
+) -> AsyncIterator[trio.Process]:
+    """A process that is given its input. Raises `CallFailedError` when it fails; killed when the
+    block is left before it has ended."""
+    try:
+        process = await trio.lowlevel.open_process(
+            list(words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **_environment(call)},
+        )
+    except OSError as error:
+        raise _failed(f"{words[0]} cannot be run: {error.strerror or error}") from None
+    last_words = bytearray()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_feed, process, given, spec, form)
+            nursery.start_soon(_keep_end, process, last_words)
+            yield process
+            await process.wait()
+    except ExceptionGroup as errors:
+        raise first_of(errors) from None
+    finally:
+        await _end(process)
+    if process.returncode:
+        told = last_words.decode(errors="replace").strip().splitlines()
+        raise _failed(
+            told[-1] if told else f"it ended with status {process.returncode}",
+            f"{words[0]} ended with status {process.returncode}",
+        )
+
+
+def _environment(call: IncomingCall) -> dict[str, str]:
+    """What a program may know of the call."""
+    told = {
+        "HADRON_ENDPOINT": call.endpoint,
+        "HADRON_CALLER": call.caller,
+        "HADRON_ATTEMPT": str(call.attempt),
+        "HADRON_TIME_LEFT": f"{call.left_s:.3f}",
+    }
+    for name in ("traceparent", "tracestate"):
+        if name in call.headers:
+            told[name.upper()] = call.headers[name]
+    return told
+
+
+async def _feed(process: trio.Process, given: Any, spec: EndpointSpec, form: str) -> None:
+    stdin = process.stdin
+    assert stdin is not None
+    # A program need not read what it is given.
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async with stdin:
+            if spec.input == STREAM:
+                async for value in given:
+                    await stdin.send_all(line(value))
+            else:
+                await stdin.send_all(written(given, form))
+
+
+async def _keep_end(process: trio.Process, last_words: bytearray) -> None:
+    assert process.stderr is not None
+    async for chunk in process.stderr:
+        last_words += chunk
+        del last_words[:-_ERROR_BYTES]
+
+
+async def _end(process: trio.Process) -> None:
+    if process.poll() is None:
+        process.terminate()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_ENDS_WITHIN_S):
+                await process.wait()
+            if process.poll() is None:
+                process.kill()
+                await process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+
+async def _lines(stream: Any) -> AsyncIterator[bytes]:
+    """Lines without their ends. Raises `CallFailedError` for one that is too long."""
+    rest = bytearray()
+    while chunk := await stream.receive_some(_READ_BYTES):
+        rest += chunk
+        *whole, last = rest.split(b"\n")
+        for each in whole:
+            yield bytes(each).rstrip(b"\r")
+        rest = bytearray(last)
+        if len(rest) > MAX_CALL_MESSAGE_BYTES:
+            raise _failed(f"it wrote a line of more than {MAX_CALL_MESSAGE_BYTES} bytes")
+    if rest:
+        yield bytes(rest)
+
+
+def _failed(message: str, hint: str = "") -> CallFailedError:
+    return CallFailedError(message, hint, type="ProgramFailed")
+
+
+# --- one for all ----------------------------------------------------------------------------------
+
+
+class _Worker:
+    """A program that answers each line of JSON with a line of JSON; started again when it ends."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+        self._process: trio.Process | None = None
+        self._answers: AsyncIterator[bytes] | None = None
+        self._turn = trio.Lock()
+
+    async def __call__(self, value: Any) -> Any:
+        async with self._turn:
+            try:
+                return await self._ask(value)
+            except BaseException:
+                # What it answers next would be taken for the answer to the next call.
+                await self.stop()
+                raise
+
+    async def _ask(self, value: Any) -> Any:
+        if self._process is None:
+            try:
+                self._process = await trio.lowlevel.open_process(
+                    list(self._words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise _failed(f"{self._words[0]} cannot be run: {why}") from None
+            self._answers = _lines(self._process.stdout)
+        process, answers = self._process, self._answers
+        assert process.stdin is not None
+        assert answers is not None
+        try:
+            await process.stdin.send_all(line(value))
+            answer = await anext(answers, None)
+        except trio.BrokenResourceError:
+            answer = None
+        if answer is None:
+            await process.wait()
+            raise _failed(f"{self._words[0]} has ended with status {process.returncode}")
+        return parse(answer, "json", "a line of the answer")
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+
+
+@contextlib.asynccontextmanager
+async def _worker(words: Sequence[str]) -> AsyncIterator[Callable[[Any], Any]]:
+    worker = _Worker(words)
+    try:
+        yield worker
+    finally:
+        with trio.CancelScope(shield=True):
+            await worker.stop()

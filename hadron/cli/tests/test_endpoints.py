@@ -1,0 +1,135 @@
+"""`hadron call` and `hadron serve`, and what `get` and `describe` show of endpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hadron.cli.tests.support import run_bytes, run_text
+from hadron.node.supervision.cluster import LocalCluster
+
+_SCHEMA = """\
+kind: Endpoint
+name: quote
+replica_set: local/p0
+---
+kind: Endpoint
+name: sum
+replica_set: local/p0
+input: stream
+---
+kind: Endpoint
+name: words
+replica_set: local/p0
+output: stream
+"""
+
+
+@pytest.fixture(autouse=True)
+def declared(environment: None) -> None:  # noqa: ARG001
+    assert run_text("apply", "-f", "-", stdin=_SCHEMA).returncode == 0
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`hadron serve`, once it is attached."""
+    command = [sys.executable, "-m", "hadron", "serve", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("serving")
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def python(program: str) -> str:
+    return shlex.join([sys.executable, "-c", program])
+
+
+def test_a_program_for_each_call() -> None:
+    program = (
+        "import json, os, sys\n"
+        "value = json.load(sys.stdin)\n"
+        "if value == 'no': sys.exit('no tea\\nnor water')\n"
+        "print(json.dumps([value, os.environ['HADRON_ENDPOINT'], os.environ['TRACEPARENT']]))"
+    )
+    with serving("quote", "--exec", python(program), "--format", "json"):
+        said = run_text("call", "quote", '{"a": 1}', "-H", "traceparent=00-1")
+        assert (said.returncode, said.stderr) == (0, "")
+        assert json.loads(said.stdout) == [{"a": 1}, "quote", "00-1"]
+        shown = run_text("get", "endpoint", "quote").stdout.splitlines()
+        assert shown[0].split()[-3:] == ["P50", "P99", "ID"]
+        assert shown[1].split()[3:8] == ["single", "single", "1", "0", "0"]
+        told = json.loads(run_text("describe", "endpoint", "quote", "-o", "json").stdout)
+        live = told["status"]["live"]
+        assert (live["servers"][0]["answered"], live["waiting"]) == (1, 0)
+        said = run_text("call", "quote", '"no"', "-H", "traceparent=00-1")
+        assert said.returncode == 1
+        assert "nor water" in said.stderr
+        assert "ended with status 1" in said.stderr
+
+
+def test_bytes_go_through_as_they_are() -> None:
+    with serving("quote", "--exec", "tr a-z A-Z", "--format", "raw"):
+        said = run_bytes("call", "quote", "-", "--format", "raw", stdin=b"ab\n\xff\0c")
+        assert said.stdout == b"AB\n\xff\0C"
+
+
+def test_a_worker_answers_lines(tmp_path: Path) -> None:
+    marks = tmp_path / "starts"
+    program = (
+        f"import json, sys; open({str(marks)!r}, 'a').write('x')\n"
+        "for line in sys.stdin:\n"
+        "    value = json.loads(line)\n"
+        "    if value == 'end': sys.exit(3)\n"
+        "    print(json.dumps({'twice': value * 2}), flush=True)"
+    )
+    with serving("quote", "--exec", python(program), "--worker"):
+        for _ in range(2):
+            assert json.loads(run_text("call", "quote", "21").stdout) == {"twice": 42}
+        assert marks.read_text() == "x"
+        said = run_text("call", "quote", "end")
+        assert said.returncode == 1
+        assert "has ended with status 3" in said.stderr
+        assert json.loads(run_text("call", "quote", "text").stdout) == {"twice": "texttext"}
+        assert marks.read_text() == "xx"
+
+
+def test_streams_are_lines() -> None:
+    add = "import sys; print(sum(int(line) for line in sys.stdin))"
+    with serving("sum", "--exec", python(add)):
+        said = run_text("call", "sum", stdin="1\n2\n3\n")
+        assert (said.stdout, said.stderr) == ("6\n", "")
+        assert run_text("call", "sum", "4", "5").stdout == "9\n"
+    split = "import sys; [print(word) for word in sys.stdin.read().split()]"
+    with serving("words", "--exec", python(split)):
+        assert run_text("call", "words", "a b 3").stdout == '"a"\n"b"\n3\n'
+
+
+def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
+    del cluster
+    said = run_text("call", "nothing")
+    assert said.returncode == 1
+    assert "no endpoint is called 'nothing'" in said.stderr
+    said = run_text("call", "quote", "1", "2")
+    assert "takes one value, 2 are given" in said.stderr
+    said = run_text("call", "quote", "{", "--format", "json")
+    assert "VALUE is no JSON" in said.stderr
+    said = run_text("call", "quote", "1")
+    assert said.returncode == 1
+    assert "nobody serves endpoint default/quote" in said.stderr
+    assert "hadron serve quote --exec CMD" in said.stderr
+    said = run_text("serve", "sum", "--exec", "cat", "--worker")
+    assert "a worker answers each line with a line" in said.stderr
+    assert run_text("serve", "quote").returncode == 2
+    with serving("quote", "--exec", "/no/such/program"):
+        assert "cannot be run: No such file" in run_text("call", "quote", "1").stderr

@@ -1,0 +1,334 @@
+"""The broker of calls, one history at a time; `hadron/sim/rooms/endpoints.py` plays many."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
+from hadron.endpoints.machine import MAX_CALLS
+from hadron.endpoints.port import Value
+from hadron.endpoints.tests.support import KEY, Caller, Room
+from hadron.model.errors import (
+    CallFailedError,
+    CallUnknownError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    FrameError,
+    NoServerError,
+    NotFoundError,
+    OverloadedError,
+    RequestError,
+)
+from hadron.model.limits import CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
+
+GONE = ConnectionLostError("gone")
+
+
+def test_a_call_goes_to_a_server_and_its_answer_back() -> None:
+    room = Room()
+    serving = room.serve(2)
+    room.caller.call(3, b"one")
+    room.caller.call(5, b"two", now_s=1.5)
+    assert serving.told == [(1, "open", b"one", 1, 10.0), (2, "open", b"two", 1, 10.0)]
+    room.answer(serving, 2, b"2")
+    room.answer(serving, 1, b"1")
+    assert room.caller.told == [(5, b"2", True, {}), (3, b"1", True, {})]
+    assert room.endpoint.in_flight == 0
+    assert serving.it.latencies.percentiles_us() == (500_000, 500_000)
+    assert room.endpoint.latencies.answered == 2
+
+
+def test_an_answer_that_comes_twice_or_late_is_heard_by_nobody() -> None:
+    room = Room()
+    serving = room.serve()
+    room.caller.call(1)
+    room.answer(serving, 1)
+    room.answer(serving, 1, b"again")
+    assert room.caller.told == [(1, b"a", True, {})]
+    room.caller.call(2, timeout_s=1.0)
+    room.broker.tick(2.5)
+    assert isinstance(room.caller.error_of(2), DeadlineExceededError)
+    assert serving.told[-1] == (2, "cancel")
+    room.answer(serving, 2, b"late")
+    assert len(room.caller.told) == 2
+    assert serving.it.is_free
+    with pytest.raises(RequestError, match="speaks of call 3, which it was never given"):
+        room.answer(serving, 3)
+
+
+def test_who_is_cancelled_keeps_the_slot_until_the_server_has_ended() -> None:
+    room = Room()
+    serving = room.serve()
+    room.caller.call(1)
+    room.broker.caller_cancels(room.caller.it, 1)
+    assert serving.told[-1] == (1, "cancel")
+    room.caller.call(2)
+    assert room.endpoint.waiting
+    room.broker.server_end(serving.it, 1, {}, 3.0)
+    assert serving.told[-1] == (2, "open", b"v", 1, 8.0)
+    assert not room.caller.told
+
+
+def test_a_lost_server_is_told_of_once_and_nothing_is_run_twice() -> None:
+    room = Room()
+    first, second = room.serve(name="one"), room.serve(name="two")
+    room.caller.call(1)
+    lost, other = (first, second) if first.told else (second, first)
+    room.broker.detach_server(lost.it, GONE, 2.0)
+    room.broker.detach_server(lost.it, GONE, 2.0)
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallUnknownError)
+    assert "was lost while it ran the call: gone" in error.message
+    assert not other.told
+
+
+def test_an_idempotent_call_goes_elsewhere_within_its_deadline() -> None:
+    room = Room(idempotent=True)
+    servers = [room.serve(name=f"s{number}") for number in range(MAX_ATTEMPTS + 1)]
+    room.caller.call(1, timeout_s=30.0)
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        (serving,) = [each for each in servers if each.told and not each.it.is_gone]
+        assert serving.told == [(1, "open", b"v", attempt, 31.0 - attempt)]
+        assert not room.caller.told
+        room.broker.detach_server(serving.it, GONE, attempt + 1.0)
+    # What kills each of them does not kill all.
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallUnknownError)
+    assert f"it was run {MAX_ATTEMPTS} times" in error.hint
+    assert room.endpoint.kept_bytes == 0
+
+
+def test_what_a_server_has_not_begun_goes_elsewhere() -> None:
+    room = Room()
+    first = room.serve(name="one")
+    room.caller.call(1)
+    second = room.serve(name="two")
+    room.broker.server_refuses(first.it, 1, 2.0)
+    assert second.told == [(1, "open", b"v", 1, 9.0)]
+    room.broker.server_refuses(second.it, 1, 3.0)
+    assert isinstance(room.caller.error_of(1), NoServerError)
+
+
+def test_hedging_takes_the_first_answer() -> None:
+    room = Room(idempotent=True, hedge_after_ms=500)
+    first = room.serve(name="one")
+    room.caller.call(1)
+    second = room.serve(name="two")
+    room.broker.tick(1.4)
+    assert not second.told
+    assert room.broker.next_s == pytest.approx(1.5)
+    room.broker.tick(1.5)
+    assert second.told == [(1, "open", b"v", 2, 9.5)]
+    room.answer(second, 1, b"quick")
+    assert room.caller.told == [(1, b"quick", True, {})]
+    assert first.told[-1] == (1, "cancel")
+    assert room.endpoint.in_flight == 1
+    room.answer(first, 1, b"slow")
+    assert len(room.caller.told) == 1
+    assert room.endpoint.in_flight == 0
+
+
+def test_nobody_serves() -> None:
+    room = Room(is_settled=False)
+    room.caller.call(1, now_s=0.1)
+    room.caller.call(2, now_s=0.1)
+    assert not room.caller.told
+    serving = room.serve(now_s=0.5)
+    assert serving.told == [(1, "open", b"v", 1, 9.6)]
+    room.broker.detach_server(serving.it, GONE, 0.6)
+    assert isinstance(room.caller.error_of(1), CallUnknownError)
+    assert room.broker.next_s == 1.0
+    room.broker.tick(1.0)
+    assert isinstance(room.caller.error_of(2), NoServerError)
+    room.caller.call(3, key=("default", "other"))
+    assert isinstance(room.caller.error_of(3), NotFoundError)
+    serving = room.serve()
+    room.broker.drain(serving.it)
+    room.caller.call(4)
+    assert isinstance(room.caller.error_of(4), NoServerError)
+
+
+def test_what_waits_is_bounded_in_calls_and_in_bytes() -> None:
+    room = Room(max_waiting=2)
+    room.serve()
+    for number in (1, 2, 3, 4):
+        room.caller.call(number)
+    assert isinstance(room.caller.error_of(4), OverloadedError)
+    room = Room()
+    room.serve()
+    count = MAX_WAITING_BYTES // (1 << 20)
+    for number in range(1, count + 2):
+        room.caller.call(number, bytes(1 << 20))
+    assert isinstance(room.caller.error_of(count + 1), OverloadedError)
+    assert room.endpoint.waiting_bytes <= MAX_WAITING_BYTES
+    room.broker.detach_caller(room.caller.it)
+    assert (room.endpoint.waiting_bytes, len(room.endpoint.waiting)) == (0, 0)
+
+
+def test_one_caller_has_a_bound_of_its_own() -> None:
+    room = Room(max_waiting=100_000)
+    room.serve()
+    for number in range(1, MAX_CALLS + 2):
+        room.caller.call(number, b"")
+    assert isinstance(room.caller.error_of(MAX_CALLS + 1), OverloadedError)
+    with pytest.raises(RequestError, match="out of order"):
+        room.caller.call(5)
+
+
+def test_a_server_whose_way_is_full_is_passed_over() -> None:
+    room = Room()
+    full, other = room.serve(5, name="full"), room.serve(5, name="other")
+    full.writable = False
+    for number in range(1, 5):
+        room.caller.call(number)
+    assert (len(full.told), len(other.told)) == (0, 4)
+    full.writable = True
+    room.broker.server_writable(full.it, 1.0)
+    for number in range(5, 10):
+        room.caller.call(number)
+    assert len(full.told) >= 3
+
+
+def test_regions_come_first_where_they_have_room() -> None:
+    room = Room()
+    east, west = room.serve(1, region="aws.us-east-1"), room.serve(2, region="aws.us-west-2")
+    room.caller.call(1, region="aws.us-east-1")
+    room.caller.call(2, region="aws.us-east-1")
+    room.caller.call(3, region="aws.us-east")
+    assert (len(east.told), len(west.told)) == (1, 2)
+    room.answer(east, 1)
+    room.caller.call(4, region="aws.us-east-1")
+    assert len(east.told) == 2
+
+
+def test_the_less_loaded_of_two_is_taken() -> None:
+    room = Room()
+    busy, idle = room.serve(100, name="busy"), room.serve(100, name="idle")
+    for number in range(1, 41):
+        room.caller.call(number)
+    assert abs(len(busy.told) - len(idle.told)) <= 10
+    counts = sorted((len(busy.told), len(idle.told)))
+    assert counts != [20, 20] or room.endpoint.in_flight == 40
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_a_streamed_input_follows_its_call_out_of_the_queue() -> None:
+    room = Room(input="stream")
+    serving = room.serve()
+    room.caller.call(1, None)
+    room.caller.call(2, b"a", is_last=False)
+    room.broker.caller_value(room.caller.it, 2, Value(0, b"b", False))
+    room.broker.caller_end(room.caller.it, 2)
+    assert serving.told == [(1, "open", None, 1, 10.0)]
+    room.answer(serving, 1)
+    assert serving.told[1:] == [(2, "open", b"a", 1, 9.0), (2, b"b", False), (2, "end")]
+    assert room.endpoint.waiting_bytes == 0
+    room.broker.caller_value(room.caller.it, 2, Value(0, b"c", False))
+    assert isinstance(room.caller.error_of(2), RequestError)
+
+
+def test_who_floods_ends_its_own_call() -> None:
+    room = Room(input="stream", output="stream")
+    serving = room.serve(2)
+    room.caller.call(1, None)
+    room.caller.call(2, None)
+    chunk = Value(0, bytes(CALL_WINDOW_BYTES // 2), False)
+    for _ in range(3):
+        room.broker.caller_value(room.caller.it, 1, chunk)
+    assert isinstance(room.caller.error_of(1), FrameError)
+    assert serving.told[-1] == (1, "cancel")
+    for _ in range(3):
+        room.broker.server_value(serving.it, 2, chunk, {}, 2.0)
+    told = [told for told in room.caller.told if told[0] == 2]
+    assert len(told) == 3
+    assert isinstance(told[-1][1], CallFailedError)
+    # With credit it goes on.
+    room.caller.call(3, None)
+    room.broker.server_end(serving.it, 1, {}, 2.0)
+    for _ in range(5):
+        room.broker.server_value(serving.it, 3, chunk, {}, 2.0)
+        room.broker.caller_credit(room.caller.it, 3, len(chunk.data) + 32)
+    assert serving.told[-1] == (3, "credit", len(chunk.data) + 32)
+    assert len([told for told in room.caller.told if told[0] == 3]) == 5
+
+
+def test_answers_that_break_the_endpoint_s_shape() -> None:
+    room = Room()
+    serving = room.serve(4)
+    for number in (1, 2, 3):
+        room.caller.call(number)
+    room.answer(serving, 1, is_last=False)
+    room.broker.server_end(serving.it, 2, {}, 2.0)
+    room.answer(serving, 3, bytes(MAX_CALL_MESSAGE_BYTES + 1))
+    for number, what in ((1, "with a stream"), (2, "without an answer"), (3, "value of 4194305")):
+        error = room.caller.error_of(number)
+        assert isinstance(error, CallFailedError)
+        assert error.type == "BadAnswer"
+        assert what in error.message
+    # Two of these were the last word.
+    assert list(serving.it.held) == [1]
+    assert [told for told in serving.told if told[1:] == ("cancel",)] == [(1, "cancel")]
+    room.broker.server_end(serving.it, 1, {}, 2.0)
+    assert not serving.it.held
+
+
+def test_who_does_not_read_its_answers_is_not_waited_for() -> None:
+    room = Room()
+    serving = room.serve(2)
+    room.caller.call(1)
+    room.caller.room = 10
+    room.answer(serving, 1, bytes(11))
+    assert isinstance(room.caller.error_of(1), OverloadedError)
+
+
+def test_values_that_are_too_large_or_missing() -> None:
+    room = Room()
+    room.serve()
+    room.caller.call(1, bytes(MAX_CALL_MESSAGE_BYTES + 1))
+    room.caller.call(2, None)
+    assert "the limit is" in room.caller.error_of(1).message
+    assert "takes one value" in room.caller.error_of(2).message
+    assert room.endpoint.in_flight == 0
+
+
+# --- silence, and what is declared ----------------------------------------------------------------
+
+
+def test_a_silent_server_is_lost_and_a_leader_that_was_busy_hears_again() -> None:
+    room = Room()
+    silent = room.serve(name="silent", silence_s=2.0)
+    room.caller.call(1)
+    for tenth in range(11, 30):
+        room.broker.tick(tenth / 10)
+    assert not room.caller.told
+    room.broker.tick(3.1)
+    assert isinstance(room.caller.error_of(1), CallUnknownError)
+    assert isinstance(silent.told[-1][1], ConnectionLostError)
+    assert not room.broker.has_watched
+    other = room.serve(name="other", silence_s=2.0, now_s=3.1)
+    # The leader itself was away: nobody's fault.
+    room.broker.tick(9.0)
+    assert not other.it.is_gone
+    room.broker.tick(9.9)
+    room.broker.tick(10.8)
+    room.broker.tick(11.1)
+    assert other.it.is_gone
+
+
+def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
+    room = Room()
+    serving = room.serve()
+    room.caller.call(1)
+    room.caller.call(2)
+    room.broker.declare({})
+    for number in (1, 2):
+        assert isinstance(room.caller.error_of(number), NotFoundError)
+    assert isinstance(serving.told[-1][1], NotFoundError)
+    with pytest.raises(NotFoundError):
+        room.serve()
+    room.broker.declare({KEY: room.spec})
+    other = Caller(room.broker)
+    other.call(1)
+    assert isinstance(other.error_of(1), NoServerError)

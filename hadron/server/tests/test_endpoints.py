@@ -1,0 +1,203 @@
+"""Callers and servers that speak nonsense: each ends its own stream, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from hadron.model.errors import (
+    DeadlineExceededError,
+    FrameError,
+    HadronError,
+    MetadataBehindError,
+    NotFoundError,
+    RequestError,
+)
+from hadron.model.schema import SchemaObject
+from hadron.model.services import EndpointSpec
+from hadron.testing.nodes import running_nodes
+from hadron.wire.calling import MessageStream
+from hadron.wire.messages import endpoints_pb2 as pb
+from hadron.wire.messages import error_from_message, method
+
+CALL, SERVE = method("Call"), method("Serve")
+OPEN, VALUE, ERROR = pb.CallItem.OPEN, pb.CallItem.VALUE, pb.CallItem.ERROR
+
+
+def opening(**told: Any) -> pb.CallOpening:
+    return pb.CallOpening(**{"endpoint": "e", "timeout_ms": 5_000, "has_value": True, **told})
+
+
+async def answer(stream: MessageStream) -> tuple[Any, memoryview]:
+    found = await stream.receive()
+    assert found is not None
+    return found
+
+
+async def _drained(stream: MessageStream) -> None:
+    while True:
+        await answer(stream)
+
+
+def _item(**told: Any) -> Callable[[], Any]:
+    return lambda: pb.CallItem(**told)
+
+
+@pytest.mark.parametrize(
+    ("item", "attachment", "error"),
+    [
+        (_item(number=1, kind=OPEN, open=opening(), length=5, end=True), b"1234", FrameError),
+        (_item(number=1, kind=OPEN, open=opening(), length=1, end=True), b"12", FrameError),
+        (_item(number=1, kind=ERROR), b"", FrameError),
+        (_item(number=1, kind=99), b"", FrameError),
+        (_item(number=1, kind=VALUE, length=1), b"1", RequestError),
+        (_item(number=0, kind=OPEN, open=opening(), end=True), b"", RequestError),
+    ],
+)
+async def test_a_caller_that_speaks_nonsense(
+    tmp_path: Path, item: Callable[[], Any], attachment: bytes, error: type[HadronError]
+) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        async with client.serve("e", _echo), nodes.connection("n1", "stranger") as connection:
+            async with connection.open_stream(CALL, pb.CallRequest()) as stream:
+                await answer(stream)
+                await stream.send(pb.CallRequest(items=[item()]), [attachment])
+                with pytest.raises(error):
+                    await _drained(stream)
+            assert await client.call("e", "still here") == "still here"
+
+
+async def test_what_is_wrong_with_one_call_ends_that_call(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        async with (
+            client.serve("e", _echo),
+            nodes.connection("n1", "caller") as connection,
+            connection.open_stream(CALL, pb.CallRequest()) as stream,
+        ):
+            await answer(stream)
+            wrong = [
+                opening(endpoint="nothing"),
+                opening(endpoint="later", metadata_index=1_000_000),
+                opening(headers={"h": "x" * 9_000}),
+                opening(has_value=False),
+            ]
+            items = [
+                pb.CallItem(number=number, kind=OPEN, open=told, end=True)
+                for number, told in enumerate(wrong, start=1)
+            ]
+            items.append(pb.CallItem(number=9, kind=OPEN, open=opening(), length=2, end=True))
+            await stream.send(pb.CallRequest(items=items), [b"ok"])
+            found: dict[int, Any] = {}
+            while len(found) < 5:
+                message, attachment = await answer(stream)
+                for item in message.items:
+                    found[item.number] = (
+                        error_from_message(item.error) if item.kind == ERROR else bytes(attachment)
+                    )
+            assert [type(found[number]) for number in (1, 2, 3, 4)] == [
+                NotFoundError,
+                MetadataBehindError,
+                FrameError,
+                RequestError,
+            ]
+            assert found[9] == b"ok"
+
+
+@pytest.mark.parametrize(
+    ("first", "match"),
+    [
+        (pb.ServeRequest(), "begins with `open`"),
+        (pb.ServeRequest(open=pb.ServeRequest.Open(endpoint="e")), "cannot have 0 calls"),
+        (
+            pb.ServeRequest(open=pb.ServeRequest.Open(endpoint="e", max_in_flight=10_001)),
+            "cannot have 10001 calls",
+        ),
+        (
+            pb.ServeRequest(
+                open=pb.ServeRequest.Open(endpoint="e", max_in_flight=1, name="n" * 101)
+            ),
+            "more than 100 characters",
+        ),
+        (
+            pb.ServeRequest(open=pb.ServeRequest.Open(endpoint="x", max_in_flight=1)),
+            "'x' does not exist",
+        ),
+    ],
+)
+async def test_a_server_that_cannot_be_one(
+    tmp_path: Path, first: pb.ServeRequest, match: str
+) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        async with (
+            nodes.connection("n1", "stranger") as connection,
+            connection.open_stream(SERVE, first) as stream,
+        ):
+            with pytest.raises(RequestError, match=match):
+                await answer(stream)
+
+
+async def test_a_server_that_speaks_nonsense_is_lost(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client, idempotent=True)
+        told = pb.ServeRequest.Open(endpoint="e", max_in_flight=1, name="odd")
+        async with (
+            nodes.connection("n1", "stranger") as connection,
+            connection.open_stream(SERVE, pb.ServeRequest(open=told)) as stream,
+        ):
+            await answer(stream)
+            async with trio.open_nursery() as nursery:
+                answers: list[Any] = []
+
+                async def call() -> None:
+                    answers.append(await client.call("e", "x", timeout_s=10))
+
+                nursery.start_soon(call)
+                message, _ = await answer(stream)
+                assert message.items[0].open.attempt == 1
+                async with client.serve("e", _echo):
+                    item = pb.CallItem(number=77, kind=VALUE, end=True)
+                    await stream.send(pb.ServeRequest(items=[item]))
+                    with pytest.raises(RequestError, match="77, which it was never given"):
+                        await answer(stream)
+                    with trio.fail_after(5):
+                        while not answers:  # noqa: ASYNC110 - of a whole node
+                            await trio.sleep(0.01)
+                assert answers == ["x"]
+
+
+async def test_a_server_that_never_answers_costs_its_caller_the_deadline(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        told = pb.ServeRequest.Open(endpoint="e", max_in_flight=1, name="mute")
+        async with (
+            nodes.connection("n1", "stranger") as connection,
+            connection.open_stream(SERVE, pb.ServeRequest(open=told)) as stream,
+        ):
+            await answer(stream)
+            with pytest.raises(DeadlineExceededError, match="'mute' has not answered"):
+                await client.call("e", "x", timeout_s=0.2)
+            kinds = [item.kind for item in (await answer(stream))[0].items]
+            kinds += [item.kind for item in (await answer(stream))[0].items]
+            assert kinds == [OPEN, pb.CallItem.CANCEL]
+            # Late, twice: nobody hears of it.
+            item = pb.CallItem(number=1, kind=VALUE, end=True)
+            await stream.send(pb.ServeRequest(items=[item, item]))
+            with trio.move_on_after(0.2):
+                await client.call("e", "y", timeout_s=5)
+            assert (await answer(stream))[0].items[0].number == 2
+
+
+async def _echo(value: Any) -> Any:
+    return value
+
+
+async def _declare(client: Any, **spec: Any) -> None:
+    obj = SchemaObject(kind="Endpoint", name="e", spec=EndpointSpec(replica_set="local/p0", **spec))
+    await client.apply([obj])
