@@ -3,12 +3,14 @@
 seams        patching a named function or constant
 mutant       what a planted bug is
 replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines,
-exchanges    the bugs, by where they are
+endpoints, exchanges
+             the bugs, by where they are
 hunt         looks for each with random seeds and directed scenarios
 """
 
 from hadron.sim.mutants import (
     bulk,
+    endpoints,
     exchanges,
     groups,
     pipelines,
@@ -28,6 +30,7 @@ __all__ = [
     "Mutant",
     "SeamError",
     "bulk",
+    "endpoints",
     "exchanges",
     "groups",
     "patched",

@@ -11,6 +11,7 @@ import trio
 from hadron.fakes.clocks import wall_ms
 from hadron.model.errors import HadronError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.sim.actors.calls import Calling, has_calls
 from hadron.sim.actors.clients import STREAM, ProducerActor
 from hadron.sim.actors.crowd import actors, has_pipeline, pipeline_actors, pipeline_places
 from hadron.sim.actors.group_plans import LETTERS, GroupPlan, plans
@@ -84,6 +85,10 @@ class RandomRun:
             crowd += run.transacting.actors()
         run.passing = Passing(world, run.history, world.seed)
         crowd += run.passing.actors()
+        if has_calls(world.seed):
+            run.calling = Calling(world, run.history)
+            await run.declare_objects(run.calling.objects())
+            crowd += run.calling.actors()
         async with trio.open_nursery() as clients:
             for actor in crowd:
                 clients.start_soon(actor.run)
@@ -97,7 +102,10 @@ class RandomRun:
                 actor.stop()
             verdict = await run.finish(groups)
             clients.cancel_scope.cancel()
-        return judgement(verdict)
+        found = judgement(verdict)
+        if run.calling is not None:
+            found.violations += run.calling.book.complaints
+        return found
 
     async def _under_faults(self, history: History) -> None:
         await trio.sleep(self.least_s)
@@ -119,6 +127,7 @@ class Run:
         """Set once nobody changes the pipeline any more."""
         self.passing: Passing | None = None
         self.transacting: Transacting | None = None
+        self.calling: Calling | None = None
         self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
 
@@ -178,6 +187,8 @@ class Run:
                     nursery.start_soon(self.passing.drain)
                 if self.transacting is not None:
                     nursery.start_soon(self.transacting.drain)
+                if self.calling is not None:
+                    nursery.start_soon(self.calling.drain)
         await world.wait_in_step()
         self.owed = await settle([world])
         await world.wait_in_step()

@@ -19,6 +19,7 @@
     prepared     E: what a transaction was promised, and what comes between
     transactions E: several replica sets, all or nothing
     bulk         E: what is staged by many tasks, and published at once
+    endpoints    N: remote calls
     exchanges    X: who gets a message, and who hears of what it has missed
     bursts       E: transactions that are committed at the same time, and share an entry
 
@@ -31,6 +32,7 @@ from hadron.sim.scenarios import (
     conditions,
     copies,
     damage,
+    endpoints,
     exchanges,
     files,
     flows,
@@ -58,6 +60,7 @@ __all__ = [
     "conditions",
     "copies",
     "damage",
+    "endpoints",
     "exchanges",
     "files",
     "flows",

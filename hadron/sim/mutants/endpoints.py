@@ -1,0 +1,56 @@
+"""Bugs in remote calls: how often one is run, whose answer it is, and what it keeps."""
+
+from __future__ import annotations
+
+from hadron.sim.mutants.mutant import plant
+from hadron.sim.mutants.seams import Edit
+
+_SCENARIO = ("calls-while-servers-and-leaders-are-lost",)
+
+plant(
+    "call run twice",
+    "a call whose server is lost is given to another one, whatever its endpoint says",
+    Edit("endpoints.endpoint:Endpoint._lost", "if self.spec.idempotent:", "if True:"),
+    scenarios=_SCENARIO,
+)
+
+plant(
+    "call run again by its client",
+    "a client calls again when its leader was lost, whether the endpoint is idempotent or not",
+    Edit(
+        "client.endpoints.calls:EndpointCalls._check_again",
+        "isinstance(error, CallUnknownError) and not spec_of(item).idempotent",
+        "False",
+    ),
+    Edit(
+        "client.endpoints.calls:_check_changed",
+        "isinstance(error, CallUnknownError) and not spec_of(now).idempotent",
+        "False",
+    ),
+    scenarios=_SCENARIO,
+)
+
+plant(
+    "answer given to another caller",
+    "an answer goes to the latest call of its caller",
+    Edit(
+        "endpoints.machine:Broker.server_value",
+        "            call.caller.sink.value(call.number, value, headers)\n"
+        "            endpoint.done(run, now_s)",
+        "            latest = max([*call.caller.calls, call.number])\n"
+        "            call.caller.sink.value(latest, value, headers)\n"
+        "            endpoint.done(run, now_s)",
+    ),
+    scenarios=_SCENARIO,
+)
+
+plant(
+    "cancelled call that keeps its slot",
+    "a server says that it is done with a call that was given up, and its slot is not free",
+    Edit(
+        "endpoints.machine:Broker.server_end",
+        "        if not run.is_wanted:\n            server.endpoint.done(run, now_s)",
+        "        if not run.is_wanted:\n            pass",
+    ),
+    scenarios=_SCENARIO,
+)
