@@ -284,6 +284,40 @@ def transactions_command(
     )
 
 
+@command.command("endpoints", short_help="Measure what remote calls cost.")
+@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@click.option(
+    "--value-bytes",
+    type=click.IntRange(0, 1 << 20),
+    default=100,
+    show_default=True,
+    help="Size of each value, both ways.",
+)
+@_seconds
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is measured; the median counts.",
+)
+@output_option
+def endpoints_command(
+    nodes: int, value_bytes: int, seconds: float, rounds: int, output: str
+) -> int:
+    """Measure calls one at a time, beside plain requests to the leader in the same run, and 64 at
+    once; and a streamed answer.
+
+    \b
+    Examples:
+      hadron bench endpoints
+      hadron bench endpoints --seconds 1 --rounds 1 -o json
+    """
+    from hadron.bench.endpoints import Plan, run
+
+    return run(Plan(nodes, value_bytes, seconds, rounds), output)
+
+
 _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 

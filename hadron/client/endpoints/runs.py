@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 
 from hadron.client.connecting.background import Background
@@ -317,7 +318,11 @@ class Runs:
         packed, headers = pack(value), self._headers(run)
         assert run.outflow is not None
         await run.outflow.wait()
-        if not run.is_over:
+        if run.is_over:
+            # Nobody hears of it any more, and it was cancelled: a handler that never waits would
+            # not notice.
+            await anyio.lowlevel.checkpoint()
+        else:
             run.outflow.spend(len(packed[1]))
             item = self._outbox.item(run.number, VALUE)
             self._outbox.put(item, packed, end=False)
