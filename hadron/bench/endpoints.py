@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -107,7 +107,7 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse) -> Part:
         for name, output in (("echo", SINGLE), ("repeat", STREAM)):
             spec = EndpointSpec(replica_set=home, output=output)
             await client.apply([SchemaObject(kind="Endpoint", name=name, spec=spec)])
-        async with _server(url) as server:
+        with _server(url) as server:
             return await _rounds(client, plan, leader, ProcessUse(server))
 
 
@@ -188,9 +188,10 @@ def _part(
     streamed: list[float],
     cpu: dict[str, float],
 ) -> Part:
-    p50 = {"plain": [], "one": []}  # type: dict[str, list[float]]
-    for name, rounds in (("plain", plain), ("one", one)):
-        p50[name] = [percentile(each, 0.5) for each in rounds]
+    p50 = {
+        name: [percentile(each, 0.5) for each in rounds]
+        for name, rounds in (("plain", plain), ("one", one))
+    }
     p99 = middle(percentile(each, 0.99) for each in one)
     to_plain = middle_ratio(p50["one"], p50["plain"])
     per_s = middle(many)
@@ -237,26 +238,21 @@ def _part(
 # --- the server -----------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _server(url: str) -> AsyncIterator[int]:
-    """A process that serves; gives its pid."""
+@contextmanager
+def _server(url: str) -> Iterator[int]:
+    """A process that serves; gives its pid. Started by the main thread: it ends with the thread
+    that has started it, and those of an event loop come and go."""
     command = leashed([sys.executable, "-m", "hadron.bench.endpoints", url])
-    process = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stderr=None, env=environment()
-    )
-    try:
-        assert process.stdout is not None
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
+    ) as process:
         try:
-            said = await process.stdout.receive()
-        except anyio.EndOfStream:
-            said = b""
-        if not said.startswith(_BEGUN):
-            raise HadronError("the server that is to be called did not begin")
-        yield process.pid
-    finally:
-        process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
+            assert process.stdout is not None
+            if process.stdout.readline() != _BEGUN:
+                raise HadronError("the server that is to be called did not begin")
+            yield process.pid
+        finally:
+            process.kill()
 
 
 async def _serve(url: str) -> None:
