@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import anyio
 
 from hadron.client.connecting.session import Session, can_retry
-from hadron.model.backoff import Backoff
+from hadron.model.backoff import CAP_S, Backoff
 from hadron.model.errors import HadronError, NotFoundError, PeerError
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.messages import Method
@@ -47,7 +47,17 @@ class Owner(Protocol):
 class ReconnectingCall:
     """Keeps one call to the leader of `replica_set` open while `run` runs."""
 
-    def __init__(self, session: Session, replica_set: str, what: Method, owner: Owner) -> None:
+    def __init__(
+        self,
+        session: Session,
+        replica_set: str,
+        what: Method,
+        owner: Owner,
+        *,
+        cap_s: float = CAP_S,
+    ) -> None:
+        """`cap_s`: the longest pause between two tries."""
+        self._cap_s = cap_s
         self._session = session
         self._replica_set = replica_set
         self._what = what
@@ -69,7 +79,7 @@ class ReconnectingCall:
 
     async def run(self) -> None:
         """Until cancelled, or until the call cannot be opened for a lasting reason."""
-        backoff = Backoff(self._session.ports.random)
+        backoff = Backoff(self._session.ports.random, cap_s=self._cap_s)
         told = ""
         while True:
             started_s = anyio.current_time()

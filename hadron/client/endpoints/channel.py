@@ -19,6 +19,7 @@ from hadron.client.endpoints.items import (
     END,
     ERROR,
     OPEN,
+    RECONNECT_CAP_S,
     VALUE,
     Item,
     Outbox,
@@ -85,7 +86,7 @@ class Channel:
         self._begun = anyio.Event()
         self.outbox = Outbox(endpoints_pb2.CallRequest)
         self._call: OpenedCall | None = None
-        self._stream = ReconnectingCall(session, replica_set, _CALL, self)
+        self._stream = ReconnectingCall(session, replica_set, _CALL, self, cap_s=RECONNECT_CAP_S)
 
     def start(self) -> None:
         background = self._session.background

@@ -39,6 +39,9 @@ REFUSE: Final = int(Item.REFUSE)
 Packed = tuple[int, bytes | memoryview]
 """A value's encoding, and its bytes."""
 
+RECONNECT_CAP_S: Final = 0.5
+"""Between two tries to reach a leader: it waits a second for its servers to come back."""
+
 _MESSAGE_BYTES: Final = 1 << 20
 _MESSAGE_ITEMS: Final = 1_000
 """Of one message; then another one is begun."""

@@ -13,7 +13,16 @@ import msgspec
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.endpoints.calls import EndpointCalls, spec_of
 from hadron.client.endpoints.handlers import Handler
-from hadron.client.endpoints.items import CANCEL, CREDIT, END, OPEN, VALUE, Outbox, Values
+from hadron.client.endpoints.items import (
+    CANCEL,
+    CREDIT,
+    END,
+    OPEN,
+    RECONNECT_CAP_S,
+    VALUE,
+    Outbox,
+    Values,
+)
 from hadron.client.endpoints.runs import Runs
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import EnteredOnce
@@ -106,7 +115,9 @@ class Serving(EnteredOnce):
             self._settings.max_in_flight,
             session.ports.clock.monotonic_s,
         )
-        stream = ReconnectingCall(session, spec.replica_set, _SERVE, _Stream(self))
+        stream = ReconnectingCall(
+            session, spec.replica_set, _SERVE, _Stream(self), cap_s=RECONNECT_CAP_S
+        )
         session.on_close[self._closed] = None
         for task in (stream.run, self._outbox.run, self._beat):
             self._scopes.append(session.background.start(task))

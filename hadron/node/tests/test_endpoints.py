@@ -1,4 +1,4 @@
-"""Endpoints through whole nodes: all four shapes, and what becomes of calls when somebody is lost."""
+"""Endpoints through whole nodes: all four shapes, and calls of which somebody is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.schema import SchemaObject
-from hadron.model.services import SINGLE, STREAM, EndpointSpec
+from hadron.model.services import STREAM, EndpointSpec
 from hadron.testing.nodes import Nodes, running_nodes
 
 SET = "local/p0"
@@ -306,18 +306,17 @@ async def lose_server(nodes: Nodes, client: Client, gate: Gate, name: str) -> li
     """A call that is at a server whose host is cut off, which a second one would do."""
     other = Gate()
     other.open.set()
-    async with trio.open_nursery() as nursery:
-        async with nodes.client("lost") as lost:
-            outcome: list[Any] = []
-            async with lost.serve(name, gate, drain_s=0.0):
-                outcome = await start(nursery, lambda: client.call(name, "x", timeout_s=10))
-                await until(lambda: gate.begun)
-                async with nodes.client("stays") as stays, stays.serve(name, other):
-                    nodes.network.cut("lost", nodes.host("n1"))
-                    with trio.fail_after(4):
-                        await until(lambda: outcome)
-                nodes.network.heal_all()
-            outcome.append(len(other.begun))
+    async with trio.open_nursery() as nursery, nodes.client("lost") as lost:
+        outcome: list[Any] = []
+        async with lost.serve(name, gate, drain_s=0.0):
+            outcome = await start(nursery, lambda: client.call(name, "x", timeout_s=10))
+            await until(lambda: gate.begun)
+            async with nodes.client("stays") as stays, stays.serve(name, other):
+                nodes.network.cut("lost", nodes.host("n1"))
+                with trio.fail_after(4):
+                    await until(lambda: outcome)
+            nodes.network.heal_all()
+        outcome.append(len(other.begun))
     return outcome
 
 
