@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -68,9 +68,11 @@ class ServingActor(ClientActor):
 
     async def session(self, client: Client) -> None:
         most = self.random.randint(1, 3)
+        # The process's number, which a server is called by else, would be in the trace.
+        how: dict[str, Any] = {"max_in_flight": most, "drain_s": 1.0, "name": self.name}
         async with (
-            client.serve(ONCE, self._handler(ONCE, most), max_in_flight=most, drain_s=1.0),
-            client.serve(TWICE, self._handler(TWICE, most), max_in_flight=most, drain_s=1.0),
+            client.serve(ONCE, self._handler(ONCE, most), **how),
+            client.serve(TWICE, self._handler(TWICE, most), **how),
         ):
             with trio.move_on_after(self.random.choice((1.0, 5.0, 30.0))):
                 await self._stopped.wait()
