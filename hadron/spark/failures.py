@@ -43,6 +43,12 @@ def summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {first.rstrip(';')}{_place(error)}{newline}{rest}"
 
 
+def in_java(text: str) -> str:
+    """The same of an exception that Java has told as text, with its causes."""
+    raised = _raised_in_worker(text)
+    return f"{raised}\n{_cut(text)}" if raised else _cut(text)
+
+
 def brief(reason: str, limit: int = 300) -> str:
     """The first line of a reason that says something, in at most `limit` characters."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from hadron.model.pipelines import StageSpec
-from hadron.spark.stage import StageResult, plan, raised
+from hadron.spark.catching import caught
+from hadron.spark.failures import in_java
+from hadron.spark.stage import StageRaisedError, StageResult, plan, raised, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +40,7 @@ class Parts:
         self._planned: Any = None
         self._partitions: Any = None
         self._int: Any = None
+        self._caught: Any = None
         self._values_are_json = False
 
     def plan(self) -> bool:
@@ -54,6 +57,7 @@ class Parts:
                 partitions = planned.rdd._jrdd
                 if partitions.getNumPartitions() != len(self._tables):
                     return False
+                self._caught = caught(self._spark.sparkContext)
         except (Exception, SystemExit):
             # Whoever runs it in the usual way finds out what it is, and tells it.
             return False
@@ -63,21 +67,29 @@ class Parts:
         self._int = context._gateway.jvm.int
         return True
 
-    def run(self, index: int) -> StageResult:
-        """One part. Blocks while Spark works. Raises as `run_stage` does for rows."""
-        from pyspark.serializers import CPickleSerializer
-
+    def run(self, indexes: Sequence[int]) -> list[StageResult | StageRaisedError]:
+        """Some parts, in one job: what each has come to, by itself. Blocks while Spark works.
+        Raises as `run_stage` does when the job itself fails."""
         context: Any = self._spark.sparkContext
-        chosen = context._gateway.new_array(self._int, 1)
-        chosen[0] = index
         try:
+            chosen = context._gateway.new_array(self._int, len(indexes))
+            for place, index in enumerate(indexes):
+                chosen[place] = index
             # Spark ends all jobs of the RDD that one fails for: each has one of its own, on top.
-            ((pickled,),) = self._partitions.glom().collectPartitions(chosen)
-            serializer: Any = CPickleSerializer
-            loads = serializer().loads
-            rows = [row for some in pickled for row in loads(bytes(some))]
+            apart = self._partitions.mapPartitions(self._caught)
+            return [self._ended(list(each)) for each in apart.collectPartitions(chosen)]
         except Exception as error:
             raise raised(self._spark, self._stage, error) from error
+
+    def _ended(self, collected: Sequence[Any]) -> StageResult | StageRaisedError:
+        """Of a part that has raised there is what it raised, of others some rows at a time."""
+        from pyspark.serializers import CPickleSerializer
+
+        if len(collected) == 1 and isinstance(collected[0], str):
+            return told(self._stage, in_java(collected[0]))
+        serializer: Any = CPickleSerializer
+        loads = serializer().loads
+        rows = [row for some in collected for row in loads(bytes(some))]
         return StageResult(self._table(rows), self._values_are_json)
 
     def _table(self, rows: Sequence[Any]) -> pa.Table:

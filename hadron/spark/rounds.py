@@ -10,10 +10,10 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 import trio
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 _CANCEL_AGAIN_S: Final = 0.25
 
-_MOST_TASKS: Final = 8
-"""Parts that run at a time: twice as many as Spark has cores hide what starting one takes."""
+_TASKS_OF_A_JOB: Final = 64
+"""Parts of one job: starting one costs as much as ten tasks, and all end when its time is up."""
+
+_JOBS: Final = 2
+"""Of many parts, at a time: one is started while the other works."""
+
+_MOST_JOBS: Final = 8
+"""Of one part, at a time: twice as many as Spark has cores hide what starting one takes."""
 
 _BEGIN_EVERY_S: Final = 0.5
 """How often is told that parts are worked on; below the time that a leader adds to a timeout."""
@@ -40,6 +46,8 @@ _PLAN_S: Final = 10.0
 """A function returns by then, on a busy machine too, when it only says what is to be computed."""
 
 Ended = StageResult | StageRaisedError
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,8 @@ class Rounds:
 
     Attributes:
         costs_a_task: whether a part may cost a task; it is found out that each costs a job.
+        shares_jobs: whether many parts may be one job; it is found out that one takes it too long,
+            or fails it.
         spark_s: how long Spark worked, in seconds, without waiting for a turn.
     """
 
@@ -91,6 +101,7 @@ class Rounds:
         self, spark: SparkSession, turn: trio.Lock, stage: StageSpec, begin: Callable[[], None]
     ) -> None:
         self.costs_a_task = True
+        self.shares_jobs = True
         self.spark_s = 0.0
         self._spark = spark
         self._turn = turn
@@ -101,7 +112,7 @@ class Rounds:
         self._hangs_with_rows_only = False
 
     async def run(self, parts: Sequence[Part]) -> list[Ended]:
-        """Run each of these: all are tasks of one plan, or each is a job. Raises as `run_stage`
+        """Run each of these: all are tasks of one plan, or each is planned. Raises as `run_stage`
         does, but for what it raises for rows."""
         planned = await self.plan(parts) if len(parts) > 1 else None
         if planned is not None:
@@ -112,7 +123,7 @@ class Rounds:
             async with self._turn:
                 began = time.perf_counter()
                 try:
-                    end = await self._call(part, call)
+                    end = await self._call(len(part), call)
                     if end is None:
                         await self._check_hanging(part)
                 finally:
@@ -135,37 +146,65 @@ class Rounds:
         return planned if self.costs_a_task else None
 
     async def _tasks(self, planned: Parts, parts: Sequence[Part]) -> list[Ended]:
-        with _told_when_gone(self._spark, self._stage):
-            cores = int(self._spark.sparkContext.defaultParallelism)
-        room = trio.CapacityLimiter(max(2, min(2 * cores, _MOST_TASKS)))
-        found: dict[int, Ended] = {}
+        found: list[Ended | None] = [None] * len(parts)
+
+        async def run_job(indexes: Sequence[int]) -> None:
+            count = sum(len(parts[index]) for index in indexes)
+            ends = await self._call(count, partial(planned.run, indexes))
+            if isinstance(ends, list):
+                for index, end in zip(indexes, ends, strict=True):
+                    found[index] = end
+                return
+            # What one of many parts has done to their job, each has to do alone.
+            self.shares_jobs = False
+            if len(indexes) == 1:
+                found[indexes[0]] = ends or self._late(parts[indexes[0]])
+
+        async with self._turn:
+            began = time.perf_counter()
+            if self.shares_jobs:
+                await self._jobs(run_job, _some(range(len(parts)), _TASKS_OF_A_JOB), _JOBS)
+            alone = [[index] for index, end in enumerate(found) if end is None]
+            if alone:
+                await self._jobs(run_job, alone, self._most_jobs())
+            self.spark_s += time.perf_counter() - began
+        return [end for end in found if end is not None]
+
+    async def _jobs(
+        self,
+        run_job: Callable[[Sequence[int]], Awaitable[None]],
+        jobs: Iterable[Sequence[int]],
+        most: int,
+    ) -> None:
+        """So many at a time. Raises what one of them does."""
+        room = trio.CapacityLimiter(most)
         trouble: list[HadronError] = []
 
-        async def run_one(index: int) -> None:
+        async def run_one(indexes: Sequence[int]) -> None:
             async with room:
                 try:
-                    end = await self._call(parts[index], partial(planned.run, index))
-                    found[index] = self._late(parts[index]) if end is None else end
+                    await run_job(indexes)
                 except HadronError as error:
                     trouble.append(error)
                     nursery.cancel_scope.cancel()
 
-        async with self._turn:
-            began = time.perf_counter()
-            async with trio.open_nursery() as nursery:
-                for index in range(len(parts)):
-                    nursery.start_soon(run_one, index)
-            self.spark_s += time.perf_counter() - began
+        async with trio.open_nursery() as nursery:
+            for indexes in jobs:
+                nursery.start_soon(run_one, indexes)
         if trouble:
             raise trouble[0]
-        return [found[index] for index in range(len(parts))]
 
-    async def _call(self, part: Part, function: Callable[[], StageResult]) -> Ended | None:
-        """Run a part in a thread; None when it took too long."""
-        call = _SparkCall(self._spark, self._stage, len(part), function)
+    def _most_jobs(self) -> int:
+        with _told_when_gone(self._spark, self._stage):
+            cores = int(self._spark.sparkContext.defaultParallelism)
+        return max(2, min(2 * cores, _MOST_JOBS))
+
+    async def _call(self, count: int, function: Callable[[], _T]) -> _T | StageRaisedError | None:
+        """Run parts of so many invocations in a thread; None when it took too long."""
+        call = _SparkCall(self._spark, self._stage, count, function)
         self._tell()
         with trio.move_on_after(self._limit_s):
-            result: Ended
+            result: _T | StageRaisedError
             try:
                 result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
             except StageRaisedError as error:
@@ -210,11 +249,11 @@ class Rounds:
             self._begin()
 
 
-class _SparkCall:
+class _SparkCall(Generic[_T]):
     """One run of something in a thread, whose Spark jobs can be cancelled."""
 
     def __init__(
-        self, spark: SparkSession, stage: StageSpec, count: int, function: Callable[[], StageResult]
+        self, spark: SparkSession, stage: StageSpec, count: int, function: Callable[[], _T]
     ) -> None:
         self._spark = spark
         self._stage = stage
@@ -223,7 +262,7 @@ class _SparkCall:
         self._group = f"hadron-{secrets.token_hex(8)}"
         self._ended = threading.Event()
 
-    def run(self) -> StageResult:
+    def run(self) -> _T:
         """Blocks while Spark works."""
         try:
             # A group belongs to a thread: this one's jobs, and those of threads that it starts.
@@ -242,6 +281,10 @@ class _SparkCall:
         # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
         while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
             self._spark.sparkContext.cancelJobGroup(self._group)
+
+
+def _some(indexes: Sequence[int], count: int) -> list[Sequence[int]]:
+    return [indexes[at : at + count] for at in range(0, len(indexes), count)]
 
 
 @contextlib.contextmanager

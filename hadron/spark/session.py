@@ -190,7 +190,7 @@ def _settings(master: str) -> dict[str, str]:
         ),
     }
     if is_local(master):
-        scratch = _scratch_directory()
+        scratch = scratch_directory()
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -286,7 +286,7 @@ def _gone_is_fine() -> Iterator[None]:
 
 
 @functools.cache
-def _scratch_directory() -> Path:
+def scratch_directory() -> Path:
     """Spark's temporary files, away from the user's working directory; gone at exit."""
     directory = tempfile.mkdtemp(prefix="hadron-spark-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

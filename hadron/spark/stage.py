@@ -59,7 +59,7 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
         check_alive(spark, stage, error)
         if _raises_without_rows(spark, stage, table, error):
             raise _code_error(stage, error) from error
-        raise StageRaisedError(f"{label(stage)} failed: {summary(error)}") from error
+        raise told(stage, summary(error)) from error
     try:
         return StageResult(selected.toArrow(), values_are_json)
     except Exception as error:
@@ -79,7 +79,11 @@ def raised(spark: SparkSession, stage: StageSpec, error: Exception) -> HadronErr
     check_alive(spark, stage, error)
     if _is_about_the_plan(error):
         return _code_error(stage, error)
-    return StageRaisedError(f"{label(stage)} failed: {summary(error)}")
+    return told(stage, summary(error))
+
+
+def told(stage: StageSpec, what: str) -> StageRaisedError:
+    return StageRaisedError(f"{label(stage)} failed: {what}")
 
 
 def _raises_without_rows(
