@@ -32,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     whoever names a directory with `--basetemp` or in PYTEST_DEBUG_TEMPROOT."""
     if config.option.basetemp is None and _is_roomy(_MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+    gc.set_threshold(_COLLECT_EVERY)
 
 
 def _is_roomy(memory: Path) -> bool:
@@ -47,7 +48,6 @@ def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: no collection needs to walk over them again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_EVERY)
 
 
 @pytest.fixture(autouse=True)
