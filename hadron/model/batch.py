@@ -113,6 +113,16 @@ def producer_id_of(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=16, person=b"hadron producer").digest()
 
 
+ONCE: Final = b"once"
+"""What ids of producers begin with that are one sending each, made of the key that it was given."""
+
+
+def once_id_of(key: str) -> bytes:
+    """Of all that is sent under a key (PROTOCOL D7)."""
+    digest = hashlib.blake2b(key.encode(), digest_size=16 - len(ONCE), person=b"hadron once")
+    return ONCE + digest.digest()
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 

@@ -183,8 +183,9 @@ def encode_values(
     producer_epoch: int = 0,
     sequence: int = NO_SEQUENCE,
     codec: str = "none",
+    encoding: int = BYTES,
 ) -> bytes:
-    """Encode plain byte values, all stamped `now_ms`: the fast way for bulk producers.
+    """Encode plain values of one encoding, all stamped `now_ms`: the fast way for bulk producers.
 
     Raises `RecordTooLargeError` when a value is over the limit.
     """
@@ -196,7 +197,9 @@ def encode_values(
         seq=sequence,
         ts=columns.pack("q", [now_ms]),
     )
-    body = BatchBody(v=b"".join(values), vo=columns.offsets(values), ve=memoryview(b"\x00"))
+    body = BatchBody(
+        v=b"".join(values), vo=columns.offsets(values), ve=memoryview(bytes([encoding]))
+    )
     return encode_batch(head, body, codec)
 
 

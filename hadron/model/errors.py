@@ -120,6 +120,11 @@ class SequenceError(RequestError):
     """A producer's sequence number does not follow the last one that was logged (PROTOCOL D1)."""
 
 
+class KeyReusedError(SequenceError):
+    """Other records were sent under this key before, within a day: nothing was logged
+    (PROTOCOL D7)."""
+
+
 class ProducerFencedError(SequenceError):
     """Another producer was opened with the same name: this one may not go on (PROTOCOL D6)."""
 

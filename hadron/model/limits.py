@@ -71,6 +71,10 @@ PRODUCER_NAME_IDLE_MS: Final = 30 * 24 * 3600 * 1000
 (PROTOCOL D6). Kafka forgets a transactional id after 7 days, RabbitMQ's streams never do: an
 importer that runs once a month should find where it was."""
 
+MAX_ONCE_KEYS: Final = 1_000_000
+"""Keys that a partition remembers for a day, of records that are sent once: 11 a second, and some
+120 MB of its file. Who gives more is told to wait (PROTOCOL D7)."""
+
 MAX_PRODUCER_NAMES: Final = 1_000
 """Names that a partition keeps: who names producers by what is made anew for each run, such as a
 process's number, hears of it. A stream of RabbitMQ keeps 255."""

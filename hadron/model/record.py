@@ -159,6 +159,11 @@ class Record(msgspec.Struct, eq=False):
         return self._batch.values[offsets[self._index] : offsets[self._index + 1]]
 
     @property
+    def encoding(self) -> int:
+        """How the value was given: `BYTES`, `TEXT` or `JSON`."""
+        return self._batch.value_encoding(self._index)
+
+    @property
     def content_type(self) -> str:
         """The media type of `value_bytes`."""
         explicit = self.headers.get("datacontenttype")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 import trio
 
-from hadron.model.ports import Listener
+from hadron.model.ports import Listener, Transport
 from hadron.node.host import Host
 from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection
@@ -33,15 +34,26 @@ class Acceptor:
         self._host = host
         self._handlers = handlers
         self._on_closed = on_closed
+        self._nursery: trio.Nursery | None = None
         self.connections = 0
 
     async def run(self, listener: Listener) -> None:
         """Until cancelled, and all connections with it."""
-        async with trio.open_nursery() as nursery:
-            await self._accept(listener, nursery)
+        async with trio.open_nursery() as self._nursery:
+            try:
+                await self._accept(listener, self._nursery)
+            finally:
+                self._nursery = None
+
+    def take_own(self, transport: Transport) -> None:
+        """Take in a connection of this process's own, which is none of those that are counted.
+        Raises `OSError` while nothing is taken in."""
+        if self._nursery is None:
+            raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        self._nursery.start_soon(self._serve, self._connection(transport))
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
-        host, most, is_full = self._host, most_connections(), False
+        most, is_full = most_connections(), False
         refused, told_s = 0, float("-inf")
         while True:
             try:
@@ -70,25 +82,33 @@ class Acceptor:
                 transport.close()
                 continue
             is_full = False
-            connection = Connection(
-                transport,
-                dialed=False,
-                handlers=self._handlers,
-                cork=host.cork,
-                gate=host.gate,
-                budget=host.budget,
-                keepalive_s=host.settings.keepalive_s,
-                silence_limit_s=host.settings.silence_limit_s,
-            )
-            nursery.start_soon(self._connection, connection)
+            nursery.start_soon(self._serve_counted, self._connection(transport))
 
-    async def _connection(self, connection: Connection) -> None:
+    def _connection(self, transport: Transport) -> Connection:
+        host = self._host
+        return Connection(
+            transport,
+            dialed=False,
+            handlers=self._handlers,
+            cork=host.cork,
+            gate=host.gate,
+            budget=host.budget,
+            keepalive_s=host.settings.keepalive_s,
+            silence_limit_s=host.settings.silence_limit_s,
+        )
+
+    async def _serve_counted(self, connection: Connection) -> None:
         self.connections += 1
+        try:
+            await self._serve(connection)
+        finally:
+            self.connections -= 1
+
+    async def _serve(self, connection: Connection) -> None:
         try:
             await connection.run()
         except Exception:
             # A defect, but one connection's: the others and the node go on.
             _log.exception("serving %s failed", connection.peer)
         finally:
-            self.connections -= 1
             self._on_closed(connection)

@@ -23,11 +23,13 @@ from hadron.model.problems import Problems, did_you_mean, one_of, shorten
 from hadron.node.replica_set import (
     ADDRESS_FORM,
     LISTEN_HINT,
+    NO_SECURITY,
     SET_NAME_FORM,
     NodeConfig,
     ReplicaSetConfig,
     Role,
     absolute,
+    is_loopback,
     parse_address,
     parse_dialled,
     parse_name,
@@ -48,9 +50,13 @@ __all__ = [
 
 _DIALLED_FORM: Final = f"{ADDRESS_FORM}, which others reach; {LISTEN_HINT}"
 
-_NOT_SERVED: Final = ("grpc", "http")
+_NOT_SERVED: Final = ("grpc",)
 """Keys that are read, checked and kept, and that nothing listens on."""
 
+_DOORS: Final = ("http",)
+"""Where whoever reaches them may do everything, and more programs than Hadron's know how."""
+
+_FLAG_FORM: Final = "true or false"
 _ROLES: Final = ("leader", "replica")
 _EPOCH_FORM: Final = f"a whole number from 1 to {MAX_EPOCH}"
 
@@ -93,6 +99,7 @@ def render(config: ReplicaSetConfig) -> str:
         "cluster": config.cluster,
         "metadata": config.metadata,
         "discovery": list(config.discovery),
+        **({"insecure": True} if config.insecure else {}),
         "replica_set": {
             "name": config.name,
             "epoch": config.epoch,
@@ -139,8 +146,11 @@ def _read(
         epoch = replica_set.parsed("epoch", _parse_epoch, 1, _EPOCH_FORM)
         nodes = _read_nodes(replica_set, path)
         replica_set.finish()
+    insecure = document.parsed("insecure", _parse_flag, False, _FLAG_FORM)
     settings = read_settings(document, environ, problems)
     document.finish()
+    if replica_set is not None and not insecure:
+        _check_doors(replica_set, nodes)
     if metadata and name and metadata != name and nodes and not problems:
         _check_way_to(metadata, document, name, discovery, nodes)
     warnings = [
@@ -157,6 +167,7 @@ def _read(
         metadata=metadata or name,
         discovery=discovery or tuple(node.address for node in nodes),
         settings=settings,
+        insecure=insecure,
         path=path,
         warnings=tuple(warnings),
     )
@@ -182,6 +193,20 @@ def _check_way_to(
         "nothing leads to it, and no stream could be created",
         f"`metadata: {name}`, or in `discovery:` an address of a node that knows {metadata}",
     )
+
+
+def _check_doors(replica_set: Fields, nodes: tuple[NodeConfig, ...]) -> None:
+    for node in nodes:
+        for key in _DOORS:
+            address = node.addresses.get(key)
+            if address and not is_loopback(address):
+                replica_set.note(
+                    "nodes",
+                    f"{node.name} has `{key}: {address}`, which others than this machine reach: "
+                    f"{NO_SECURITY}",
+                    "an address of this machine alone, such as 127.0.0.1:7200; or `insecure: true` "
+                    "at the top of the file, inside a network that you trust",
+                )
 
 
 def _read_nodes(replica_set: Fields, path: Path) -> tuple[NodeConfig, ...]:
@@ -260,6 +285,12 @@ def _note_repeated(
         fields.note(key, found, expected)
     else:
         seen[value] = fields.line_of(key)
+
+
+def _parse_flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise RequestError(f"{shorten(text)} is neither", f"expected {_FLAG_FORM}")
+    return text == "true"
 
 
 def _parse_role(text: str) -> Role:

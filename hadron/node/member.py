@@ -215,7 +215,7 @@ class Member:
             durability=host.durability,
             started_ms=host.started_ms,
             pid=os.getpid(),
-            connections=lambda: self._acceptor.connections,
+            connections=lambda: self.acceptor.connections,
         )
         cluster = ClusterService(
             host.config.name,
@@ -245,7 +245,7 @@ class Member:
             [*LED, *leader_links.METHODS, *(each for one in services for each in one.methods())]
         )
         self._forwarding.serve(handlers)
-        self._acceptor = Acceptor(host, handlers, self._closed)
+        self.acceptor = Acceptor(host, handlers, self._closed)
 
     async def run(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
         """Serve until cancelled, or until something ends it; raises what it cannot survive."""
@@ -266,7 +266,7 @@ class Member:
     async def _serve(self, listener: Listener, task_status: trio.TaskStatus[None]) -> None:
         host = self._host
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._acceptor.run, listener)
+            nursery.start_soon(self.acceptor.run, listener)
             nursery.start_soon(follow_registry, self._schema_copy, host.discovery)
             for part in (
                 self._store,

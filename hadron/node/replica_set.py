@@ -81,6 +81,8 @@ class ReplicaSetConfig:
     discovery: tuple[str, ...]
     """Addresses of any nodes of the cluster."""
     settings: Settings = field(default_factory=Settings)
+    insecure: bool = False
+    """Whether doors without a lock may be reached from other machines."""
     path: Path | None = field(default=None, compare=False)
     """The file it came from; None when it was made in memory."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
@@ -133,6 +135,7 @@ def single_node_config(
     node: str = "n1",
     settings: Settings | None = None,
     epoch: int = 1,
+    http: str | None = None,
 ) -> ReplicaSetConfig:
     """A replica set of one, for `hadron dev` and tests; port 0 takes any free one.
 
@@ -150,7 +153,7 @@ def single_node_config(
         except RequestError as error:
             problems.add(0, f"{what} {error.message}", form)
     problems.raise_as(ConfigurationError)
-    leader = NodeConfig(name=node, role="leader", address=address, data=absolute(data))
+    leader = NodeConfig(name=node, role="leader", address=address, data=absolute(data), http=http)
     return ReplicaSetConfig(
         cluster=cluster,
         name=name,

@@ -30,6 +30,7 @@ class Node:
     Attributes:
         member: what it is since it last opened its data directory; none before `run`.
         ended_by: what it could not survive; its log says so.
+        http_address: where its door listens; "" without one.
     """
 
     member: Member
@@ -47,6 +48,7 @@ class Node:
     ) -> None:
         """`machine` is what the log drives: another one than this version's is for tests."""
         self.ended_by: BaseException | None = None
+        self.http_address = ""
         started_ms, cork = clock.now_ms(), Cork()
         self.discovery = Discovery(
             config,
@@ -76,6 +78,21 @@ class Node:
         )
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve, over its doors too. `task_status` is told when listening.
+
+        Raises what `run_inside` raises, and `ConfigurationError` for a door's address.
+        """
+        if self.host.node.http is None:
+            await self.run_inside(task_status)
+        else:
+            # Who has no door pays nothing for it: neither time at a start, nor memory.
+            from hadron.node.http_door import run_with_door
+
+            await run_with_door(self, task_status)
+
+    async def run_inside(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Open the data directory, listen, and serve. `task_status` is told when listening.
 
         Raises `DataDirectoryError`, `ConfigurationError` for an address that cannot be bound, and

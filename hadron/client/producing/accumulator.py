@@ -49,7 +49,7 @@ from hadron.model.errors import (
     UnreachableError,
 )
 from hadron.model.limits import PRODUCER_WINDOW
-from hadron.model.record import NewRecord
+from hadron.model.record import BYTES, NewRecord
 
 NOT_LOGGED: Final = (
     ConflictError,
@@ -231,12 +231,12 @@ class PartitionAccumulator:
         return batch, index
 
     def add_values(
-        self, values: Sequence[bytes], size: int, now_ms: int, now_s: float
+        self, values: Sequence[bytes], size: int, now_ms: int, now_s: float, encoding: int = BYTES
     ) -> OutgoingBatch:
         """Append a whole batch of plain values that take `size` bytes of the buffer."""
         self.seal()
         batch = self._new_batch(now_s)
-        batch.fill(values, size, now_ms)
+        batch.fill(values, size, now_ms, encoding)
         self.held_bytes += size
         batch.state = BatchState.QUEUED
         self._queue.append(batch)

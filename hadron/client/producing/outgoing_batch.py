@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from hadron.model.batch import encode_batch
 from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import ConflictError, HadronError
-from hadron.model.record import NewRecord
+from hadron.model.record import BYTES, NewRecord
 from hadron.model.record_batch import decode_batch
 
 
@@ -51,6 +51,7 @@ class OutgoingBatch:
 
     __slots__ = (
         "_builder",
+        "_encoding",
         "_now_ms",
         "_values",
         "added",
@@ -118,6 +119,7 @@ class OutgoingBatch:
         """What the program has numbered its first record, and its last one."""
         self._builder: BatchBuilder | None = None
         self._values: Sequence[bytes] = ()
+        self._encoding = BYTES
         self._now_ms = 0
 
     # --- filling --------------------------------------------------------------------------------
@@ -149,9 +151,10 @@ class OutgoingBatch:
         """Whether a transaction has kept it out of the log, when it was tried last."""
         return isinstance(self.trouble, ConflictError)
 
-    def fill(self, values: Sequence[bytes], size: int, now_ms: int) -> None:
+    def fill(self, values: Sequence[bytes], size: int, now_ms: int, encoding: int = BYTES) -> None:
         """Make the batch out of plain values; `size` is what they take of the buffer."""
         self._values = values
+        self._encoding = encoding
         self._now_ms = now_ms
         self.count = len(values)
         self.size = size
@@ -187,6 +190,7 @@ class OutgoingBatch:
                 producer_epoch=epoch,
                 sequence=sequence,
                 codec=codec,
+                encoding=self._encoding,
             )
             self._values = ()
 

@@ -32,7 +32,7 @@ from hadron.model.errors import (
     NotFoundError,
     RequestError,
 )
-from hadron.model.record import NewRecord
+from hadron.model.record import BYTES, NewRecord
 
 _log = logging.getLogger(__name__)
 
@@ -237,11 +237,13 @@ class Publisher:
             self.buffer.wake_all()
 
     def add_values(
-        self, values: Sequence[bytes], size: int, sender: PartitionSender
+        self, values: Sequence[bytes], size: int, sender: PartitionSender, encoding: int = BYTES
     ) -> OutgoingBatch:
         """Buffer a whole batch of plain values of `size` bytes."""
         self.check_open()
-        batch = sender.accumulator.add_values(values, size, self._now_ms(), self._coarse_s)
+        batch = sender.accumulator.add_values(
+            values, size, self._now_ms(), self._coarse_s, encoding
+        )
         self.buffer.bytes += size
         sender.pump()
         self._router.advance()

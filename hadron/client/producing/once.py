@@ -1,0 +1,206 @@
+"""Records that are sent once under a key, whoever sends them, and through whichever node.
+
+Nothing new remembers that: the key's hash is the id of a producer that has this one batch at each
+partition, with the sequence 0. A leader knows it by that for a day (PROTOCOL D1, D7), gives who
+sends it again the first answer, and refuses another number of records. Whether they are the same
+ones is looked up here, where they are found to be a repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from hadron.client.connecting.session import Session
+from hadron.client.producing.bulk import check_many
+from hadron.client.producing.new_records import whole_record
+from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.results import BatchReceipt, Fetched
+from hadron.model.batch import once_id_of, partition_of
+from hadron.model.batch_building import BatchBuilder
+from hadron.model.errors import (
+    KeyReusedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    OutcomeUnknownError,
+    PeerError,
+    RecordTooLargeError,
+    RequestError,
+    SequenceError,
+)
+from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from hadron.model.record import NewRecord, Record
+from hadron.model.record_batch import decode_batch
+from hadron.wire.messages import method, streams_pb2
+
+_PRODUCE: Final = method("Produce")
+
+
+class Fetches(Protocol):
+    """Who reads what is there."""
+
+    async def fetch(
+        self,
+        stream: str,
+        partition: str,
+        offset: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        stream_id: int | None,
+        after: Ballot | None,
+    ) -> Fetched: ...
+
+
+class OnceCalls:
+    """Of one client."""
+
+    def __init__(self, session: Session, catalog: Catalog, reading: Fetches) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._reading = reading
+
+    async def send(
+        self, stream: str, values: Sequence[Any], key: str, partition: str | None
+    ) -> list[BatchReceipt]:
+        """See `Client.send_once`."""
+        check_many(values, "send_once", "send")
+        records = [_checked(value) for value in values]
+        if not records:
+            return []
+        try:
+            return await self._send(stream, records, key, partition)
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up.
+            self._catalog.forget(stream)
+            return await self._send(stream, records, key, partition)
+
+    async def _send(
+        self, stream: str, records: list[NewRecord], key: str, partition: str | None
+    ) -> list[BatchReceipt]:
+        names = await self._catalog.partitions(stream, partition)
+        item = await self._catalog.stream(stream)
+        parts: dict[str, list[NewRecord]] = {}
+        for record in records:
+            home = record.partition or partition_of(
+                key if record.key is None else record.key, names
+            )
+            if home not in names:
+                raise NotFoundError(
+                    f"stream {stream!r} has no partition {home!r}", f"it has {', '.join(names)}"
+                )
+            parts.setdefault(home, []).append(record)
+        now_ms = self._session.ports.clock.now_ms()
+        batches = {name: _batch(part, key, now_ms) for name, part in parts.items()}
+        receipts = []
+        for name, batch in batches.items():
+            request = streams_pb2.ProduceRequest(
+                namespace=self._session.endpoint.namespace,
+                stream=stream,
+                partition=name,
+                acks=streams_pb2.ACKS_MAJORITY,
+                stream_id=item.id,
+                metadata_index=item.metadata_index,
+            )
+            answer = await self._produce(request, batch, key)
+            receipt = BatchReceipt(
+                stream,
+                name,
+                answer.base_offset,
+                len(parts[name]),
+                answer.append_ms,
+                answer.duplicate,
+            )
+            if receipt.duplicate:
+                await self._check_same(receipt, parts[name], key, item.id)
+            receipts.append(receipt)
+        return receipts
+
+    async def _produce(
+        self, request: streams_pb2.ProduceRequest, batch: bytes, key: str
+    ) -> streams_pb2.ProduceResponse:
+        try:
+            answer, _ = await self._session.request(request.partition, _PRODUCE, request, [batch])
+        except SequenceError as error:
+            raise _reused(key, request.stream, request.partition, "another number") from error
+        except PeerError as error:
+            raise OutcomeUnknownError(
+                f"what was sent under the key {key!r} may or may not be in the log: "
+                f"{error.message}",
+                "send it again under the same key: it is logged once",
+                retryable=True,
+            ) from error
+        assert isinstance(answer, streams_pb2.ProduceResponse)
+        return answer
+
+    async def _check_same(
+        self, receipt: BatchReceipt, records: list[NewRecord], key: str, stream_id: int
+    ) -> None:
+        """That these records are what was logged under the key then. What is dropped by now cannot
+        be compared."""
+        stream, partition = receipt.stream, receipt.partition
+        try:
+            fetched = await self._reading.fetch(
+                stream, partition, receipt.base_offset, 1, 0, stream_id, None
+            )
+        except OffsetOutOfRangeError:
+            return
+        (batch,) = fetched.batches[:1]
+        logged = decode_batch(
+            batch.data, base_offset=batch.base_offset, stream=stream, partition=partition
+        )
+        if batch.base_offset != receipt.base_offset or logged.damage:
+            return
+        builder = _built(records, 0)
+        given = decode_batch(builder.build(), base_offset=receipt.base_offset, stream=stream)
+        for was, now in zip(logged.records(0, receipt.count), given.records(), strict=False):
+            if _content(was) != _content(now):
+                raise _reused(key, stream, partition, "other content")
+
+
+def _checked(value: Any) -> NewRecord:
+    record = whole_record(value)
+    if (
+        record.expect_offset is not None
+        or record.expect_key_offset is not None
+        or record.sequence is not None
+    ):
+        raise RequestError(
+            "a record that is sent once has a condition or a sequence", "give it one of the three"
+        )
+    return record
+
+
+def _built(records: list[NewRecord], now_ms: int) -> BatchBuilder:
+    if len(records) > MAX_BATCH_RECORDS:
+        raise RecordTooLargeError(
+            f"{len(records)} records for one partition under one key, {MAX_BATCH_RECORDS} at most",
+            "give parts of them keys of their own",
+        )
+    builder = BatchBuilder()
+    for record in records:
+        builder.add(record, now_ms)
+    return builder
+
+
+def _batch(records: list[NewRecord], key: str, now_ms: int) -> bytes:
+    data = _built(records, now_ms).build(producer_id=once_id_of(key), sequence=0)
+    if len(data) > MAX_BATCH_BYTES:
+        raise RecordTooLargeError(
+            f"{len(records)} records for one partition under one key make a batch of {len(data)} "
+            f"bytes, over the limit of {MAX_BATCH_BYTES}",
+            "give parts of them keys of their own",
+        )
+    return data
+
+
+def _content(record: Record) -> tuple[object, ...]:
+    """But for its time: the second sending is later."""
+    return (record.encoding, record.value_bytes, record.key, record.type, dict(record.headers))
+
+
+def _reused(key: str, stream: str, partition: str, what: str) -> KeyReusedError:
+    return KeyReusedError(
+        f"the key {key!r} was given to other records of {stream}/{partition} before, with {what}",
+        "give what is new a key of its own",
+    )

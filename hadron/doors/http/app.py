@@ -1,0 +1,103 @@
+"""The application: routes, and what holds for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+
+from hadron.doors.http.asgi import App, Receive, Scope, Send
+from hadron.doors.http.call import Call, Disconnected
+from hadron.doors.http.door import Door
+from hadron.doors.http.guard import Guard
+from hadron.doors.http.operations import Operation
+from hadron.doors.http.problems import HttpError, defect, response_of
+from hadron.doors.http.reading import SECURITY_HEADERS
+from hadron.model.errors import HadronError
+
+_log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """One operation at one door, as an application of its own."""
+
+    def __init__(self, operation: Operation, door: Door) -> None:
+        self._operation = operation
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._operation
+        call = Call(scope, receive, send)
+        query = call.query(operation.query)
+        response = await operation.handle(self._door, call, query)
+        if response is not None:
+            await response(scope, receive, send)
+
+
+class HttpApp:
+    """ASGI."""
+
+    def __init__(self, door: Door, guard: Guard, operations: Sequence[Operation]) -> None:
+        self._guard = guard
+        by_path: dict[str, dict[str, App]] = {}
+        for operation in operations:
+            by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
+        routes = [Route(path, _Methods(methods)) for path, methods in by_path.items()]
+        self._router = Router(routes, redirect_slashes=False, default=_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        started = False
+
+        async def sending(message: Scope) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start" and not started:
+                started = True
+                have = {name for name, _ in message["headers"]}
+                added = [each for each in SECURITY_HEADERS if each[0] not in have]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        try:
+            self._guard.check(scope["headers"])
+            await self._router(scope, receive, sending)
+            return
+        except Disconnected:
+            return
+        except HadronError as error:
+            trouble = error
+        except HTTPException as error:
+            trouble = HttpError(error.status_code, error.detail)
+        except OSError:
+            raise
+        except Exception as error:
+            trouble = defect(error)
+        if started:
+            # Half of an answer is out: its end says that it is none.
+            _log.warning("an answer was cut short: %s", trouble)
+            return
+        await response_of(trouble)(scope, receive, sending)
+
+
+class _Methods:
+    """The operations of one path."""
+
+    def __init__(self, methods: dict[str, App]) -> None:
+        self._methods = methods
+        self._allowed = ", ".join(sorted(methods))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        app = self._methods.get("GET" if method == "HEAD" else method)
+        if app is None:
+            raise HttpError(
+                405, f"{method} is not for this path", f"use {self._allowed}", allow=self._allowed
+            )
+        await app(scope, receive, send)
+
+
+async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise HttpError(404, f"there is no {scope['path'][:200]}", "GET /openapi.json has all paths")

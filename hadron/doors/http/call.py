@@ -1,0 +1,190 @@
+"""One request, as handlers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response
+
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.asgi import Receive, Scope, Send
+from hadron.doors.http.problems import HttpError
+from hadron.model.errors import RecordTooLargeError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.problems import did_you_mean, shorten
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+NDJSON_TYPES: Final = frozenset({NDJSON, "application/ndjson", "application/jsonl"})
+
+_MAX_PARAMETERS: Final = 50
+
+
+class Disconnected(Exception):
+    """Whoever asked is gone: nobody is answered."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may stand behind the `?` of every request about a namespace's objects."""
+
+    namespace: str = DEFAULT_NAMESPACE
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of requests that have no parameters."""
+
+
+class Call:
+    """A request, and the way to its answer.
+
+    Attributes:
+        path: the path's parameters by name.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.send = send
+        self.path: Mapping[str, Any] = scope.get("path_params", {})
+        self.headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            text = name.decode("latin-1")
+            if text in self.headers and text in _ONCE:
+                raise HttpError(400, f"the header {text} is given twice")
+            self.headers[text] = value.decode("latin-1")
+        self.media = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._is_told = False
+
+    # --- what was asked -------------------------------------------------------------------------
+
+    def query(self, kind: type[Any]) -> Any:
+        """The parameters. Raises `RequestError` naming the one that is unknown or wrong."""
+        text = self.scope["query_string"]
+        if not text:
+            return msgspec.convert({}, kind)
+        try:
+            pairs = parse_qsl(
+                text.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MAX_PARAMETERS,
+            )
+        except ValueError as error:
+            raise RequestError(f"the query is no list of parameters: {error}") from None
+        given: dict[str, str] = {}
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        for name, value in pairs:
+            if name not in known:
+                raise RequestError(
+                    f"{shorten(name)} is no parameter of this{did_you_mean(name, known)}",
+                    f"it has {', '.join(known) or 'none'}",
+                )
+            if name in given:
+                raise RequestError(f"the parameter {name} is given twice", "give it once")
+            given[name] = value
+        return converted(given, kind, strict=False)
+
+    def choose(self, *offers: str) -> str:
+        """The media type of the answer: the first that is accepted, else the first of all. Raises
+        `HttpError` when none of them is."""
+        wanted = self.headers.get("accept", "")
+        if not wanted:
+            return offers[0]
+        for part in sorted(wanted.lower().split(","), key=_unwanted):
+            media = part.partition(";")[0].strip()
+            for offer in offers:
+                if media in ("*/*", offer) or media == f"{offer.partition('/')[0]}/*":
+                    return offer
+        raise HttpError(406, f"{shorten(wanted)} is not available", f"accept {', '.join(offers)}")
+
+    # --- its body -------------------------------------------------------------------------------
+
+    async def next_chunk(self) -> bytes | None:
+        """Some of the body; None at its end. Raises `Disconnected`."""
+        if self._is_told:
+            return None
+        message = await self._receive()
+        if message["type"] != "http.request":
+            raise Disconnected
+        self._is_told = not message.get("more_body", False)
+        data: bytes = message.get("body", b"")
+        return data
+
+    async def body(self, limit: int = bounds.MAX_BODY_BYTES) -> bytes:
+        """All of it. Raises `RecordTooLargeError` over the limit, and `Disconnected`."""
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise _too_large(int(length), limit)
+        parts: list[bytes] = []
+        size = 0
+        while (data := await self.next_chunk()) is not None:
+            parts.append(data)
+            size += len(data)
+            if size > limit:
+                raise _too_large(size, limit)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def json(self, kind: type[Any]) -> Any:
+        """The body, which must be JSON and say so: no page of somebody else's can send that type
+        without asking first. Raises `RequestError`."""
+        if self.media != JSON:
+            raise HttpError(
+                415,
+                f"the content type is {shorten(self.media or 'none')}",
+                f"send content-type: {JSON}",
+            )
+        data = await self.body()
+        return decoded(data, kind)
+
+    async def wait_disconnected(self) -> None:
+        """Until whoever asked is gone."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+
+
+_ONCE: Final = frozenset({"host", "origin", "content-type", "idempotency-key", "content-length"})
+
+
+def _unwanted(part: str) -> float:
+    """What sorts the most wanted first, in the given order."""
+    for parameter in part.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name == "q":
+            try:
+                return -float(value)
+            except ValueError:
+                return 0.0
+    return -1.0
+
+
+def _too_large(size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a body of {size} bytes is over the limit of {limit}",
+        f"send less at once; {NDJSON} may be of any length",
+    )
+
+
+def decoded(data: bytes | str, kind: type[Any]) -> Any:
+    """JSON as something. Raises `RequestError`."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"the body is not as it should be: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON: {error}") from None
+
+
+def converted(given: Any, kind: type[Any], *, strict: bool) -> Any:
+    try:
+        return msgspec.convert(given, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise RequestError(str(error).replace(" - at `$.", ", in `")) from None
+
+
+def json_response(value: Any, status: int = 200, media: str = JSON) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type=media)

@@ -1,0 +1,63 @@
+"""What handlers have to do with: the cluster's clients, this node, and what is bounded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from hadron.client.connecting.ports import ClientPorts
+from hadron.doors.http.clients import Clients
+from hadron.doors.http.limits import Limits
+from hadron.doors.http.problems import HttpError
+from hadron.wire.messages import cluster_pb2
+
+
+class OwnNode(Protocol):
+    """The node that the door is in."""
+
+    @property
+    def address(self) -> str:
+        """Where others dial it."""
+        ...
+
+    def status(self) -> cluster_pb2.StatusResponse: ...
+
+
+class Door:
+    """Of one node, as long as it runs.
+
+    Attributes:
+        clients: by namespace, with which everything is done.
+        node: which this door is in.
+    """
+
+    def __init__(self, node: OwnNode, ports: ClientPorts, limits: Limits) -> None:
+        self.node = node
+        self.limits = limits
+        self.ports = ports
+        self.clients = Clients(lambda: node.address, ports)
+        self._streams = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self.clients.run()
+
+    def now_ms(self) -> int:
+        return self.ports.clock.now_ms()
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """While a stream of events is open. Raises `HttpError` where there are too many."""
+        if self._streams >= self.limits.streams:
+            raise HttpError(
+                429,
+                f"{self.limits.streams} streams of events are open at this node",
+                "close some, or use another node",
+                retryable=True,
+            )
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1

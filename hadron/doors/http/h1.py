@@ -1,0 +1,471 @@
+"""HTTP/1.1 to ASGI: one connection, parsed by llhttp (`httptools`).
+
+Everything of a connection is one task, and the application pulls: `receive` reads the socket, so a
+body is read no faster than it is dealt with, and a request costs no other task. *(Hypercorn, whose
+tasks, locks and timers are several for each request, took eight times as long for one, on the same
+two cores; HTTP/2 is left to it.)*
+
+Safety rule: what cannot be told apart from what follows it ends the connection: a body that was
+not read to its end, a request that llhttp refuses, a protocol that was to be switched.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import unquote
+
+import httptools
+import trio
+
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.asgi import App, Message, Scope
+from hadron.doors.http.limits import Limits
+from hadron.doors.http.problems import problem_body
+from hadron.model.ports import Transport
+
+_log = logging.getLogger(__name__)
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client of HTTP/2 begins with that knows the server."""
+
+_READ_BYTES: Final = 64 << 10
+_PIPELINED: Final = 16
+"""Requests that came with an earlier one; more are not read before those are answered."""
+
+_LINGER_S: Final = 1.0
+_LINGER_BYTES: Final = 1 << 20
+"""What is still read of a request that was refused half way: else the refusal may be lost."""
+
+_NO_BODY: Final = frozenset({204, 304})
+
+
+class Refusal(Exception):
+    """A request that is none; the connection ends with this answer."""
+
+    def __init__(self, status: int, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = problem_body(status, "RequestError", message, hint, retryable=status == 408)
+
+
+class _Request:
+    """One request, as far as it has come."""
+
+    __slots__ = (
+        "body",
+        "expects",
+        "head_bytes",
+        "headers",
+        "is_complete",
+        "is_head_complete",
+        "is_told",
+        "keep_alive",
+        "method",
+        "size",
+        "target",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.version = "1.1"
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_bytes = 0
+        self.keep_alive = True
+        self.expects = False
+        """Whether it waits for a word before it sends its body."""
+        self.is_head_complete = False
+        self.is_complete = False
+        self.is_told = False
+        """The application has got all of its body."""
+        self.body: list[bytes] = []
+        self.size = 0
+
+
+class _Parser:
+    """What llhttp has found, request by request."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self.requests: deque[_Request] = deque()
+        """Those whose heads are complete, and that are not taken out yet."""
+        self._current: _Request | None = None
+        self.refusal: Refusal | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._current is not None and not self._current.is_head_complete
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Raises `Refusal`."""
+        if self.refusal is not None:
+            raise self.refusal
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Nothing is switched to: it is answered, and then the connection ends.
+            if self._current is not None:
+                self._current.keep_alive = False
+            elif self.requests:
+                self.requests[-1].keep_alive = False
+            self.refusal = Refusal(400, "no other protocol is spoken on this connection")
+        except httptools.HttpParserError as error:
+            refusal = self._refusal_of(error)
+            self.refusal = refusal
+            if not self.requests:
+                raise refusal from None
+        if self.has_begun and self._current is not None:
+            self._current.head_bytes += len(data)
+            if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
+                raise _too_large_head()
+
+    def _refusal_of(self, error: Exception) -> Refusal:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, Refusal):
+            return cause
+        return Refusal(400, f"not HTTP/1.1: {error}")
+
+    # --- llhttp's calls -------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._current = _Request()
+
+    def on_url(self, url: bytes) -> None:
+        request = self._now
+        request.target += url
+        if len(request.target) > bounds.MAX_TARGET_BYTES:
+            raise Refusal(
+                414,
+                f"a path and query of more than {bounds.MAX_TARGET_BYTES} bytes",
+                "send what is long in the body",
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        request = self._now
+        name = name.lower()
+        request.headers.append((name, value))
+        request.size += len(name) + len(value)
+        if request.size > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
+            raise _too_large_head()
+        if name == b"expect" and value.lower() == b"100-continue":
+            request.expects = True
+
+    def on_headers_complete(self) -> None:
+        request = self._now
+        request.method = self._parser.get_method().decode("ascii")
+        request.version = self._parser.get_http_version()
+        request.keep_alive = self._parser.should_keep_alive()
+        request.is_head_complete = True
+        self.requests.append(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self._now
+        request.body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._now.is_complete = True
+        self._current = None
+
+    @property
+    def _now(self) -> _Request:
+        assert self._current is not None
+        return self._current
+
+
+def _too_large_head() -> Refusal:
+    return Refusal(
+        431,
+        f"more than {bounds.MAX_HEADERS} headers, or than {bounds.MAX_HEADER_BYTES} bytes of them",
+        "send fewer cookies",
+    )
+
+
+class Connection:
+    """One connection, over all of its requests.
+
+    Args:
+        first: what was read of it already.
+    """
+
+    def __init__(
+        self, transport: Transport, app: App, limits: Limits, server: tuple[str, int]
+    ) -> None:
+        self._transport = transport
+        self._app = app
+        self._limits = limits
+        self._server = server
+        self._client = _pair(transport.peer)
+        self._parser = _Parser()
+        self._buffer = memoryview(bytearray(_READ_BYTES))
+        self._is_over = False
+        """Nothing more comes."""
+
+    async def run(self, first: bytes = b"") -> None:
+        """Until it ends; the transport is the caller's."""
+        try:
+            if first:
+                self._parser.feed(first)
+            while await self._wait_request():
+                exchange = _Exchange(self, self._parser.requests[0])
+                if not await exchange.run():
+                    return
+                self._parser.requests.popleft()
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        except OSError as error:
+            _log.debug("%s: %s", self._transport.peer, error)
+
+    async def _wait_request(self) -> bool:
+        """Until the next request's head is there. Raises `Refusal`."""
+        if self._parser.requests:
+            return True
+        limits, now = self._limits, trio.current_time()
+        has_begun = self._parser.has_begun
+        with trio.CancelScope(deadline=now + (limits.head_s if has_begun else limits.idle_s)) as it:
+            while not self._parser.requests:
+                if not await self.read():
+                    return False
+                if not has_begun and self._parser.has_begun:
+                    has_begun = True
+                    it.deadline = trio.current_time() + limits.head_s
+        if it.cancelled_caught and has_begun:
+            raise Refusal(
+                408, f"the headers were not complete within {limits.head_s:g} s", "try again"
+            )
+        return not it.cancelled_caught
+
+    async def read(self) -> bool:
+        """Some more of what comes; whether there was more. Raises `Refusal`, `OSError`."""
+        if self._is_over:
+            return False
+        size = await self._transport.receive_into(self._buffer)
+        if not size:
+            self._is_over = True
+            return False
+        self._parser.feed(self._buffer[:size])
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is read before something was answered."""
+        return len(self._parser.requests) > _PIPELINED
+
+    async def write(self, chunks: Iterable[bytes]) -> None:
+        """Raises `OSError`, also where the other side reads nothing any more."""
+        left: list[bytes | memoryview] = [chunk for chunk in chunks if chunk]
+        while left:
+            sent = self._transport.send_some(left)
+            while left and sent >= len(left[0]):
+                sent -= len(left[0])
+                left.pop(0)
+            if left:
+                left[0] = memoryview(left[0])[sent:]
+                with trio.move_on_after(self._limits.stall_s) as scope:
+                    await self._transport.wait_writable()
+                if scope.cancelled_caught:
+                    raise OSError(f"nothing was read there for {self._limits.stall_s:g} s")
+
+    async def linger(self) -> None:
+        """Let what is under way come, for a moment, so that the answer is not lost."""
+        left = _LINGER_BYTES
+        with trio.move_on_after(_LINGER_S):
+            while left > 0:
+                size = await self._transport.receive_into(self._buffer)
+                if not size:
+                    break
+                left -= size
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        try:
+            await self.write(refusal_bytes(refusal))
+            await self.linger()
+        except OSError as error:
+            _log.debug("%s: %s", self._transport.peer, error)
+
+    @property
+    def scope(self) -> Scope:
+        """Of every request on it."""
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "scheme": "http",
+            "client": self._client,
+            "server": self._server,
+            "root_path": "",
+        }
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def app(self) -> App:
+        return self._app
+
+
+class _Exchange:
+    """A request and its answer."""
+
+    def __init__(self, connection: Connection, request: _Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._head: tuple[int, Sequence[tuple[bytes, bytes]]] | None = None
+        self._is_started = False
+        self._is_done = False
+        self._is_chunked = False
+        self._has_body = True
+        self._trouble: Refusal | None = None
+
+    async def run(self) -> bool:
+        """Whether another request may come on the connection."""
+        request = self._request
+        raw_path, _, query = request.target.partition(b"?")
+        if not raw_path.startswith(b"/"):
+            raise Refusal(400, f"{raw_path[:100].decode('latin-1')!r} is not a path on this server")
+        scope = self._connection.scope | {
+            "http_version": request.version,
+            "method": request.method,
+            "path": unquote(raw_path.decode("latin-1")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": request.headers,
+        }
+        try:
+            await self._connection.app(scope, self._receive, self._send)
+        except OSError:
+            raise
+        except Exception:
+            _log.exception("the application failed")
+            self._trouble = self._trouble or Refusal(500, "failed inside the node")
+        if not self._is_done:
+            if self._is_started:
+                return False
+            raise self._trouble or Refusal(500, "there is no answer")
+        if not request.is_complete:
+            await self._connection.linger()
+            return False
+        return request.keep_alive
+
+    async def _receive(self) -> Message:
+        request, connection = self._request, self._connection
+        if request.expects and not request.is_complete and not request.body:
+            request.expects = False
+            await connection.write([b"HTTP/1.1 100 Continue\r\n\r\n"])
+        while True:
+            if request.body or (request.is_complete and not request.is_told):
+                data = request.body[0] if len(request.body) == 1 else b"".join(request.body)
+                request.body = []
+                request.is_told = request.is_complete
+                return {"type": "http.request", "body": data, "more_body": not request.is_complete}
+            if self._is_done or not await self._read_more():
+                return {"type": "http.disconnect"}
+
+    async def _read_more(self) -> bool:
+        request, connection = self._request, self._connection
+        try:
+            if request.is_complete:
+                # Only the end of the connection is waited for.
+                if connection.is_full:
+                    await trio.sleep_forever()
+                return await connection.read()
+            with trio.move_on_after(connection.limits.stall_s) as scope:
+                return await connection.read()
+        except Refusal as refusal:
+            self._trouble = refusal
+            return False
+        except OSError:
+            return False
+        assert scope.cancelled_caught
+        self._trouble = Refusal(
+            408, f"nothing of the body came for {connection.limits.stall_s:g} s", "try again"
+        )
+        return False
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._head = message["status"], message.get("headers", ())
+        elif message["type"] == "http.response.body":
+            body = message.get("body", b"")
+            more = message.get("more_body", False)
+            chunks: list[bytes] = []
+            if not self._is_started:
+                chunks = self._start(None if more else len(body))
+            if body and self._has_body:
+                chunks += [b"%x\r\n" % len(body), body, b"\r\n"] if self._is_chunked else [body]
+            if not more:
+                self._is_done = True
+                if self._is_chunked:
+                    chunks.append(b"0\r\n\r\n")
+            # In one piece: two small writes would be two packets.
+            small = sum(map(len, chunks)) < _READ_BYTES
+            await self._connection.write([b"".join(chunks)] if small else chunks)
+
+    def _start(self, length: int | None) -> list[bytes]:
+        """The answer's head; `length` of its body, where it is known."""
+        assert self._head is not None
+        request, (status, headers) = self._request, self._head
+        self._is_started = True
+        self._has_body = request.method != "HEAD" and status not in _NO_BODY
+        lines = [b"HTTP/1.1 %d %s\r\n" % (status, _phrase(status)), _date()]
+        has_length = False
+        for name, value in headers:
+            has_length = has_length or name.lower() == b"content-length"
+            lines.append(b"%s: %s\r\n" % (name, value))
+        if not has_length and status not in _NO_BODY:
+            if length is not None:
+                lines.append(b"content-length: %d\r\n" % length)
+            elif request.version == "1.1":
+                lines.append(b"transfer-encoding: chunked\r\n")
+                self._is_chunked = self._has_body
+            else:
+                request.keep_alive = False
+        if not request.is_complete:
+            request.keep_alive = False
+        if not request.keep_alive:
+            lines.append(b"connection: close\r\n")
+        elif request.version == "1.0":
+            lines.append(b"connection: keep-alive\r\n")
+        lines.append(b"\r\n")
+        return lines
+
+
+def refusal_bytes(refusal: Refusal) -> list[bytes]:
+    """A whole answer, after which the connection ends."""
+    return [
+        b"HTTP/1.1 %d %s\r\n" % (refusal.status, _phrase(refusal.status)),
+        _date(),
+        b"content-type: application/problem+json\r\nconnection: close\r\n",
+        b"content-length: %d\r\n\r\n" % len(refusal.body),
+        refusal.body,
+    ]
+
+
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b"Other"
+
+
+_dated: tuple[int, bytes] = (0, b"")
+
+
+def _date() -> bytes:
+    """A header that is made once a second. HTTP's clock is the machine's."""
+    global _dated
+    now = int(time.time())
+    if _dated[0] != now:
+        _dated = now, b"date: %s\r\n" % formatdate(now, usegmt=True).encode()
+    return _dated[1]
+
+
+def _pair(peer: str) -> tuple[str, int] | None:
+    host, _, port = peer.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None

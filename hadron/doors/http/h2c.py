@@ -1,0 +1,124 @@
+"""HTTP/2 without TLS, for who begins with its preface: Hypercorn's, imported with the first one."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.asgi import App, Message, Receive, Scope, Send
+from hadron.doors.http.limits import Limits
+from hadron.model.ports import Transport
+
+_log = logging.getLogger(__name__)
+
+
+class _Socket:
+    """What Hypercorn asks a socket."""
+
+    family = socket.AF_INET
+
+    def __init__(self, client: tuple[str, int], server: tuple[str, int]) -> None:
+        self._client, self._server = client, server
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._client
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._server
+
+
+class _Stream:
+    """A transport as trio's streams are."""
+
+    def __init__(self, transport: Transport, first: bytes, stall_s: float, its: _Socket) -> None:
+        self._transport = transport
+        self._first = first
+        self._stall_s = stall_s
+        self.socket = its
+        self._is_closed = False
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        if self._first:
+            first, self._first = self._first[:max_bytes], self._first[max_bytes:]
+            return first
+        buffer = bytearray(max_bytes)
+        try:
+            size = await self._transport.receive_into(memoryview(buffer))
+        except OSError as error:
+            raise trio.BrokenResourceError from error
+        return bytes(buffer[:size])
+
+    async def send_all(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._transport.send_some([left]) :]
+                if left:
+                    with trio.fail_after(self._stall_s):
+                        await self._transport.wait_writable()
+        except (OSError, trio.TooSlowError) as error:
+            # Also where nothing is read there: whoever sends is not to wait for ever.
+            self._transport.close()
+            raise trio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        self._transport.close()
+        await trio.lowlevel.checkpoint()
+
+
+def _config(limits: Limits) -> Config:
+    config = Config()
+    config.keep_alive_timeout = limits.idle_s
+    config.keep_alive_max_requests = 1 << 30
+    config.h2_max_concurrent_streams = limits.h2_streams
+    config.h2_max_header_list_size = bounds.MAX_HEADER_BYTES
+    config.h11_max_incomplete_size = bounds.MAX_HEADER_BYTES
+    config.include_server_header = False
+    config.errorlog = _log
+    return config
+
+
+class H2:
+    """All connections of HTTP/2 at one door."""
+
+    def __init__(self, app: App, limits: Limits, server: tuple[str, int]) -> None:
+        self._limits = limits
+        self._server = server
+        self._app = _patient(app, limits)
+        self._config = _config(limits)
+
+    async def serve(self, transport: Transport, first: bytes, client: tuple[str, int]) -> None:
+        """Until the connection ends; `first` was read of it."""
+        its = _Socket(client, self._server)
+        stream: Any = _Stream(transport, first, self._limits.stall_s, its)
+        wrapped: Any = ASGIWrapper(self._app)  # type: ignore[arg-type]
+        await TCPServer(wrapped, self._config, WorkerContext(None), {}, stream).run()
+
+
+def _patient(app: App, limits: Limits) -> App:
+    """The application, for which a body that stalls is one that was cut off."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        is_whole = False
+
+        async def receiving() -> Message:
+            nonlocal is_whole
+            if is_whole:
+                return await receive()
+            with trio.move_on_after(limits.stall_s):
+                message = await receive()
+                is_whole = not message.get("more_body", False)
+                return message
+            return {"type": "http.disconnect"}
+
+        await app(scope, receiving, send)
+
+    return served

@@ -1,0 +1,60 @@
+"""Bounds of what strangers can make large or slow at the door. Each says where it comes from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+MAX_TARGET_BYTES: Final = 8 << 10
+"""Of a request's path and query. nginx's and Apache's default."""
+
+MAX_HEADER_BYTES: Final = 32 << 10
+"""Of all headers of a request. Proxies add some kilobytes of cookies and traces."""
+
+MAX_HEADERS: Final = 100
+
+MAX_BODY_BYTES: Final = 16 << 20
+"""Of a body that is taken as a whole: a batch of events, a schema. As large as a frame's
+attachment. NDJSON is taken as it comes, and has no such limit."""
+
+MAX_LINE_BYTES: Final = 2 << 20
+"""Of NDJSON: a largest record, with its key and headers in JSON."""
+
+MAX_RECORDS: Final = 10_000
+"""In one answer that is no stream."""
+
+MAX_ANSWER_BYTES: Final = 16 << 20
+"""The same, in bytes of values; one record at least."""
+
+READ_CHUNK_BYTES: Final = 256 << 10
+"""Read from a socket in one go: what an NDJSON stream is published in."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What tests make small."""
+
+    connections: int = 1_000
+    """Open at once. An idle one costs some 10 kB."""
+
+    idle_s: float = 75.0
+    """Between requests of a connection; nginx's default."""
+
+    head_s: float = 10.0
+    """From a request's first byte to the end of its headers: who drips them is cut off."""
+
+    stall_s: float = 30.0
+    """Without a byte of a body that is under way, in either direction. Who writes NDJSON as things
+    happen sends an empty line meanwhile."""
+
+    streams: int = 200
+    """Server-sent events that are followed at once."""
+
+    consumers: int = 200
+    """Members of groups that poll here."""
+
+    h2_streams: int = 64
+    """Requests at once on a connection of HTTP/2."""
+
+    heartbeat_s: float = 15.0
+    """Between comments on a quiet stream of events: proxies cut what is silent for a minute."""

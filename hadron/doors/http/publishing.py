@@ -1,0 +1,434 @@
+"""`POST /v1/streams/NAME`: records in, whatever they are written as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from hadron.client.client import Client
+from hadron.client.producing.json_lines import JsonLines, Run
+from hadron.client.producing.new_records import check_record
+from hadron.client.terms.results import BatchReceipt, Receipt
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.call import NDJSON_TYPES, Call, Disconnected, Query, json_response
+from hadron.doors.http.clients import REQUEST_S
+from hadron.doors.http.door import Door
+from hadron.doors.http.problems import HttpError
+from hadron.model import cloudevents
+from hadron.model.cloudevents import ABSENT, CloudEvent
+from hadron.model.errors import HadronError, InvalidRecordError, OutcomeUnknownError, RequestError
+from hadron.model.problems import shorten
+from hadron.model.record import NewRecord
+
+CE_JSON: Final = cloudevents.CONTENT_TYPE
+CE_BATCH: Final = "application/cloudevents-batch+json"
+_FORM: Final = "application/x-www-form-urlencoded"
+"""What `curl -d` says when it is told nothing: text."""
+
+_BATCH_BYTES: Final = 256 << 10
+"""Of a producer for NDJSON: as much as is read in one go."""
+
+_MAX_ONCE_CHARACTERS: Final = 255
+_CE: Final = "ce-"
+_CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
+
+Offset = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PublishQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        key: of the record; equal keys keep their order.
+        type: its event type.
+        id: its own id.
+        timestamp_ms: its time; without one, now.
+        partition: where it goes.
+        expect_offset, expect_key_offset: what must be so, or it is not logged.
+        lines: what a line of NDJSON is: a value, or a record (value, key, type, id, headers …).
+    """
+
+    key: str | None = None
+    type: str = ""
+    id: str = ""
+    timestamp_ms: int | None = None
+    partition: str | None = None
+    expect_offset: Offset | None = None
+    expect_key_offset: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    lines: Annotated[str, msgspec.Meta(pattern="^(values|records)$")] = "values"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record, as a line of NDJSON with `lines=records`."""
+
+    value: msgspec.Raw
+    key: str | None = None
+    type: str = ""
+    id: str = ""
+    timestamp_ms: int | None = None
+    headers: dict[str, str] | None = None
+    partition: str | None = None
+
+
+class Published(msgspec.Struct, omit_defaults=True):
+    """One record is in the log. `duplicate`: it was before, and this is where."""
+
+    stream: str
+    partition: str
+    offset: int
+    append_ms: int
+    id: str
+    duplicate: bool = False
+
+
+class PublishedRun(msgspec.Struct):
+    """Records of one partition. Others' may be between the first and the last."""
+
+    partition: str
+    count: int
+    first_offset: int
+    last_offset: int
+
+
+class PublishedMany(msgspec.Struct, omit_defaults=True):
+    """Several records are in the log."""
+
+    stream: str
+    count: int
+    partitions: list[PublishedRun]
+    duplicate: bool = False
+
+
+async def publish(door: Door, call: Call, query: PublishQuery) -> Response:
+    stream = call.path["stream"]
+    client = await door.clients.of(query.namespace)
+    once = _once(call)
+    if call.media in NDJSON_TYPES and once is None:
+        return json_response(await _publish_lines(client, stream, call, query))
+    if call.media in NDJSON_TYPES or call.media == CE_BATCH:
+        return await _publish_many(client, stream, call, query, once)
+    record = await _record(call, query)
+    if once is not None:
+        receipts = await client.send_once(stream, [record], key=once, partition=query.partition)
+        return json_response(_one(receipts[0], record.id))
+    with trio.move_on_after(REQUEST_S):
+        receipt = await client.send(
+            stream,
+            record,
+            partition=query.partition,
+            expect_offset=query.expect_offset,
+            expect_key_offset=query.expect_key_offset,
+        )
+        return json_response(_published(receipt, record.id))
+    raise OutcomeUnknownError(
+        f"the record may or may not be in the log: no answer within {REQUEST_S:g} s",
+        "look for it in the stream; what is sent with an Idempotency-Key may be sent again",
+    )
+
+
+def _published(receipt: Receipt, own_id: str) -> Published:
+    return Published(
+        receipt.stream,
+        receipt.partition,
+        receipt.offset,
+        receipt.append_ms,
+        own_id or receipt.id,
+        receipt.duplicate,
+    )
+
+
+def _one(receipt: BatchReceipt, own_id: str) -> Published:
+    return Published(
+        receipt.stream,
+        receipt.partition,
+        receipt.base_offset,
+        receipt.append_ms,
+        own_id or f"{receipt.stream}/{receipt.partition}/{receipt.base_offset}",
+        receipt.duplicate,
+    )
+
+
+# --- several ------------------------------------------------------------------------------------
+
+
+async def _publish_lines(
+    client: Client, stream: str, call: Call, query: PublishQuery
+) -> PublishedMany:
+    """As they come, and no faster than they are logged."""
+    _refuse_for_many(query, but_partition=True)
+    async with client.producer(
+        stream, batch_bytes=_BATCH_BYTES, partition=query.partition, delivery_timeout_s=REQUEST_S
+    ) as producer:
+        lines = JsonLines(
+            producer,
+            to_record=_record_of_line if query.lines == "records" else None,
+            max_line_bytes=bounds.MAX_LINE_BYTES,
+        )
+        try:
+            while (data := await call.next_chunk()) is not None:
+                await lines.feed(data)
+            runs = await lines.finish()
+        except HadronError as error:
+            error.fates = await lines.fates()
+            raise
+        except Disconnected:
+            # What was whole is published, and nobody is told.
+            await lines.fates()
+            raise
+    return _many(stream, runs)
+
+
+def _many(stream: str, runs: list[Run]) -> PublishedMany:
+    return PublishedMany(
+        stream,
+        sum(run.count for run in runs),
+        [PublishedRun(run.partition, run.count, run.first_offset, run.last_offset) for run in runs],
+    )
+
+
+async def _publish_many(
+    client: Client, stream: str, call: Call, query: PublishQuery, once: str | None
+) -> Response:
+    """What is taken as a whole."""
+    _refuse_for_many(query, but_partition=True)
+    body = await call.body()
+    records = _batch(body) if call.media == CE_BATCH else _lines(body, query)
+    if once is not None:
+        receipts = await client.send_once(stream, records, key=once, partition=query.partition)
+    else:
+        producer = client.producer(stream, partition=query.partition, delivery_timeout_s=REQUEST_S)
+        async with producer as opened:
+            receipts = await opened.send_many(records)
+    runs: dict[str, Run] = {}
+    for each in receipts:
+        run = runs.setdefault(
+            each.partition, Run(each.partition, 0, each.base_offset, each.base_offset)
+        )
+        run.count += each.count
+        run.first_offset = min(run.first_offset, each.base_offset)
+        run.last_offset = max(run.last_offset, each.next_offset - 1)
+    answer = _many(stream, list(runs.values()))
+    answer.duplicate = bool(receipts) and all(each.duplicate for each in receipts)
+    return json_response(answer)
+
+
+def _batch(body: bytes) -> list[NewRecord]:
+    """Of a batch of CloudEvents."""
+    try:
+        events = msgspec.json.decode(body, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"no batch of CloudEvents: {error}", "give a JSON array") from None
+    records = []
+    for number, event in enumerate(events, 1):
+        try:
+            records.append(cloudevents.to_record(cloudevents.from_json(bytes(event))))
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"event {number}: {error.message}", error.hint) from error
+        except RecursionError:
+            raise InvalidRecordError(f"event {number} is nested too deeply") from None
+    return records
+
+
+def _lines(body: bytes, query: PublishQuery) -> list[NewRecord]:
+    records = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                to_record = _record_of_line if query.lines == "records" else _json_record
+                records.append(to_record(line.strip()))
+            except RequestError as error:
+                raise type(error)(f"line {number}: {error.message}", error.hint) from None
+    return records
+
+
+def _refuse_for_many(query: PublishQuery, *, but_partition: bool) -> None:
+    given = {
+        "key": query.key,
+        "type": query.type or None,
+        "id": query.id or None,
+        "timestamp_ms": query.timestamp_ms,
+        "expect_offset": query.expect_offset,
+        "expect_key_offset": query.expect_key_offset,
+        "partition": None if but_partition else query.partition,
+    }
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise RequestError(
+            f"{', '.join(wrong)} is of one record, and the body has several",
+            "use lines=records, whose lines have a key, a type and so on, or CloudEvents",
+        )
+
+
+# --- one ----------------------------------------------------------------------------------------
+
+
+def _once(call: Call) -> str | None:
+    key = call.headers.get("idempotency-key")
+    if key is None:
+        return None
+    # The draft of the IETF has it as a quoted text; nearly nobody writes it so.
+    key = key.strip()
+    if len(key) >= 2 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    if not 0 < len(key) <= _MAX_ONCE_CHARACTERS or not key.isprintable():
+        raise RequestError(
+            f"the Idempotency-Key {shorten(key)} is none",
+            f"1 to {_MAX_ONCE_CHARACTERS} characters, such as a random UUID",
+        )
+    return key
+
+
+async def _record(call: Call, query: PublishQuery) -> NewRecord:
+    """The one that the request is."""
+    if "ce-specversion" in call.headers:
+        return _with(query, cloudevents.to_record(_binary_event(call.headers, await call.body())))
+    if call.media == CE_JSON:
+        try:
+            return _with(query, cloudevents.to_record(cloudevents.from_json(await call.body())))
+        except RecursionError:
+            raise InvalidRecordError("the event is nested too deeply") from None
+    if call.media.startswith("application/cloudevents"):
+        raise HttpError(
+            415,
+            f"the event format {shorten(call.media)} is not known",
+            f"send {CE_JSON}, {CE_BATCH}, or an event in headers (binary mode)",
+        )
+    body = await call.body()
+    headers = None
+    value: Any
+    if cloudevents.is_json(call.media) and call.media:
+        value = _json(body)
+    elif call.media.startswith("text/") or call.media == _FORM:
+        value = _text(body, call.headers.get("content-type", ""))
+    else:
+        value = body
+    if call.media and call.media not in _PLAIN_TYPES:
+        # Read back as what it was.
+        headers = {"datacontenttype": call.headers["content-type"].strip()}
+    return NewRecord(
+        value=value,
+        key=query.key,
+        type=query.type,
+        timestamp_ms=query.timestamp_ms,
+        headers=headers,
+        id=query.id,
+    )
+
+
+_PLAIN_TYPES: Final = frozenset(
+    {"application/json", "text/plain", "application/octet-stream", _FORM}
+)
+
+
+def _with(query: PublishQuery, record: NewRecord) -> NewRecord:
+    """An event says all that there is to say."""
+    if query.type or query.id or query.timestamp_ms is not None:
+        raise RequestError(
+            "type, id or timestamp_ms is given beside an event", "an event has its own"
+        )
+    if query.key is not None:
+        return msgspec.structs.replace(record, key=query.key)
+    return record
+
+
+def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:
+    """An event in HTTP's binary mode: its attributes are headers, its data the body."""
+    given = {
+        name.removeprefix(_CE): _unquoted(name, value)
+        for name, value in headers.items()
+        if name.startswith(_CE)
+    }
+    content_type = headers.get("content-type")
+    if (version := given.pop("specversion")) != cloudevents.SPECVERSION:
+        raise InvalidRecordError(
+            f"the event has the specversion {version!r}",
+            f"CloudEvents {cloudevents.SPECVERSION} is understood",
+        )
+    own: dict[str, Any] = {name: given.pop(name, "") for name in ("id", "source", "type")}
+    own |= {name: given.pop(name, None) for name in _CE_ATTRIBUTES}
+    if "datacontenttype" in given:
+        raise InvalidRecordError(
+            "the attribute datacontenttype is given as a header of its own",
+            "in binary mode it is the content-type",
+        )
+    data: Any = body
+    if not body and content_type is None:
+        data = ABSENT
+    elif content_type is not None and cloudevents.is_json(content_type):
+        data = _json(body)
+    elif content_type is not None and content_type.lower().startswith("text/"):
+        try:
+            data = _text(body, content_type)
+        except InvalidRecordError:
+            data = body
+    return CloudEvent(data=data, datacontenttype=content_type, extensions=given, **own)
+
+
+def _unquoted(name: str, value: str) -> str:
+    """An attribute as it was before it became a header: percent-encoded where it is no ASCII."""
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRecordError(
+            f"the header {name} is not percent-encoded UTF-8: {shorten(value)}"
+        ) from None
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+def _json(body: bytes) -> msgspec.Raw:
+    """The value as it was written; numbers keep their digits. Raises `InvalidRecordError`."""
+    try:
+        _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"the body is no JSON: {error}",
+            "one JSON value; application/x-ndjson has one a line, text/plain is text",
+        ) from None
+    return msgspec.Raw(body.strip())
+
+
+def _json_record(line: bytes) -> NewRecord:
+    return NewRecord(value=_json(line))
+
+
+def _record_of_line(line: bytes) -> NewRecord:
+    try:
+        given = msgspec.json.decode(line, type=Line)
+        value = _json(bytes(given.value))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"no record: {error}", 'such as {"value": 1, "key": "a", "type": "b.c"}'
+        ) from None
+    return check_record(
+        NewRecord(
+            value=value,
+            key=given.key,
+            type=given.type,
+            timestamp_ms=given.timestamp_ms,
+            headers=given.headers,
+            id=given.id,
+            partition=given.partition,
+        )
+    )
+
+
+def _text(body: bytes, content_type: str) -> str:
+    charset = "utf-8"
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name.lower() == "charset":
+            charset = value.strip('"').lower()
+    if charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
+        raise HttpError(415, f"the charset is {shorten(charset)}", "send UTF-8")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(
+            f"the body is no text in UTF-8: {error}", "application/octet-stream is for any bytes"
+        ) from None

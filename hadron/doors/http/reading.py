@@ -1,0 +1,245 @@
+"""`GET /v1/streams/NAME/records`: records as JSON, NDJSON, or CloudEvents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.responses import Response
+
+from hadron.client.client import Client
+from hadron.client.reading.reader import Position
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.call import JSON, NDJSON, Call, Query
+from hadron.doors.http.door import Door
+from hadron.doors.http.positions import Cursor, format_cursor, parse_position
+from hadron.doors.http.publishing import CE_BATCH, CE_JSON
+from hadron.doors.http.records import RecordAnswer, event_of, json_of
+from hadron.model import cloudevents
+from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
+from hadron.model.record import Record
+from hadron.model.record_batch import RecordBatch
+
+_DEFAULT_LIMIT: Final = 100
+_PIECE_BYTES: Final = 64 << 10
+"""Of NDJSON: written at once."""
+
+_SAFE: Final = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
+"""What a header's value may have as it is; CloudEvents percent-encodes the rest."""
+
+Limit = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class ReadQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        from_: where to begin.
+        partition: None reads all, one after the other.
+        limit: so many records; of JSON 100, at most 10,000, of NDJSON all.
+    """
+
+    from_: str = msgspec.field(default="earliest", name="from")
+    partition: str | None = None
+    limit: Limit | None = None
+
+
+class RecordQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        partition: needed where the stream has several.
+    """
+
+    partition: str | None = None
+
+
+class RecordsAnswer(msgspec.Struct):
+    """Records, and where to go on: `from=` takes `next`."""
+
+    records: list[RecordAnswer]
+    next: str
+
+
+async def read(door: Door, call: Call, query: ReadQuery) -> Response | None:
+    media = call.choose(JSON, NDJSON, CE_BATCH, "application/jsonl", "application/ndjson")
+    position = parse_position(query.from_, door.now_ms())
+    client = await door.clients.of(query.namespace)
+    source = Source(client, call.path["stream"], query.partition, position)
+    if media == JSON or media == CE_BATCH:
+        limit = _DEFAULT_LIMIT if query.limit is None else query.limit
+        if limit > bounds.MAX_RECORDS:
+            raise RequestError(
+                f"limit {limit} is over {bounds.MAX_RECORDS}", f"{NDJSON} may be of any length"
+            )
+        return await _whole(source, limit, media)
+    await _stream(source, call, query.limit, media)
+    return None
+
+
+class Source:
+    """Some partitions of a stream, one after the other, and how far each was read."""
+
+    def __init__(
+        self, client: Client, stream: str, partition: str | None, position: Position | Cursor
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._partition = partition
+        self._position = position
+        self.cursor: Cursor = {}
+
+    async def begin(self) -> None:
+        """Find out where each partition begins. Raises `OffsetOutOfRangeError`."""
+        position = self._position
+        at = position if isinstance(position, datetime) else None
+        found = await self._client.offsets(self._stream, partition=self._partition, at_ms=at)
+        if isinstance(position, dict):
+            unknown = set(position) - {each.partition for each in found}
+            if unknown and self._partition is None:
+                raise NotFoundError(
+                    f"stream {self._stream!r} has no partition {min(unknown)!r}",
+                    f"it has {', '.join(each.partition for each in found)}",
+                )
+        for each in found:
+            first, behind = each.first_offset, each.next_offset
+            if isinstance(position, dict):
+                start = position.get(each.partition, first)
+            elif isinstance(position, datetime):
+                start = each.at_offset
+            elif position == "earliest":
+                start = first
+            elif position == "latest":
+                start = behind
+            else:
+                number = int(position)
+                start = max(first, behind + number) if number < 0 else number
+            if not first <= start <= behind:
+                raise OffsetOutOfRangeError(
+                    f"{self._stream}/{each.partition} has offsets {first} to {behind - 1}, and "
+                    f"not {start}",
+                    "from=earliest begins at the first one that is kept",
+                )
+            self.cursor[each.partition] = start
+
+    async def batches(self, limit: int | None) -> AsyncIterator[list[Record]]:
+        """Records up to the ends as of now, some at a time."""
+        for partition, start in list(self.cursor.items()):
+            if limit is not None and limit <= 0:
+                return
+            batch: RecordBatch
+            async for batch in self._client.read_batches(
+                self._stream, partition=partition, start=start, limit=limit
+            ):
+                records = batch.records()
+                yield records
+                if limit is not None:
+                    limit -= len(records)
+
+    def took(self, record: Record) -> None:
+        self.cursor[record.partition] = record.offset + 1
+
+
+async def _whole(source: Source, limit: int, media: str) -> Response:
+    write: Callable[[Record], bytes] = json_of if media == JSON else event_of
+    await source.begin()
+    parts: list[bytes] = []
+    size = 0
+    async for records in source.batches(limit):
+        for record in records:
+            if media != JSON and record.damage:
+                source.took(record)
+                continue
+            parts.append(write(record))
+            source.took(record)
+            size += len(parts[-1])
+            if size >= bounds.MAX_ANSWER_BYTES:
+                break
+        if size >= bounds.MAX_ANSWER_BYTES:
+            break
+    behind = format_cursor(source.cursor)
+    headers = {"hadron-next": behind}
+    listed = b"[%b]" % b",".join(parts)
+    if media == CE_BATCH:
+        return Response(listed, 200, headers, media)
+    body = b'{"records":%b,"next":%b}' % (listed, msgspec.json.encode(behind))
+    return Response(body, 200, headers, media)
+
+
+async def _stream(source: Source, call: Call, limit: int | None, media: str) -> None:
+    """All that there is, as it is read, and no faster than it is taken."""
+    await source.begin()
+    await call.send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", media.encode()), *SECURITY_HEADERS],
+        }
+    )
+    piece = bytearray()
+    async for records in source.batches(limit):
+        for record in records:
+            piece += json_of(record)
+            piece += b"\n"
+            if len(piece) >= _PIECE_BYTES:
+                await _send(call, bytes(piece), more=True)
+                piece.clear()
+    await _send(call, bytes(piece), more=False)
+
+
+SECURITY_HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+"""Of every answer: what is data is not to be taken for a page, nor kept by anybody on the way."""
+
+
+async def _send(call: Call, body: bytes, *, more: bool) -> None:
+    await call.send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+# --- one record ---------------------------------------------------------------------------------
+
+
+async def read_one(door: Door, call: Call, query: RecordQuery) -> Response:
+    """A record's value as the body, and the rest of it in headers: CloudEvents' binary mode."""
+    stream, offset = call.path["stream"], int(call.path["offset"])
+    client = await door.clients.of(query.namespace)
+    partition = query.partition
+    if partition is None:
+        found = await client.offsets(stream)
+        if len(found) > 1:
+            raise RequestError(
+                f"stream {stream!r} has {len(found)} partitions, and each has its offsets",
+                f"give partition=, one of {', '.join(each.partition for each in found)}",
+            )
+        partition = found[0].partition
+    if offset >> 63:
+        raise RequestError(f"offset {offset} is out of bounds")
+    async for record in client.read(stream, partition=partition, offset=offset, limit=1):
+        return _one(record, call)
+    raise NotFoundError(f"{stream}/{partition} has no offset {offset} yet")
+
+
+def _one(record: Record, call: Call) -> Response:
+    media = record.content_type if not record.damage else JSON
+    chosen = call.choose("*/*", media.partition(";")[0].strip().lower(), JSON, CE_JSON)
+    if chosen == CE_JSON:
+        return Response(event_of(record), 200, media_type=CE_JSON)
+    if record.damage or (chosen == JSON and JSON in call.headers.get("accept", "").lower()):
+        return Response(json_of(record), 200, media_type=JSON)
+    event = cloudevents.from_record(record)
+    headers = {"ce-specversion": cloudevents.SPECVERSION}
+    for name in ("id", "source", "type", "subject", "time", "dataschema"):
+        if (text := getattr(event, name)) is not None:
+            headers[f"ce-{name}"] = quote(text, safe=_SAFE)
+    for name, value in event.extensions.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        headers[f"ce-{name}"] = quote(text, safe=_SAFE)
+    body = b"" if event.data is cloudevents.ABSENT else record.value_bytes
+    response = Response(body, 200, headers)
+    if event.datacontenttype is not None and _is_header(event.datacontenttype):
+        response.headers["content-type"] = event.datacontenttype
+    return response
+
+
+def _is_header(text: str) -> bool:
+    return text.isascii() and text.isprintable()

@@ -1,0 +1,85 @@
+"""Records as JSON, in answers."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from hadron.model.cloudevents import from_record, to_members
+from hadron.model.record import JSON, Record
+
+
+class RecordAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A record. A value is JSON as it was sent, or text; other bytes are `value_base64`.
+
+    Attributes:
+        damage: why it cannot be read, though it is as its producer sent it; it has no value then.
+        delivery: by which a group's member acknowledges it.
+    """
+
+    stream: str
+    partition: str
+    offset: int
+    id: str
+    timestamp_ms: int
+    type: str = ""
+    key: str | None = None
+    key_base64: str | None = None
+    value: Any = msgspec.UNSET
+    value_base64: str | None = None
+    headers: dict[str, str] = {}
+    damage: str = ""
+    delivery: str = ""
+    attempt: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def answer_of(record: Record) -> RecordAnswer:
+    """The record as it is told. Values that are JSON are not taken apart."""
+    if damage := record.damage:
+        return RecordAnswer(
+            stream=record.stream,
+            partition=record.partition,
+            offset=record.offset,
+            id=f"{record.stream}/{record.partition}/{record.offset}",
+            timestamp_ms=record.timestamp_ms,
+            damage=damage,
+        )
+    answer = RecordAnswer(
+        stream=record.stream,
+        partition=record.partition,
+        offset=record.offset,
+        id=record.id,
+        timestamp_ms=record.timestamp_ms,
+        type=record.type,
+        headers=dict(record.headers),
+    )
+    key = record.key
+    if isinstance(key, str):
+        answer.key = key
+    elif key is not None:
+        answer.key_base64 = base64.b64encode(key).decode()
+    value = record.value
+    if isinstance(value, bytes):
+        answer.value_base64 = base64.b64encode(value).decode()
+    elif record.encoding == JSON:
+        # On one line: a text may have been sent with line ends between its parts.
+        data = record.value_bytes
+        answer.value = msgspec.Raw(data) if b"\n" not in data and b"\r" not in data else value
+    else:
+        answer.value = value
+    return answer
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_of(record: Record) -> bytes:
+    """On one line."""
+    return _encode(answer_of(record))
+
+
+def event_of(record: Record) -> bytes:
+    """As a CloudEvent in the JSON event format, on one line."""
+    return _encode(to_members(from_record(record)))

@@ -1,0 +1,75 @@
+"""A node's HTTP door: its listener, and its life around the node's."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from hadron.client.connecting.ports import ClientPorts
+from hadron.doors.http.app import HttpApp
+from hadron.doors.http.door import Door
+from hadron.doors.http.guard import Guard
+from hadron.doors.http.limits import Limits
+from hadron.doors.http.server import Server
+from hadron.doors.http.table import OPERATIONS
+from hadron.model.errors import ConfigurationError
+from hadron.model.ports import Listener, Transport
+from hadron.node.own_network import OwnNetwork
+from hadron.node.runtime import Node
+from hadron.wire.sockets import split_address
+
+_log = logging.getLogger(__name__)
+
+
+async def run_with_door(
+    node: Node, task_status: trio.TaskStatus[None], limits: Limits | None = None
+) -> None:
+    """Run a node until it ends, with its door open."""
+    listener = await _listen(node)
+    try:
+        await _run(node, listener, limits or Limits(), task_status)
+    finally:
+        listener.close()
+
+
+async def _listen(node: Node) -> Listener:
+    address = node.host.node.http
+    assert address is not None
+    try:
+        listener = await node.host.network.listen(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"node {node.host.node.name} cannot listen for HTTP on {address}: "
+            f"{error.strerror or error}",
+            "is another process using the port? change `http:`, or stop that process",
+        ) from error
+    node.http_address = listener.address
+    return listener
+
+
+async def _run(
+    node: Node, listener: Listener, limits: Limits, task_status: trio.TaskStatus[None]
+) -> None:
+    host = node.host
+
+    def accept(transport: Transport) -> None:
+        node.member.acceptor.take_own(transport)
+
+    network = OwnNetwork(host.network, lambda: node.address, accept)
+    door = Door(node, ClientPorts(network, host.clock, host.random), limits)
+    names = {split_address(address)[0] for address in (host.node.http or "", host.node.address)}
+    server = Server(HttpApp(door, Guard(names), OPERATIONS), limits)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.run)
+        nursery.start_soon(server.run, listener)
+        _log.info("HTTP is served at %s", listener.address)
+        try:
+            await node.run_inside(task_status)
+        except Exception as error:
+            # As it is, and not within a group of the door's.
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
