@@ -67,7 +67,7 @@ async def read(door: Door, call: Call, query: ReadQuery) -> Response | None:
     position = parse_position(query.from_, door.now_ms())
     client = await door.clients.of(query.namespace)
     source = Source(client, call.path["stream"], query.partition, position)
-    if media == JSON or media == CE_BATCH:
+    if media in (JSON, CE_BATCH):
         limit = _DEFAULT_LIMIT if query.limit is None else query.limit
         if limit > bounds.MAX_RECORDS:
             raise RequestError(
