@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
 from hadron.doors.http.asgi import App, Receive, Scope, Send
-from hadron.doors.http.call import Call, Disconnected
+from hadron.doors.http.call import Call, DisconnectedError
 from hadron.doors.http.door import Door
 from hadron.doors.http.guard import Guard
 from hadron.doors.http.operations import Operation
@@ -65,7 +65,7 @@ class HttpApp:
             self._guard.check(scope["headers"])
             await self._router(scope, receive, sending)
             return
-        except Disconnected:
+        except DisconnectedError:
             return
         except HadronError as error:
             trouble = error

@@ -23,7 +23,7 @@ NDJSON_TYPES: Final = frozenset({NDJSON, "application/ndjson", "application/json
 _MAX_PARAMETERS: Final = 50
 
 
-class Disconnected(Exception):
+class DisconnectedError(Exception):
     """Whoever asked is gone: nobody is answered."""
 
 
@@ -103,18 +103,18 @@ class Call:
     # --- its body -------------------------------------------------------------------------------
 
     async def next_chunk(self) -> bytes | None:
-        """Some of the body; None at its end. Raises `Disconnected`."""
+        """Some of the body; None at its end. Raises `DisconnectedError`."""
         if self._is_told:
             return None
         message = await self._receive()
         if message["type"] != "http.request":
-            raise Disconnected
+            raise DisconnectedError
         self._is_told = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         return data
 
     async def body(self, limit: int = bounds.MAX_BODY_BYTES) -> bytes:
-        """All of it. Raises `RecordTooLargeError` over the limit, and `Disconnected`."""
+        """All of it. Raises `RecordTooLargeError` over the limit, and `DisconnectedError`."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(int(length), limit)

@@ -16,6 +16,7 @@ import trio
 from hadron.client.client import Client
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.url import Endpoint
+from hadron.doors.http.problems import defect
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ids import check_name
 
@@ -93,7 +94,9 @@ class Clients:
                 task_status.started()
                 await ended.wait()
                 _log.warning("the client of namespace %s has ended, and is opened anew", namespace)
-        except HadronError as error:
+        except Exception as failure:
+            # Also a defect is this client's own: the others, and the node, go on.
+            error = failure if isinstance(failure, HadronError) else defect(failure)
             if opened:
                 _log.warning("the client of namespace %s: %s", namespace, error)
             else:

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import trio
+
 from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.http.clients import Clients
+from hadron.doors.http.consumers import Consumers
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
 from hadron.wire.messages import cluster_pb2
@@ -30,6 +33,7 @@ class Door:
     Attributes:
         clients: by namespace, with which everything is done.
         node: which this door is in.
+        consumers: members of groups that poll.
     """
 
     def __init__(self, node: OwnNode, ports: ClientPorts, limits: Limits) -> None:
@@ -37,11 +41,14 @@ class Door:
         self.limits = limits
         self.ports = ports
         self.clients = Clients(lambda: node.address, ports)
+        self.consumers = Consumers(limits.consumers)
         self._streams = 0
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self.clients.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.clients.run)
+            nursery.start_soon(self.consumers.run)
 
     def now_ms(self) -> int:
         return self.ports.clock.now_ms()

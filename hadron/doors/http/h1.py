@@ -45,7 +45,7 @@ _LINGER_BYTES: Final = 1 << 20
 _NO_BODY: Final = frozenset({204, 304})
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that is none; the connection ends with this answer."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
@@ -97,14 +97,14 @@ class _Parser:
         self.requests: deque[_Request] = deque()
         """Those whose heads are complete, and that are not taken out yet."""
         self._current: _Request | None = None
-        self.refusal: Refusal | None = None
+        self.refusal: RefusedError | None = None
 
     @property
     def has_begun(self) -> bool:
         return self._current is not None and not self._current.is_head_complete
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Raises `Refusal`."""
+        """Raises `RefusedError`."""
         if self.refusal is not None:
             raise self.refusal
         try:
@@ -115,7 +115,7 @@ class _Parser:
                 self._current.keep_alive = False
             elif self.requests:
                 self.requests[-1].keep_alive = False
-            self.refusal = Refusal(400, "no other protocol is spoken on this connection")
+            self.refusal = RefusedError(400, "no other protocol is spoken on this connection")
         except httptools.HttpParserError as error:
             refusal = self._refusal_of(error)
             self.refusal = refusal
@@ -126,11 +126,11 @@ class _Parser:
             if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
                 raise _too_large_head()
 
-    def _refusal_of(self, error: Exception) -> Refusal:
+    def _refusal_of(self, error: Exception) -> RefusedError:
         cause = error.__cause__ or error.__context__
-        if isinstance(cause, Refusal):
+        if isinstance(cause, RefusedError):
             return cause
-        return Refusal(400, f"not HTTP/1.1: {error}")
+        return RefusedError(400, f"not HTTP/1.1: {error}")
 
     # --- llhttp's calls -------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class _Parser:
         request = self._now
         request.target += url
         if len(request.target) > bounds.MAX_TARGET_BYTES:
-            raise Refusal(
+            raise RefusedError(
                 414,
                 f"a path and query of more than {bounds.MAX_TARGET_BYTES} bytes",
                 "send what is long in the body",
@@ -179,8 +179,8 @@ class _Parser:
         return self._current
 
 
-def _too_large_head() -> Refusal:
-    return Refusal(
+def _too_large_head() -> RefusedError:
+    return RefusedError(
         431,
         f"more than {bounds.MAX_HEADERS} headers, or than {bounds.MAX_HEADER_BYTES} bytes of them",
         "send fewer cookies",
@@ -217,13 +217,13 @@ class Connection:
                 if not await exchange.run():
                     return
                 self._parser.requests.popleft()
-        except Refusal as refusal:
+        except RefusedError as refusal:
             await self._refuse(refusal)
         except OSError as error:
             _log.debug("%s: %s", self._transport.peer, error)
 
     async def _wait_request(self) -> bool:
-        """Until the next request's head is there. Raises `Refusal`."""
+        """Until the next request's head is there. Raises `RefusedError`."""
         if self._parser.requests:
             return True
         limits, now = self._limits, trio.current_time()
@@ -236,13 +236,13 @@ class Connection:
                     has_begun = True
                     it.deadline = trio.current_time() + limits.head_s
         if it.cancelled_caught and has_begun:
-            raise Refusal(
+            raise RefusedError(
                 408, f"the headers were not complete within {limits.head_s:g} s", "try again"
             )
         return not it.cancelled_caught
 
     async def read(self) -> bool:
-        """Some more of what comes; whether there was more. Raises `Refusal`, `OSError`."""
+        """Some more of what comes; whether there was more. Raises `RefusedError`, `OSError`."""
         if self._is_over:
             return False
         size = await self._transport.receive_into(self._buffer)
@@ -282,7 +282,7 @@ class Connection:
                     break
                 left -= size
 
-    async def _refuse(self, refusal: Refusal) -> None:
+    async def _refuse(self, refusal: RefusedError) -> None:
         try:
             await self.write(refusal_bytes(refusal))
             await self.linger()
@@ -321,14 +321,16 @@ class _Exchange:
         self._is_done = False
         self._is_chunked = False
         self._has_body = True
-        self._trouble: Refusal | None = None
+        self._trouble: RefusedError | None = None
 
     async def run(self) -> bool:
         """Whether another request may come on the connection."""
         request = self._request
         raw_path, _, query = request.target.partition(b"?")
         if not raw_path.startswith(b"/"):
-            raise Refusal(400, f"{raw_path[:100].decode('latin-1')!r} is not a path on this server")
+            raise RefusedError(
+                400, f"{raw_path[:100].decode('latin-1')!r} is not a path on this server"
+            )
         scope = self._connection.scope | {
             "http_version": request.version,
             "method": request.method,
@@ -343,11 +345,11 @@ class _Exchange:
             raise
         except Exception:
             _log.exception("the application failed")
-            self._trouble = self._trouble or Refusal(500, "failed inside the node")
+            self._trouble = self._trouble or RefusedError(500, "failed inside the node")
         if not self._is_done:
             if self._is_started:
                 return False
-            raise self._trouble or Refusal(500, "there is no answer")
+            raise self._trouble or RefusedError(500, "there is no answer")
         if not request.is_complete:
             await self._connection.linger()
             return False
@@ -377,13 +379,13 @@ class _Exchange:
                 return await connection.read()
             with trio.move_on_after(connection.limits.stall_s) as scope:
                 return await connection.read()
-        except Refusal as refusal:
+        except RefusedError as refusal:
             self._trouble = refusal
             return False
         except OSError:
             return False
         assert scope.cancelled_caught
-        self._trouble = Refusal(
+        self._trouble = RefusedError(
             408, f"nothing of the body came for {connection.limits.stall_s:g} s", "try again"
         )
         return False
@@ -436,7 +438,7 @@ class _Exchange:
         return lines
 
 
-def refusal_bytes(refusal: Refusal) -> list[bytes]:
+def refusal_bytes(refusal: RefusedError) -> list[bytes]:
     """A whole answer, after which the connection ends."""
     return [
         b"HTTP/1.1 %d %s\r\n" % (refusal.status, _phrase(refusal.status)),

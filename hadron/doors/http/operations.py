@@ -23,7 +23,7 @@ class Operation:
         query: a struct of its parameters.
         body: by media type, what a body of it is: a struct, or a JSON schema; none where it takes
             none.
-        answer: by media type, what it answers with.
+        answer: by media type, what it answers with: a struct, several, or a JSON schema.
         errors: statuses of problems that are its own, besides those of all.
     """
 
@@ -36,5 +36,6 @@ class Operation:
     body: Mapping[str, Any] = field(default_factory=dict)
     answer: Mapping[str, Any]
     errors: tuple[int, ...] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """What it looks at besides: a header's name, and what for."""
+    headers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What it looks at besides: a header's name, what for, and a pattern."""
+    needs_body: bool = True

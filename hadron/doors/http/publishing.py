@@ -15,7 +15,7 @@ from hadron.client.producing.json_lines import JsonLines, Run
 from hadron.client.producing.new_records import check_record
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.doors.http import limits as bounds
-from hadron.doors.http.call import NDJSON_TYPES, Call, Disconnected, Query, json_response
+from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
 from hadron.doors.http.clients import REQUEST_S
 from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
@@ -175,7 +175,7 @@ async def _publish_lines(
         except HadronError as error:
             error.fates = await lines.fates()
             raise
-        except Disconnected:
+        except DisconnectedError:
             # What was whole is published, and nobody is told.
             await lines.fates()
             raise

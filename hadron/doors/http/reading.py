@@ -89,8 +89,10 @@ class Source:
         self._partition = partition
         self._position = position
         self.cursor: Cursor = {}
+        self.skipped: dict[str, tuple[int, int]] = {}
+        """By partition, what was asked for and retention has dropped: from there, to here."""
 
-    async def begin(self) -> None:
+    async def begin(self, *, pass_over_dropped: bool = False) -> None:
         """Find out where each partition begins. Raises `OffsetOutOfRangeError`."""
         position = self._position
         at = position if isinstance(position, datetime) else None
@@ -115,6 +117,9 @@ class Source:
             else:
                 number = int(position)
                 start = max(first, behind + number) if number < 0 else number
+            if start < first and pass_over_dropped:
+                self.skipped[each.partition] = start, first
+                start = first
             if not first <= start <= behind:
                 raise OffsetOutOfRangeError(
                     f"{self._stream}/{each.partition} has offsets {first} to {behind - 1}, and "

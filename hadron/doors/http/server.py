@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from hadron.doors.http.asgi import App
-from hadron.doors.http.h1 import PREFACE, Connection, Refusal, refusal_bytes
+from hadron.doors.http.h1 import PREFACE, Connection, RefusedError, refusal_bytes
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Listener, Transport
 from hadron.wire.sockets import split_address
@@ -110,7 +110,7 @@ class Server:
             with trio.move_on_after(self._limits.head_s):
                 await connection.write(
                     refusal_bytes(
-                        Refusal(
+                        RefusedError(
                             503,
                             f"{self.connections} connections are open at this node",
                             "close some, or use another node",

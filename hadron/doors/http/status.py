@@ -6,11 +6,11 @@ from typing import Final
 
 import msgspec
 import trio
-from google.protobuf.json_format import MessageToDict
 from starlette.responses import Response
 
 from hadron.doors.http.call import Call, NoQuery, json_response
 from hadron.doors.http.door import Door
+from hadron.doors.http.messages import plain
 from hadron.doors.http.problems import HttpError
 from hadron.model.errors import HadronError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -79,12 +79,7 @@ async def ready(door: Door, _call: Call, _query: NoQuery) -> Response:
 
 
 async def status(door: Door, _call: Call, _query: NoQuery) -> Response:
-    page = MessageToDict(
-        door.node.status(),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
-    return json_response(page)
+    return json_response(plain(door.node.status()))
 
 
 async def topology(door: Door, _call: Call, _query: NoQuery) -> Response:

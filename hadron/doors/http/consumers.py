@@ -1,0 +1,185 @@
+"""Members of groups that poll: each is a subscription that this node keeps between two requests.
+
+A member is there while it asks: after its `idle_s` without a request it leaves its group, and what
+it had goes to others, as after a lost connection. Safety rule: an answer that nobody has received
+costs no record: whoever is told nothing has acknowledged nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.subscription import Subscription
+from hadron.client.terms.opening import Opening
+from hadron.doors.http.problems import HttpError, defect
+from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
+
+_log = logging.getLogger(__name__)
+
+_LOOK: Final = 1 / 4
+"""Of its `idle_s`: so often a member is looked at."""
+
+
+class Name(NamedTuple):
+    """Whose member it is, and what it calls itself."""
+
+    namespace: str
+    stream: str
+    group: str
+    consumer: str
+
+
+class Consumer:
+    """One member."""
+
+    def __init__(self, subscription: Subscription, idle_s: float) -> None:
+        self._subscription = subscription
+        self.idle_s = idle_s
+        self.seen_s = trio.current_time()
+        self.requests = 0
+        """Under way."""
+        self.is_leaving = trio.Event()
+        self._polling = trio.Lock()
+        self._held: dict[str, Delivery] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.requests and trio.current_time() - self.seen_s >= self.idle_s
+
+    async def poll(self, max_records: int, wait_s: float, *, again: bool) -> list[Delivery]:
+        """Up to so many records, once there is one or time is up. Raises what ended the
+        membership, and `HttpError` while another poll is under way."""
+        if self._polling.locked():
+            raise HttpError(
+                409,
+                "this consumer is polling already",
+                "one request at a time, or another consumer for each task",
+            )
+        async with self._polling:
+            if again:
+                held, self._held = self._held, {}
+                for delivery in held.values():
+                    await delivery.nack(0)
+            taken: list[Delivery] = []
+            patience_s = wait_s
+            while len(taken) < max_records:
+                delivery = await self._subscription.poll(patience_s)  # type: ignore[assignment]
+                if delivery is None:
+                    break
+                taken.append(delivery)
+                patience_s = 0
+            for delivery in taken:
+                self._held[delivery_id(delivery)] = delivery
+            return taken
+
+    async def settle(
+        self, deliveries: Iterable[str], do: Callable[[Delivery], Any], *, ends: bool
+    ) -> list[str]:
+        """Do something with what it was given; `ends`: it holds them no longer then. Returns what
+        it does not hold, or no longer."""
+        unknown = []
+        for each in dict.fromkeys(deliveries):
+            delivery = self._held.get(each)
+            if delivery is None:
+                unknown.append(each)
+                continue
+            await do(delivery)
+            if ends:
+                del self._held[each]
+        return unknown
+
+    async def flush(self) -> None:
+        """Raises `HttpError` when some acknowledgements came too late."""
+        try:
+            await self._subscription.flush()
+        except ConnectionLostError as error:
+            raise HttpError(409, error.message, "those records are delivered again") from error
+
+
+def delivery_id(delivery: Delivery) -> str:
+    return f"{delivery.partition}:{delivery.offset}:{delivery.attempt}"
+
+
+class Consumers:
+    """Of one door. `run` must be running."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._nursery: trio.Nursery | None = None
+        self._open: dict[Name, Consumer] = {}
+        self._opening: dict[Name, trio.Lock] = {}
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    async def open(
+        self, name: Name, idle_s: float, subscribe: Callable[[], Opening[Subscription]]
+    ) -> Consumer:
+        """The member of this name, joined when it is not there. Raises what joining does."""
+        known = self._open.get(name)
+        if known is not None:
+            return known
+        if len(self._opening) >= self._most and name not in self._opening:
+            raise HttpError(
+                429,
+                f"{self._most} consumers poll at this node",
+                "use another node, or let some leave",
+                retryable=True,
+            )
+        async with self._opening.setdefault(name, trio.Lock()):
+            known = self._open.get(name)
+            if known is None:
+                assert self._nursery is not None
+                opened: list[Consumer | HadronError] = []
+                await self._nursery.start(self._keep, name, idle_s, subscribe, opened)
+                if isinstance(opened[0], HadronError):
+                    raise opened[0]
+                known = opened[0]
+        return known
+
+    def find(self, name: Name) -> Consumer:
+        """Raises `NotFoundError` for one that is not here."""
+        known = self._open.get(name)
+        if known is None:
+            raise NotFoundError(
+                f"consumer {name.consumer!r} of group {name.group!r} is not at this node: what it "
+                "had not acknowledged is delivered again",
+                "poll first; acknowledge at the node that you have polled, within idle_s",
+            )
+        return known
+
+    async def _keep(
+        self,
+        name: Name,
+        idle_s: float,
+        subscribe: Callable[[], Opening[Subscription]],
+        opened: list[Consumer | HadronError],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """A member's life."""
+        try:
+            async with subscribe() as subscription:
+                consumer = self._open[name] = Consumer(subscription, idle_s)
+                opened.append(consumer)
+                task_status.started()
+                while not (consumer.is_idle or consumer.is_leaving.is_set()):
+                    with trio.move_on_after(consumer.idle_s * _LOOK):
+                        await consumer.is_leaving.wait()
+                del self._open[name]
+        except Exception as failure:
+            # Also a defect is this member's own: the others, and the node, go on.
+            error = failure if isinstance(failure, HadronError) else defect(failure)
+            if opened:
+                _log.info("consumer %s of group %s: %s", name.consumer, name.group, error)
+            else:
+                opened.append(error)
+                task_status.started()
+        finally:
+            self._open.pop(name, None)
+            self._opening.pop(name, None)

@@ -1,0 +1,180 @@
+"""`GET /v1/streams/NAME/events`: server-sent events, which go on where they were cut off.
+
+The id of an event is the next offset of every partition. `EventSource` sends it back when it
+connects again, to this node or to another one, under whatever leader: each record comes once, in
+order within its partition (HTTP H5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+import trio
+
+from hadron.client.client import Client
+from hadron.doors.http.call import Call, Query
+from hadron.doors.http.door import Door
+from hadron.doors.http.positions import Cursor, format_cursor, parse_cursor, parse_position
+from hadron.doors.http.reading import SECURITY_HEADERS, Source
+from hadron.doors.http.records import event_of, json_of
+from hadron.model.errors import HadronError, OffsetOutOfRangeError
+from hadron.model.record import Record
+from hadron.model.record_batch import RecordBatch
+
+_log = logging.getLogger(__name__)
+
+MEDIA: Final = "text/event-stream"
+
+_PIECE_BYTES: Final = 64 << 10
+_RETRY_MS: Final = 1_000
+"""Told to `EventSource`: a leader's restart takes a second or two, and browsers wait three."""
+
+
+class EventsQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        from_: where to begin, without a Last-Event-ID.
+        partition: None follows all.
+        format: what `data` is: the record as JSON, or a CloudEvent.
+    """
+
+    from_: str = msgspec.field(default="latest", name="from")
+    partition: str | None = None
+    format: Annotated[str, msgspec.Meta(pattern="^(json|cloudevents)$")] = "json"
+
+
+async def events(door: Door, call: Call, query: EventsQuery) -> None:
+    """Until whoever follows is gone, or the node stops."""
+    call.choose(MEDIA)
+    last = call.headers.get("last-event-id", "").strip()
+    if last:
+        position = parse_cursor(last, "Last-Event-ID")
+    else:
+        position = parse_position(query.from_, door.now_ms())  # type: ignore[assignment]
+    client = await door.clients.of(query.namespace)
+    source = Source(client, call.path["stream"], query.partition, position)
+    with door.following():
+        # What is wrong is told by a status; later there is none any more.
+        try:
+            await source.begin()
+        except OffsetOutOfRangeError:
+            if not last:
+                raise
+            await source.begin(pass_over_dropped=True)
+        write = event_of if query.format == "cloudevents" else json_of
+        await _Following(door, call, client, source, query, write).run()
+
+
+class _Following:
+    """One open stream of events."""
+
+    def __init__(
+        self,
+        door: Door,
+        call: Call,
+        client: Client,
+        source: Source,
+        query: EventsQuery,
+        write: Callable[[Record], bytes],
+    ) -> None:
+        self._door = door
+        self._call = call
+        self._client = client
+        self._stream: str = call.path["stream"]
+        self._cursor: Cursor = source.cursor
+        self._skipped = source.skipped
+        self._partition = query.partition
+        self._write = write
+        self._writing = trio.Lock()
+        self._wrote_s = trio.current_time()
+        self._is_over = trio.Event()
+
+    async def run(self) -> None:
+        await self._call.send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", MEDIA.encode()), *SECURITY_HEADERS],
+            }
+        )
+        # The place is known before the first record: who is cut off until then misses none.
+        await self._send(f"retry: {_RETRY_MS}\nid: {format_cursor(self._cursor)}\n\n".encode())
+        for partition, (asked, first) in self._skipped.items():
+            told = {"partition": partition, "from": asked, "to": first}
+            await self._send(b"event: skipped\ndata: %b\n\n" % msgspec.json.encode(told))
+        try:
+            async with trio.open_nursery() as nursery:
+                for partition, start in list(self._cursor.items()):
+                    nursery.start_soon(self._follow, partition, start)
+                nursery.start_soon(self._beat, nursery)
+                nursery.start_soon(self._listen)
+                await self._is_over.wait()
+                nursery.cancel_scope.cancel()
+        except* OSError as group:
+            # The other side is gone, or reads nothing: the connection ends with this.
+            raise OSError(str(group.exceptions[0])) from None
+        with trio.move_on_after(1.0):
+            await self._call.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _follow(self, partition: str, start: int) -> None:
+        """Its records as they become visible, and no faster than they are read there."""
+        try:
+            batch: RecordBatch
+            async for batch in self._client.read_batches(
+                self._stream, partition=partition, start=start, follow=True
+            ):
+                piece = bytearray()
+                async with self._writing:
+                    for record in batch.records():
+                        self._cursor[partition] = record.offset + 1
+                        self._event(piece, record)
+                        if len(piece) >= _PIECE_BYTES:
+                            await self._send(bytes(piece))
+                            piece.clear()
+                    if piece:
+                        await self._send(bytes(piece))
+        except HadronError as error:
+            # Whoever follows connects again, and hears by its status what is wrong.
+            _log.info("a stream of events of %s/%s ends: %s", self._stream, partition, error)
+        self._is_over.set()
+
+    def _event(self, piece: bytearray, record: Record) -> None:
+        piece += b"id: "
+        piece += format_cursor(self._cursor).encode()
+        piece += b"\ndata: "
+        # A record that its producer damaged is told of as such, and ends nothing.
+        piece += json_of(record) if record.damage else self._write(record)
+        piece += b"\n\n"
+
+    async def _beat(self, nursery: trio.Nursery) -> None:
+        """Say that the stream is open; join partitions that are added to it."""
+        every_s = self._door.limits.heartbeat_s
+        while True:
+            await trio.sleep(every_s)
+            try:
+                await self._join_added(nursery)
+            except HadronError as error:
+                _log.debug("partitions of %s: %s", self._stream, error)
+            if trio.current_time() - self._wrote_s >= every_s:
+                async with self._writing:
+                    await self._send(b":\n\n")
+
+    async def _join_added(self, nursery: trio.Nursery) -> None:
+        if self._partition is not None:
+            return
+        item = await self._client.stream(self._stream)
+        for name in item.spec.partitions:  # type: ignore[union-attr]
+            if name not in self._cursor:
+                self._cursor[name] = 0
+                nursery.start_soon(self._follow, name, 0)
+
+    async def _listen(self) -> None:
+        await self._call.wait_disconnected()
+        self._is_over.set()
+
+    async def _send(self, body: bytes) -> None:
+        await self._call.send({"type": "http.response.body", "body": body, "more_body": True})
+        self._wrote_s = trio.current_time()

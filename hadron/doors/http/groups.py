@@ -1,0 +1,322 @@
+"""Consuming with a group by long poll; groups, for people."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
+from hadron.doors.http.consumers import Consumer, Name, delivery_id
+from hadron.doors.http.door import Door
+from hadron.doors.http.messages import plain
+from hadron.doors.http.positions import parse_position
+from hadron.doors.http.records import RecordAnswer, answer_of
+from hadron.model.errors import HadronError, RequestError
+from hadron.model.ids import check_name
+
+_MAX_POLLED: Final = 10_000
+_MAX_WAIT_S: Final = 60
+_DEFAULT_IDLE_S: Final = 60
+_MAX_IDLE_S: Final = 3_600
+_MAX_IN_FLIGHT: Final = 10_000
+_NAME_BYTES: Final = 9
+
+Deliveries = Annotated[list[str], msgspec.Meta(min_length=1, max_length=_MAX_POLLED)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)]
+
+
+class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        consumer: what it calls itself; without one it is given a name, for the next requests.
+        max_records: at most so many, once there is one.
+        wait_s: how long to wait for the first.
+        again: what this consumer was given and has not acknowledged comes again first.
+        idle_s: after so long without a request it leaves the group. This and what follows are
+            taken when it joins.
+        start: where a group begins that is new.
+        max_in_flight: records that it holds at most, of each partition.
+        order, ack_deadline_s, max_attempts, dead_letter, ephemeral: of a group that is new.
+    """
+
+    consumer: str = ""
+    max_records: Annotated[int, msgspec.Meta(ge=1, le=_MAX_POLLED)] = 100
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=_MAX_WAIT_S)] = 20.0
+    again: bool = False
+    idle_s: Annotated[float, msgspec.Meta(ge=1, le=_MAX_IDLE_S)] = _DEFAULT_IDLE_S
+    start: str = "earliest"
+    max_in_flight: Annotated[int, msgspec.Meta(ge=1, le=_MAX_IN_FLIGHT)] = 1_000
+    order: Literal["none", "strict", "key"] | None = None
+    ack_deadline_s: Seconds | None = None
+    max_attempts: Annotated[int, msgspec.Meta(ge=0, le=1_000)] | None = None
+    dead_letter: str | None = None
+    ephemeral: bool | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        deliveries: as records came with them.
+    """
+
+    consumer: str
+    deliveries: Deliveries
+
+
+class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        delay_s: until they are delivered again; without it, longer each time.
+        reason: stands in the dead letter, when this was the last attempt.
+    """
+
+    consumer: str
+    deliveries: Deliveries
+    delay_s: Annotated[float, msgspec.Meta(ge=0, le=49 * 86_400)] | None = None
+    reason: Annotated[str, msgspec.Meta(max_length=1_000)] = ""
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        to: earliest, latest, an offset, -N, or a time.
+        force: also while members are connected.
+        create: make the group where it is not there.
+    """
+
+    to: str
+    partitions: list[str] = []
+    force: bool = False
+    create: bool = False
+
+
+class GroupQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        force: also while members are connected.
+    """
+
+    force: bool = False
+
+
+class Polled(msgspec.Struct):
+    """Records to be acknowledged, each by its `delivery`, as this consumer."""
+
+    consumer: str
+    records: list[RecordAnswer]
+
+
+class Settled(msgspec.Struct):
+    """So many were; `unknown`: this consumer does not hold them, or no longer."""
+
+    settled: int
+    unknown: list[str]
+
+
+class Where(msgspec.Struct):
+    """Where a group was at a partition, and where it is now."""
+
+    partition: str
+    floor_before: int
+    floor: int
+
+
+class ResetAnswer(msgspec.Struct):
+    """By partition."""
+
+    partitions: list[Where]
+
+
+class Deleted(msgspec.Struct):
+    """At these partitions the group is forgotten."""
+
+    partitions: list[str]
+
+
+class Groups(msgspec.Struct):
+    """Groups, each with its progress at each partition."""
+
+    groups: list[dict[str, Any]]
+
+
+class Described(msgspec.Struct):
+    """A group with its members, at each partition."""
+
+    partitions: list[dict[str, Any]]
+
+
+async def poll(door: Door, call: Call, query: Query) -> Response | None:
+    asked: Poll = await call.json(Poll)
+    consumer = asked.consumer or "http-" + base64.urlsafe_b64encode(
+        door.ports.random.token_bytes(_NAME_BYTES)
+    ).decode().rstrip("=")
+    name = _name(call, query, consumer)
+    start = parse_position(asked.start, door.now_ms())
+    if isinstance(start, dict):
+        raise RequestError(f"a group cannot start at {asked.start!r}", "give an offset or a time")
+    client = await door.clients.of(query.namespace)
+    member = await door.consumers.open(
+        name,
+        asked.idle_s,
+        lambda: client.subscribe(
+            name.stream,
+            group=name.group,
+            start=start,  # type: ignore[arg-type]
+            max_in_flight=asked.max_in_flight,
+            order=asked.order,
+            ack_deadline_s=asked.ack_deadline_s,
+            max_attempts=asked.max_attempts,
+            dead_letter=asked.dead_letter,
+            ephemeral=asked.ephemeral,
+            member=name.consumer,
+        ),
+    )
+    with _asking(member):
+        try:
+            taken = await _poll(call, member, asked)
+        except HadronError as error:
+            if not isinstance(error, RequestError) or not _is_busy(error):
+                # What ended its membership is told once: who polls again joins again.
+                member.is_leaving.set()
+            raise
+    records = []
+    for each in taken:
+        answer = answer_of(each.record)
+        answer.delivery, answer.attempt = delivery_id(each), each.attempt
+        records.append(answer)
+    return json_response(Polled(name.consumer, records))
+
+
+def _is_busy(error: HadronError) -> bool:
+    return getattr(error, "status", 0) == 409
+
+
+async def _poll(call: Call, member: Consumer, asked: Poll) -> list[Any]:
+    """Until there are records, time is up, or whoever asked is gone: what comes then stays."""
+    taken: list[Any] = []
+    is_gone = False
+    failure: HadronError | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            nonlocal is_gone
+            await call.wait_disconnected()
+            is_gone = True
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(listen)
+        try:
+            taken = await member.poll(asked.max_records, asked.wait_s, again=asked.again)
+        except HadronError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if is_gone:
+        for each in taken:
+            await member.settle([delivery_id(each)], lambda it: it.nack(0), ends=True)
+        raise DisconnectedError
+    return taken
+
+
+async def ack(door: Door, call: Call, query: Query) -> Response:
+    asked: Ack = await call.json(Ack)
+    member = door.consumers.find(_name(call, query, asked.consumer))
+    with _asking(member):
+        unknown = await member.settle(asked.deliveries, lambda each: each.ack(), ends=True)
+        await member.flush()
+    return _settled(asked.deliveries, unknown)
+
+
+async def nack(door: Door, call: Call, query: Query) -> Response:
+    asked: Nack = await call.json(Nack)
+    member = door.consumers.find(_name(call, query, asked.consumer))
+    with _asking(member):
+        unknown = await member.settle(
+            asked.deliveries, lambda each: each.nack(asked.delay_s, asked.reason), ends=True
+        )
+    return _settled(asked.deliveries, unknown)
+
+
+async def extend(door: Door, call: Call, query: Query) -> Response:
+    asked: Ack = await call.json(Ack)
+    member = door.consumers.find(_name(call, query, asked.consumer))
+    with _asking(member):
+        unknown = await member.settle(asked.deliveries, lambda each: each.extend(), ends=False)
+    return _settled(asked.deliveries, unknown)
+
+
+async def leave(door: Door, call: Call, query: Query) -> Response:
+    name = _name(call, query, call.path["consumer"])
+    door.consumers.find(name).is_leaving.set()
+    return Response(status_code=204)
+
+
+def _settled(asked: list[str], unknown: list[str]) -> Response:
+    return json_response(Settled(len(set(asked)) - len(unknown), unknown))
+
+
+def _name(call: Call, query: Query, consumer: str) -> Name:
+    return Name(
+        query.namespace,
+        call.path["stream"],
+        check_name("group", call.path["group"]),
+        check_name("consumer", consumer),
+    )
+
+
+@contextmanager
+def _asking(member: Consumer) -> Iterator[None]:
+    """It is not idle meanwhile."""
+    member.requests += 1
+    try:
+        yield
+    finally:
+        member.requests -= 1
+        member.seen_s = trio.current_time()
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+async def listing(door: Door, call: Call, query: Query) -> Response:
+    client = await door.clients.of(query.namespace)
+    found = await client.groups(call.path["stream"])
+    return json_response(Groups([plain(each) for each in found]))
+
+
+async def describe(door: Door, call: Call, query: Query) -> Response:
+    client = await door.clients.of(query.namespace)
+    found = await client.describe_group(call.path["stream"], call.path["group"])
+    return json_response(Described([plain(each) for each in found]))
+
+
+async def reset(door: Door, call: Call, query: Query) -> Response:
+    asked: Reset = await call.json(Reset)
+    to = parse_position(asked.to, door.now_ms())
+    if isinstance(to, dict):
+        raise RequestError(f"a group cannot be reset to {asked.to!r}", "give an offset or a time")
+    client = await door.clients.of(query.namespace)
+    done = await client.reset_group(
+        call.path["stream"],
+        call.path["group"],
+        to,
+        partitions=asked.partitions,
+        force=asked.force,
+        create=asked.create,
+    )
+    return json_response(
+        ResetAnswer([Where(each.partition, each.floor_before, each.floor) for each in done])
+    )
+
+
+async def delete(door: Door, call: Call, query: GroupQuery) -> Response:
+    client = await door.clients.of(query.namespace)
+    names = await client.delete_group(call.path["stream"], call.path["group"], force=query.force)
+    return json_response(Deleted(names))

@@ -1,0 +1,168 @@
+"""What is declared: looking at it, and applying documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from hadron.doors.http.call import JSON, Call, Query, decoded, json_response
+from hadron.doors.http.door import Door
+from hadron.doors.http.problems import HttpError
+from hadron.model.documents.rendering import to_document
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.kinds import proper_kind
+from hadron.model.problems import shorten
+from hadron.model.schema import SchemaObject
+
+YAML: Final = "application/yaml"
+_MAX_SCHEMA_BYTES: Final = 1 << 20
+"""The wire's messages have 4 MiB."""
+
+
+class SchemaQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        kind, name: "" is any.
+    """
+
+    kind: str = ""
+    name: str = ""
+
+
+class ApplyQuery(Query, frozen=True, kw_only=True):
+    """
+    Attributes:
+        dry_run: only say what would change.
+        allow_destructive: also what loses data.
+    """
+
+    dry_run: bool = False
+    allow_destructive: bool = False
+
+
+class NewStream(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Attributes:
+        partitions: replica sets by name; None is the cluster's only one.
+        retention: max_age, max_bytes, or both.
+        keys: "indexed" keeps the latest record of each key known.
+    """
+
+    partitions: list[str] | None = None
+    retention: dict[str, str] | None = None
+    description: str = ""
+    keys: Literal["", "indexed"] = ""
+
+
+class ObjectsAnswer(msgspec.Struct):
+    """Objects as documents, as `apply` takes them."""
+
+    objects: list[dict[str, Any]]
+
+
+class ChangeAnswer(msgspec.Struct):
+    """What applying did to one object."""
+
+    action: str
+    kind: str
+    namespace: str
+    name: str
+    secret: str = ""
+
+
+class ApplyAnswer(msgspec.Struct):
+    """In the order of the documents."""
+
+    changes: list[ChangeAnswer]
+    metadata_index: int
+
+
+async def objects(door: Door, _call: Call, query: SchemaQuery) -> Response:
+    client = await door.clients.of(query.namespace)
+    found = await client.objects(query.kind, query.namespace, query.name)
+    return json_response(_listed(found))
+
+
+async def stream(door: Door, call: Call, query: Query) -> Response:
+    """One stream, as it is declared."""
+    name = call.path["stream"]
+    client = await door.clients.of(query.namespace)
+    found = await client.objects("Stream", query.namespace, name)
+    if not found:
+        raise NotFoundError(
+            f"no stream is called {shorten(name)} in namespace {query.namespace!r}",
+            "PUT creates it",
+        )
+    return json_response(to_document(found[0]))
+
+
+async def create(door: Door, call: Call, query: Query) -> Response:
+    """Declare a stream; one that is there already, with these settings, is left as it is."""
+    body = await call.body(_MAX_SCHEMA_BYTES)
+    wanted = NewStream()
+    if body.strip():
+        _require(call, JSON)
+        wanted = decoded(body, NewStream)
+    client = await door.clients.of(query.namespace)
+    made = await client.create_stream(
+        call.path["stream"],
+        partitions=wanted.partitions,
+        retention=wanted.retention,
+        description=wanted.description,
+        keys=wanted.keys,
+    )
+    return json_response(to_document(made))
+
+
+async def apply(door: Door, call: Call, query: ApplyQuery) -> Response:
+    """All of the documents, or none."""
+    _require(call, JSON, YAML)
+    body = await call.body(_MAX_SCHEMA_BYTES)
+    given: Any
+    if call.media == JSON:
+        given = decoded(body, dict[str, Any] | list[dict[str, Any]])
+    else:
+        try:
+            given = body.decode()
+        except UnicodeDecodeError as error:
+            raise RequestError(f"the body is no text in UTF-8: {error}") from None
+    client = await door.clients.of(query.namespace)
+    applied = await client.apply(
+        given, dry_run=query.dry_run, allow_destructive=query.allow_destructive
+    )
+    changes = []
+    for each in applied.changes:
+        about = each.after or each.before
+        assert about is not None
+        changes.append(
+            ChangeAnswer(each.action, about.kind, about.namespace, about.name, each.secret)
+        )
+    return json_response(ApplyAnswer(changes, applied.metadata_index))
+
+
+async def delete(door: Door, call: Call, query: ApplyQuery) -> Response:
+    kind = proper_kind(call.path["kind"])
+    client = await door.clients.of(query.namespace)
+    gone = await client.delete(
+        (kind, query.namespace, call.path["name"]),
+        dry_run=query.dry_run,
+        allow_destructive=query.allow_destructive,
+    )
+    return json_response(_listed(gone))
+
+
+def _listed(found: Sequence[SchemaObject]) -> ObjectsAnswer:
+    return ObjectsAnswer([to_document(each) for each in found])
+
+
+def _require(call: Call, *media: str) -> None:
+    """Types that no page of somebody else's can send without asking first."""
+    if call.media not in media:
+        raise HttpError(
+            415,
+            f"the content type is {shorten(call.media or 'none')}",
+            f"send content-type: {' or '.join(media)}",
+        )
