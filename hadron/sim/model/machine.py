@@ -142,6 +142,7 @@ TABLES: Final[dict[str, str]] = {
     ),
     "key_lock": STREAMS,
     "producer_name": STREAMS,
+    "producer_once": STREAMS,
     **dict.fromkeys(("staged", "staged_part", "sink"), STREAMS),
     **dict.fromkeys(
         ("participation", "intent", "lock", "decision", "decision_part", "decision_forgotten"),
@@ -449,12 +450,13 @@ class Model:
         if self.schema.dropped[object_id][0] == "Pipeline":
             return self._left_of_pipeline(object_id)
         groups, producers = self.groups, self.streams.producers.get(object_id, {})
-        names = self.streams.names.get(object_id, {})
+        names, once = self.streams.names.get(object_id, {}), self.streams.once
         keys = self.streams.keys.get(object_id, {})
         ids = groups.of_stream(object_id)
         return [
             *(_without(producers, each) for each in sorted(producers)),
             *(_without(names, each) for each in sorted(names)),
+            *(_without(once, each) for each in once if each == object_id),
             *(_without(keys, each) for each in sorted(keys, key=signed)),
             *(
                 _without(groups.skipped, ("group", each))

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from hadron.model.batch import producer_id_of
+from hadron.model.batch import ONCE, producer_id_of
 from hadron.model.errors import (
     ConflictError,
     NotFoundError,
     OffsetMismatchError,
+    OverloadedError,
     ProducerFencedError,
     RequestError,
     SequenceError,
 )
 from hadron.model.ids import Ballot
 from hadron.model.limits import (
+    MAX_ONCE_KEYS,
     MAX_PRODUCER_NAMES,
     PRODUCER_IDLE_MS,
     PRODUCER_NAME_IDLE_MS,
@@ -88,6 +90,8 @@ class Streams:
     open: dict[int, tuple[int, int]] = field(default_factory=dict)
     batches: dict[int, list[Batch]] = field(default_factory=dict)
     producers: dict[int, dict[bytes, Producer]] = field(default_factory=dict)
+    once: dict[int, int] = field(default_factory=dict)
+    """By stream, how many keys of what is sent once it remembers."""
     names: dict[int, dict[bytes, Name]] = field(default_factory=dict)
     keys: dict[int, dict[int, int]] = field(default_factory=dict)
     key_locks: dict[tuple[int, int], dict[int, bool]] = field(default_factory=dict)
@@ -232,6 +236,7 @@ class Streams:
             base = self.append(entry, command.stream_id, command.count, command.size)
             return appended(base, command.count, now_ms, -1)
         producer = self._producer(command)
+        self._note_once(entry, command)
         base = self.append(entry, command.stream_id, command.count, command.size)
         recent = [*producer.recent, (base, command.count, now_ms, sequence, False)]
         known = self.producers.setdefault(command.stream_id, {})
@@ -243,9 +248,28 @@ class Streams:
             for producer_id in list(known):
                 if producer_id in self.names.get(command.stream_id, {}):
                     continue
+                if producer_id.startswith(ONCE):
+                    continue
                 if known[producer_id].last_ms < now_ms - PRODUCER_IDLE_MS:
                     del known[producer_id]
         return appended(base, command.count, now_ms, sequence)
+
+    def _note_once(self, entry: Entry, command: AppendBatch) -> None:
+        """D7: a key that is new has two forgotten that are a day old."""
+        stream_id, known = command.stream_id, self.producers.get(command.stream_id, {})
+        if not command.producer_id.startswith(ONCE) or command.producer_id in known:
+            return
+        self.bounds(stream_id)
+        old = sorted(
+            (its.last_ms, each)
+            for each, its in known.items()
+            if each.startswith(ONCE) and its.last_ms < entry.now_ms - PRODUCER_IDLE_MS
+        )[:2]
+        if self.once.get(stream_id, 0) - len(old) >= MAX_ONCE_KEYS:
+            raise Refused(OverloadedError)
+        for _, each in old:
+            del known[each]
+        self.once[stream_id] = self.once.get(stream_id, 0) + 1 - len(old)
 
     def _producer(self, command: AppendBatch) -> Producer:
         """Whose next batch this is."""
@@ -286,7 +310,7 @@ class Streams:
         """The stream is deleted; whether anything of it is left."""
         self.open.pop(stream_id, None)
         kept = (self.batches, self.producers, self.names, self.keys)
-        return any(each.get(stream_id) for each in kept)
+        return stream_id in self.once or any(each.get(stream_id) for each in kept)
 
     def drop_batches(self, stream_id: int, until_lsn: int) -> tuple[int, int]:
         """(batches, bytes) of a deleted stream that went."""
@@ -335,6 +359,7 @@ class Streams:
                 for each, named in self.names.items()
                 for producer_id, n in named.items()
             ],
+            "producer_once": list(self.once.items()),
             "stream_key": [
                 (each, key - (1 << 64) if key >= 1 << 63 else key, offset)
                 for each, latest in self.keys.items()

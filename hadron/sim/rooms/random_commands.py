@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hadron.fakes.tables import SET, Replicated
-from hadron.model.batch import producer_id_of
+from hadron.model.batch import ONCE, producer_id_of
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
@@ -50,6 +50,8 @@ _PIPELINES: Final = ("p", "q")
 _STAGES: Final = ("one", "two", "three")
 _NAMES: Final = ("billing", "import")
 _PRODUCERS: Final = (bytes(16), b"\0" + bytes(range(15)), b"\7" * 16)
+_KEYS: Final = tuple(ONCE + bytes([each]) * 12 for each in range(5))
+"""Of what is sent once."""
 
 
 class Commands(FlowCommands):
@@ -254,6 +256,8 @@ class Commands(FlowCommands):
         if rng.random() < 0.2:
             return AppendBatch(stream_id, count, size, b"", 0, -1)
         producer_id = rng.choice(_PRODUCERS)
+        if self._expecting.random() < 0.2:
+            producer_id = self._expecting.choice(_KEYS)
         known = self._tables.rows(
             "SELECT producer_epoch, next_sequence FROM hadron_producer WHERE stream_id = ?"
             " AND producer_id = ?",

@@ -13,9 +13,16 @@ from typing import Final, Protocol
 
 import msgspec
 
-from hadron.model.batch import NO_SEQUENCE, producer_id_of
-from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
+from hadron.model.batch import NO_SEQUENCE, ONCE, producer_id_of
+from hadron.model.errors import (
+    NotFoundError,
+    OverloadedError,
+    ProducerFencedError,
+    RequestError,
+    SequenceError,
+)
 from hadron.model.limits import (
+    MAX_ONCE_KEYS,
     MAX_PRODUCER_NAMES,
     PRODUCER_IDLE_MS,
     PRODUCER_NAME_IDLE_MS,
@@ -29,7 +36,11 @@ from hadron.state.names import label_of
 
 PRODUCER: Final = PREFIX + "producer"
 PRODUCER_NAME: Final = PREFIX + "producer_name"
+PRODUCER_ONCE: Final = PREFIX + "producer_once"
+_ONCE_BY_AGE: Final = PREFIX + "producer_once_by_age"
 _STREAM_PARTITION: Final = PREFIX + "stream_partition"
+
+_BEHIND_ONCE: Final = ONCE[:-1] + bytes([ONCE[-1] + 1])
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {PRODUCER}(
@@ -50,6 +61,12 @@ CREATE TABLE IF NOT EXISTS {PRODUCER_NAME}(
     last_sequence INTEGER NOT NULL,     -- that its program has given; -1: none
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {_ONCE_BY_AGE} ON {PRODUCER}(stream_id, last_ms)
+    WHERE substr(producer_id, 1, 4) = x'{ONCE.hex()}';
+CREATE TABLE IF NOT EXISTS {PRODUCER_ONCE}(
+    stream_id INTEGER PRIMARY KEY,
+    keys INTEGER NOT NULL               -- of those in {PRODUCER} that begin with "once"
+) STRICT;
 """
 
 _SET: Final = (
@@ -61,13 +78,26 @@ _GET: Final = (
     f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
     " WHERE stream_id = ? AND producer_id = ?"
 )
-_EVICT: Final = (
-    f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND last_ms < ? AND producer_id NOT IN"
+_EVICT: Final = tuple(
+    f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND producer_id {where} AND last_ms < ?"
+    f" AND producer_id NOT IN"
     f" (SELECT producer_id FROM {PRODUCER_NAME} n WHERE n.stream_id = {PRODUCER}.stream_id)"
+    for where in (f"< x'{ONCE.hex()}'", f">= x'{_BEHIND_ONCE.hex()}'")
 )
-_OWNED: Final = tuple(
-    slices.Owned(table, "stream_id, producer_id", "stream_id = ?")
-    for table in (PRODUCER, PRODUCER_NAME)
+"""But for those of a key, of which there may be many: they are passed by, and go by their age."""
+
+_EVICT_ONCE: Final = (
+    f"DELETE FROM {PRODUCER} WHERE (stream_id, producer_id) IN ("
+    f"SELECT stream_id, producer_id FROM {PRODUCER} INDEXED BY {_ONCE_BY_AGE}"
+    f" WHERE stream_id = ? AND substr(producer_id, 1, 4) = x'{ONCE.hex()}' AND last_ms < ?"
+    " ORDER BY last_ms, producer_id LIMIT ?)"
+)
+_COUNT_ONCE: Final = f"INSERT INTO {PRODUCER_ONCE} VALUES(?, ?) ON CONFLICT DO UPDATE SET keys = keys + excluded.keys"
+_GET_ONCE: Final = f"SELECT keys FROM {PRODUCER_ONCE} WHERE stream_id = ?"
+_OWNED: Final = (
+    slices.Owned(PRODUCER, "stream_id, producer_id", "stream_id = ?"),
+    slices.Owned(PRODUCER_NAME, "stream_id, producer_id", "stream_id = ?"),
+    slices.Owned(PRODUCER_ONCE, "stream_id", "stream_id = ?"),
 )
 _GET_NAME: Final = (
     f"SELECT claim, token, last_sequence, name FROM {PRODUCER_NAME}"
@@ -89,6 +119,10 @@ _EVICTS: Final = 0
 """Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
 the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
 a bad die: commands of two kinds that take turns have one parity each.)"""
+
+_EVICTS_ONCE: Final = 2
+"""Keys that are forgotten with each new one, when they are a day old: so they end, and no append
+waits for many of them (PROTOCOL F3)."""
 
 _MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
 """SQLite's largest integer."""
@@ -162,6 +196,8 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
         )
     row = context.db.execute(_GET, (batch.stream_id, batch.producer_id)).fetchone()
     name = batch.producer_id.hex()
+    if row is None and batch.producer_id.startswith(ONCE):
+        _make_room_once(context, batch.stream_id)
     if row is None or batch.producer_epoch > row[0]:
         if batch.sequence != 0:
             raise SequenceError(
@@ -205,7 +241,26 @@ def note(context: Context, batch: Numbered, recent: list[Appended], appended: Ap
         ),
     )
     if batch.sequence == 0 and batch.producer_id[0] == _EVICTS:
-        context.db.execute(_EVICT, (batch.stream_id, context.now_ms - PRODUCER_IDLE_MS))
+        for evict in _EVICT:
+            context.db.execute(evict, (batch.stream_id, context.now_ms - PRODUCER_IDLE_MS))
+
+
+def _make_room_once(context: Context, stream_id: int) -> None:
+    """For a key that is new here: forget some that are old enough. Raises `OverloadedError` where
+    the others are too many (PROTOCOL D7)."""
+    db, old_ms = context.db, context.now_ms - PRODUCER_IDLE_MS
+    db.execute(_EVICT_ONCE, (stream_id, old_ms, _EVICTS_ONCE))
+    gone = db.changes()
+    db.execute(_COUNT_ONCE, (stream_id, 1 - gone))
+    row = db.execute(_GET_ONCE, (stream_id,)).fetchone()
+    assert row is not None
+    keys = row[0]
+    if keys > MAX_ONCE_KEYS:
+        raise OverloadedError(
+            f"{label_of(db, stream_id)} remembers {keys - 1} keys of what is sent once "
+            f"{context.place}, and {MAX_ONCE_KEYS} are the most",
+            "they are forgotten after a day; give a key to several records at once",
+        )
 
 
 def fenced(name: str, place: str) -> ProducerFencedError:
@@ -289,8 +344,13 @@ def note_last(context: Context, batch: Numbered, last_sequence: int) -> None:
 
 
 def _close(context: Context, stream_id: int) -> bool:
-    left = context.db.execute(f"SELECT 1 FROM {PRODUCER} WHERE stream_id = ? LIMIT 1", (stream_id,))
-    return left.fetchone() is not None
+    for table in (PRODUCER, PRODUCER_ONCE):
+        left = context.db.execute(
+            f"SELECT 1 FROM {table} WHERE stream_id = ? LIMIT 1", (stream_id,)
+        )
+        if left.fetchone() is not None:
+            return True
+    return False
 
 
 def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> slices.Dropped:
