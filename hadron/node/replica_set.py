@@ -61,6 +61,11 @@ class NodeConfig:
         return self.listen or self.address
 
     @property
+    def listening(self) -> list[str]:
+        """Every address that it listens on."""
+        return [self.listens_on, *([self.http] if self.http is not None else [])]
+
+    @property
     def addresses(self) -> dict[str, str]:
         """The addresses that belong to this node alone, by their key in the file."""
         given = {"address": self.address, "grpc": self.grpc, "http": self.http}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import click
+
+_HTTP_ABOVE: Final = 200
 
 
 @click.command("dev", short_help="Run one node in the foreground, with nothing to configure.")
@@ -24,9 +27,15 @@ import click
     show_default=True,
     help="The port of 127.0.0.1 to listen on.",
 )
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=None,
+    help="The port of 127.0.0.1 for HTTP; 0 is none.  [default: 200 above --port]",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
-def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
+def command(ctx: click.Context, data: Path, port: int, http_port: int | None, debug: bool) -> int:
     """Run a cluster of one node until Ctrl-C; its data stays in DIR.
 
     \b
@@ -42,19 +51,39 @@ def command(ctx: click.Context, data: Path, port: int, debug: bool) -> int:
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
-    _check_port(address)
+    _check_port(address, "--port")
+    http, note = _http(port, http_port)
     # `hadron restore --data` begins an epoch.
     config = single_node_config(
         data,
         address,
         settings=settings_from_environment(os.environ),
         epoch=max(1, read_epoch(data)),
+        http=http,
     )
-    greeting = _greeting(address, config.leader.data)
+    greeting = _greeting(address, config.leader.data, http) + note
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
 
 
-def _check_port(address: str) -> None:
+def _http(port: int, given: int | None) -> tuple[str | None, str]:
+    """Where HTTP is served, if it is, and what to say where it is not. A port that nobody has
+    chosen keeps no node from starting."""
+    from hadron.model.errors import ConfigurationError
+
+    chosen = port + _HTTP_ABOVE if given is None else given
+    if not 0 < chosen <= 65535:
+        return None, ""
+    address = f"127.0.0.1:{chosen}"
+    try:
+        _check_port(address, "--http-port")
+    except ConfigurationError:
+        if given is not None:
+            raise
+        return None, f"HTTP is not served: port {chosen} is in use (--http-port chooses another)\n"
+    return address, ""
+
+
+def _check_port(address: str, option: str) -> None:
     """Before anything is created: a port in use must not leave a data directory behind."""
     from hadron.model.errors import ConfigurationError
     from hadron.node.supervision.cluster import check_ports
@@ -65,12 +94,13 @@ def _check_port(address: str) -> None:
     except ClusterError as error:
         raise ConfigurationError(
             f"cannot listen on {address}: another process uses the port",
-            "stop that process, or choose another port with --port",
+            f"stop that process, or choose another port with {option}",
         ) from error
 
 
-def _greeting(address: str, data: Path) -> str:
+def _greeting(address: str, data: Path, http: str | None) -> str:
     url = f"hadron://{address}"
+    over_http = f"  curl http://{http}/v1/streams/hello/records\n" if http else ""
     server = "" if address.endswith(":7000") else f" --server {url}"
     return f"""\
 one node at {url}, data in {data}; Ctrl-C stops it. In another terminal:
@@ -78,4 +108,4 @@ one node at {url}, data in {data}; Ctrl-C stops it. In another terminal:
   hadron create stream hello{server}
   hadron pub hello first second third{server}
   hadron sub hello --from earliest{server}
-"""
+{over_http}"""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -608,13 +609,14 @@ def test_failed_instances_are_retried() -> None:
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
     from hadron.node.supervision.cluster import free_ports
 
-    (port,) = free_ports(1)
-    with program(
-        "dev", "--data", str(tmp_path / "d"), "--port", str(port), stderr=subprocess.DEVNULL
-    ) as node:
+    port, http = free_ports(2)
+    given = ("--data", str(tmp_path / "d"), "--port", str(port), "--http-port", str(http))
+    with program("dev", *given, stderr=subprocess.DEVNULL) as node:
         assert node.stdout is not None
         assert f"hadron://127.0.0.1:{port}" in node.stdout.readline()
         url = f"hadron://127.0.0.1:{port}"
+        with urlopen(f"http://127.0.0.1:{http}/healthz") as answer:
+            assert answer.read() == b'{"status":"ok"}'
         assert wait_until(lambda: "serving" in good("status", "--server", url), 30)
         node.send_signal(signal.SIGINT)
         assert node.wait(timeout=30) == 0

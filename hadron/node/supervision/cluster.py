@@ -21,6 +21,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -415,12 +416,17 @@ def log_path(config: ReplicaSetConfig, name: str) -> Path:
 
 
 def write_config(
-    path: Path, nodes: int, durability: str, ports: Sequence[int] | None = None
+    path: Path,
+    nodes: int,
+    durability: str,
+    ports: Sequence[int] | None = None,
+    http_ports: Sequence[int] = (),
 ) -> Path:
     """Write a replica set of `nodes` on loopback, with data beside the file; n1 leads.
 
     Args:
         ports: one for each node; free ones are found when left out.
+        http_ports: where they serve HTTP, if they do.
     """
     addresses = [f"127.0.0.1:{port}" for port in ports or free_ports(nodes)]
     config = ReplicaSetConfig(
@@ -434,8 +440,11 @@ def write_config(
                 role="leader" if number == 1 else "replica",
                 address=address,
                 data=path.parent / f"n{number}",
+                http=f"127.0.0.1:{http_port}" if http_port else None,
             )
-            for number, address in enumerate(addresses, start=1)
+            for number, (address, http_port) in enumerate(
+                zip_longest(addresses, http_ports), start=1
+            )
         ),
         discovery=(addresses[0],),
         settings=Settings(durability=durability),

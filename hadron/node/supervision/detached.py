@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +34,7 @@ from hadron.wire.sockets import split_address
 FILE_NAME: Final = "cluster.yaml"
 DEFAULT_DIRECTORY: Final = "hadron-cluster"
 _PORTS: Final = (7000, 7001, 7002)
+_HTTP_PORTS: Final = (7200, 7201, 7202)
 """From the default one on, so that commands find the cluster without being told where it is."""
 
 _STARTED_WITH: Final = "(started with "
@@ -81,8 +82,9 @@ def _left_running(names: Sequence[str]) -> str:
 def find_config(given: Path | None, *, create: bool = False) -> Path:
     """The configuration file meant by a file, a directory, or nothing (./hadron-cluster).
 
-    With `create`, a directory without one gets three nodes on 127.0.0.1:7000 to 7002, unless
-    these ports are in use (`ClusterError`). Raises `ConfigurationError` when there is no file.
+    With `create`, a directory without one gets three nodes on 127.0.0.1:7000 to 7002, with HTTP on
+    7200 to 7202, unless these ports are in use (`ClusterError`). Raises `ConfigurationError` when
+    there is no file.
     """
     path = given or Path(DEFAULT_DIRECTORY)
     if path.suffix in (".yaml", ".yml"):
@@ -102,9 +104,18 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
                 f"there is no cluster in {where}",
                 "`hadron cluster up` makes one; --config names another directory or file",
             )
-        check_ports((f"n{n}", f"127.0.0.1:{port}") for n, port in enumerate(_PORTS, start=1))
-        write_config(found.absolute(), len(_PORTS), "fsync", _PORTS)
+        check_ports(
+            (f"n{n}", f"127.0.0.1:{port}")
+            for ports in (_PORTS, _HTTP_PORTS)
+            for n, port in enumerate(ports, start=1)
+        )
+        write_config(found.absolute(), len(_PORTS), "fsync", _PORTS, _HTTP_PORTS)
     return found
+
+
+def _listening(cluster: LocalCluster, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Every (node, address) of nodes that are to be started."""
+    return [(name, address) for name in names for address in cluster.config.node(name).listening]
 
 
 def was_started_here(config: ReplicaSetConfig) -> bool:
@@ -183,7 +194,7 @@ class DetachedCluster:
             )
             if missing:
                 check_fits(self.config, self.ask())
-            check_ports((name, cluster.listens_on(name)) for name in missing)
+            check_ports(_listening(cluster, missing))
             with self._kept(cluster, running):
                 yield cluster, missing
 
@@ -237,7 +248,7 @@ class DetachedCluster:
             leader = self.config.leader.name
             away = [name for name in cluster.names if name not in known]
             spawned_s = time.monotonic()
-            check_ports((name, cluster.listens_on(name)) for name in away)
+            check_ports(_listening(cluster, away))
             with self._kept(cluster, known):
                 for name in away:
                     cluster.spawn(name)
@@ -269,7 +280,7 @@ class DetachedCluster:
         cluster: LocalCluster, name: str, known: dict[str, ProcessIdentity]
     ) -> None:
         known.pop(name).stop(STOP_WITHIN_S)
-        check_ports([(name, cluster.listens_on(name))])
+        check_ports(_listening(cluster, [name]))
         cluster.spawn(name)
 
     def _read_of(self, names: Collection[str]) -> dict[str, ProcessIdentity]:

@@ -92,7 +92,10 @@ _EVICT_ONCE: Final = (
     f" WHERE stream_id = ? AND substr(producer_id, 1, 4) = x'{ONCE.hex()}' AND last_ms < ?"
     " ORDER BY last_ms, producer_id LIMIT ?)"
 )
-_COUNT_ONCE: Final = f"INSERT INTO {PRODUCER_ONCE} VALUES(?, ?) ON CONFLICT DO UPDATE SET keys = keys + excluded.keys"
+_COUNT_ONCE: Final = (
+    f"INSERT INTO {PRODUCER_ONCE} VALUES(?, ?)"
+    " ON CONFLICT(stream_id) DO UPDATE SET keys = keys + excluded.keys"
+)
 _GET_ONCE: Final = f"SELECT keys FROM {PRODUCER_ONCE} WHERE stream_id = ?"
 _OWNED: Final = (
     slices.Owned(PRODUCER, "stream_id, producer_id", "stream_id = ?"),

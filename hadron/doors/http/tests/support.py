@@ -1,0 +1,134 @@
+"""Nodes with doors, and programs that speak HTTP to them, on a network in memory."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpcore
+import httpx
+import trio
+
+from hadron.fakes.network import SimNetwork
+from hadron.model.ports import Network, Transport
+from hadron.testing.nodes import CLIENT, Nodes, replica_set
+
+HTTP_PORT = 7200
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def nodes_with_doors(directory: Path, count: int, nursery: trio.Nursery) -> Nodes:
+    """A replica set whose nodes all serve HTTP."""
+    config = replica_set(directory, count)
+    doors = tuple(replace(each, http=f"{each.name}:{HTTP_PORT}") for each in config.nodes)
+    return Nodes(directory, count, nursery, config=replace(config, nodes=doors))
+
+
+@asynccontextmanager
+async def serving(nodes: Nodes) -> AsyncIterator[httpx.AsyncClient]:
+    """All of them started; a program that speaks to the leader's door, and a stream `s`."""
+    await nodes.start()
+    await nodes.wait_serving()
+    async with http_of(nodes, "n1") as http:
+        assert (await http.put("/v1/streams/s")).status_code == 200
+        yield http
+
+
+def http_of(nodes: Nodes, name: str, **options: Any) -> httpx.AsyncClient:
+    """A program that speaks to one node's door."""
+    return http_at(nodes.network.host(CLIENT), f"{name}:{HTTP_PORT}", **options)
+
+
+def http_at(network: Network, address: str, *, http2: bool = False) -> httpx.AsyncClient:
+    transport = httpx.AsyncHTTPTransport()
+    transport._pool = httpcore.AsyncConnectionPool(
+        http1=not http2, http2=http2, network_backend=_Backend(network)
+    )
+    return httpx.AsyncClient(
+        transport=transport, base_url=f"http://{address}", timeout=60, trust_env=False
+    )
+
+
+async def raw(network: SimNetwork, address: str, *pieces: bytes) -> bytes:
+    """All that comes for these bytes, up to the end of the connection."""
+    transport = await network.host(CLIENT).dial(address)
+    try:
+        stream = _Stream(transport)
+        for piece in pieces:
+            await stream.write(piece)
+        return await received(stream)
+    finally:
+        transport.close()
+
+
+async def received(stream: _Stream) -> bytes:
+    parts = []
+    while data := await stream.read(1 << 16):
+        parts.append(data)
+    return b"".join(parts)
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        buffer = bytearray(max_bytes)
+        with trio.fail_after(timeout or 120):
+            try:
+                size = await self._transport.receive_into(memoryview(buffer))
+            except OSError as error:
+                raise httpcore.ReadError(str(error)) from error
+        return bytes(buffer[:size])
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        left = memoryview(buffer)
+        with trio.fail_after(timeout or 120):
+            try:
+                while left:
+                    left = left[self._transport.send_some([left]) :]
+                    if left:
+                        await self._transport.wait_writable()
+            except OSError as error:
+                raise httpcore.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        self._transport.close()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore.AsyncNetworkStream:
+        raise NotImplementedError
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ARG002 - there is none of any kind
+        return None
+
+
+class _Backend(httpcore.AsyncNetworkBackend):
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def connect_tcp(
+        self, host: str, port: int, *_others: Any, **_options: Any
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return _Stream(await self._network.dial(f"{host}:{port}"))
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+async def until(what: str, holds: Callable[[], bool]) -> None:
+    with trio.fail_after(60):
+        while not holds():  # noqa: ASYNC110 - it is somebody else's event
+            await trio.sleep(0.01)
+    assert holds(), what

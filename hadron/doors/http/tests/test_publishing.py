@@ -1,0 +1,229 @@
+"""Records in, by HTTP: whatever they are written as, and read back as what they were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from hadron.doors.http import limits
+from hadron.doors.http.tests.support import NDJSON
+
+STREAM = "/v1/streams/s"
+
+
+async def values(http: httpx.AsyncClient) -> list[Any]:
+    answer = await http.get(STREAM + "/records", params={"limit": 10_000})
+    assert answer.status_code == 200, answer.text
+    return [each.get("value", each.get("value_base64")) for each in answer.json()["records"]]
+
+
+async def test_a_value_of_each_kind(http: httpx.AsyncClient) -> None:
+    sent = [
+        (b'{"a": 1.50, "b": [12345678901234567890]}', "application/json"),
+        (b"plain", "text/plain; charset=utf-8"),
+        (b"\x00\xff", "application/octet-stream"),
+        (b"a=b", "application/x-www-form-urlencoded"),
+        (b"\x89PNG", "image/png"),
+        (b"null", "application/json"),
+        (b'{"x":1}', "application/vnd.own+json"),
+    ]
+    for number, (body, media) in enumerate(sent):
+        answer = await http.post(STREAM, content=body, headers={"content-type": media})
+        assert answer.status_code == 200, answer.text
+        told = answer.json()
+        assert (told["stream"], told["partition"], told["offset"]) == ("s", "local/p0", number)
+    for number, (body, media) in enumerate(sent):
+        answer = await http.get(f"{STREAM}/records/{number}")
+        assert answer.content == body
+        wanted = "text/plain" if "form" in media else media.partition(";")[0]
+        assert answer.headers["content-type"].partition(";")[0] == wanted
+    answer = await http.get(STREAM + "/records")
+    assert '{"a": 1.50, "b": [12345678901234567890]}' in answer.text, "numbers keep their digits"
+
+
+async def test_what_a_record_has_besides_its_value(http: httpx.AsyncClient) -> None:
+    given = {"key": "UA", "type": "flight.departed", "id": "f-1", "timestamp_ms": "17"}
+    answer = await http.post(STREAM, params=given, json=1)
+    assert answer.json()["id"] == "f-1"
+    (record,) = (await http.get(STREAM + "/records")).json()["records"]
+    assert (record["key"], record["type"], record["id"]) == ("UA", "flight.departed", "f-1")
+    assert record["timestamp_ms"] == 17
+
+
+async def test_ndjson_is_a_record_a_line(http: httpx.AsyncClient) -> None:
+    text = b'{"n":1}\n\n"two"\r\n [3] \nnull'
+    answer = await http.post(STREAM, content=text, headers=NDJSON)
+    told = answer.json()
+    assert told["count"] == 4
+    assert told["partitions"] == [
+        {"partition": "local/p0", "count": 4, "first_offset": 0, "last_offset": 3}
+    ]
+    assert await values(http) == [{"n": 1}, "two", [3], None]
+
+
+async def test_ndjson_goes_while_it_comes(http: httpx.AsyncClient) -> None:
+    """The first lines are in the log before the last one is sent; lines may be cut anywhere."""
+    seen = trio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"n": 0}\n{"n"'
+        while len(await values(http)) < 1:  # noqa: ASYNC110 - what is waited for is at the node
+            await trio.sleep(0.01)
+        seen.set()
+        yield b': 1}\n{"n": 2}'
+
+    answer = await http.post(STREAM, content=body(), headers=NDJSON)
+    assert answer.json()["count"] == 3
+    assert seen.is_set()
+    assert [each["n"] for each in await values(http)] == [0, 1, 2]
+
+
+async def test_much_ndjson_is_held_in_pieces(http: httpx.AsyncClient) -> None:
+    lines = [b'{"n":%d,"pad":"%b"}' % (number, b"x" * 80) for number in range(40_000)]
+    answer = await http.post(STREAM, content=b"\n".join(lines), headers=NDJSON)
+    assert answer.json()["count"] == 40_000
+    read = await http.get(STREAM + "/records", headers={"accept": "application/x-ndjson"})
+    found = [json.loads(line)["value"]["n"] for line in read.text.splitlines()]
+    assert found == list(range(40_000))
+
+
+async def test_a_line_may_be_a_whole_record(http: httpx.AsyncClient) -> None:
+    text = b'{"value":1,"key":"a","type":"b.c","headers":{"h":"x"}}\n{"value":"two"}\n'
+    answer = await http.post(STREAM, params={"lines": "records"}, content=text, headers=NDJSON)
+    assert answer.json()["count"] == 2
+    first, second = (await http.get(STREAM + "/records")).json()["records"]
+    assert (first["value"], first["key"], first["type"]) == (1, "a", "b.c")
+    assert first["headers"] == {"h": "x"}
+    assert second["value"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("lines", "text", "said"),
+    [
+        ("values", b'1\n2\n{"a":}\n', "line 3 is no JSON"),
+        ("values", b"1\n[2\n3]\n", "line 2 is no JSON"),
+        ("values", b'1\n"\xff"\n', "line 2 is no JSON"),
+        ("records", b'{"value":1}\n{"key":"a"}\n', "line 2: no record"),
+        ("records", b'{"value":1}\n{"value":1,"extra":2}\n', "line 2: no record"),
+        ("records", b'{"value":1}\n{"value":1,"type":"a b"}\n', "line 2: 'a b' is not a type"),
+    ],
+)
+async def test_a_line_that_is_none_is_named(
+    http: httpx.AsyncClient, lines: str, text: bytes, said: str
+) -> None:
+    answer = await http.post(STREAM, params={"lines": lines}, content=text, headers=NDJSON)
+    problem = answer.json()
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["detail"].startswith(said)
+    assert not problem["retryable"]
+    assert problem["published"] == len(await values(http))
+
+
+async def test_a_line_that_never_ends_is_refused(http: httpx.AsyncClient) -> None:
+    answer = await http.post(
+        STREAM, content=b"1\n" + b"2" * (limits.MAX_LINE_BYTES + 1), headers=NDJSON
+    )
+    assert answer.status_code == 413
+    assert answer.json()["published"] == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "headers", "body", "status", "said"),
+    [
+        ({}, {"content-type": "application/json"}, b"{", 400, "the body is no JSON"),
+        ({}, {"content-type": "application/json"}, b"[" * 100_000, 400, "the body is no JSON"),
+        ({}, {"content-type": "text/plain"}, b"\xff", 400, "no text in UTF-8"),
+        ({}, {"content-type": "text/plain; charset=latin-1"}, b"a", 415, "the charset is"),
+        ({"tpye": "x"}, {}, b"a", 400, "'tpye' is no parameter of this (did you mean 'type'?)"),
+        ({"timestamp_ms": "soon"}, {}, b"a", 400, "Expected `int"),
+        ({"expect_offset": "-1"}, {}, b"a", 400, "Expected `int` >= 0"),
+        ({"partition": "none/p9"}, {}, b"a", 404, "has no partition 'none/p9'"),
+        ({"namespace": "nowhere"}, {}, b"a", 404, "nowhere"),
+        ({"namespace": "a b"}, {}, b"a", 400, "is not a valid name"),
+        ({"type": "a b"}, {}, b"a", 400, "is not a type"),
+        ({}, {"idempotency-key": "x" * 256}, b"a", 400, "the Idempotency-Key"),
+        ({"key": "k"}, NDJSON, b"1", 400, "key is of one record"),
+    ],
+)
+async def test_what_is_wrong_is_said(
+    http: httpx.AsyncClient,
+    params: dict[str, str],
+    headers: dict[str, str],
+    body: bytes,
+    status: int,
+    said: str,
+) -> None:
+    answer = await http.post(STREAM, params=params, headers=headers, content=body)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["detail"]
+    assert await values(http) == []
+
+
+async def test_a_record_that_is_too_large(http: httpx.AsyncClient) -> None:
+    answer = await http.post(STREAM, content=b"x" * (1 << 20))
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "RecordTooLargeError"
+    assert (await http.post(STREAM, content=b"small")).status_code == 200
+
+
+async def test_conditions(http: httpx.AsyncClient) -> None:
+    assert (await http.post(STREAM, params={"expect_offset": 0}, json=1)).status_code == 200
+    answer = await http.post(STREAM, params={"expect_offset": 0}, json=2)
+    problem = answer.json()
+    assert (answer.status_code, problem["expected"], problem["actual"]) == (412, 0, 1)
+    await http.put("/v1/streams/keyed", json={"keys": "indexed"})
+    given = {"key": "a", "expect_key_offset": -1}
+    assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 200
+    assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 412
+
+
+class TestOnce:
+    async def test_a_key_is_logged_once(self, http: httpx.AsyncClient) -> None:
+        headers = {"idempotency-key": "order-1"}
+        first = (await http.post(STREAM, json={"n": 1}, headers=headers)).json()
+        again = (await http.post(STREAM, json={"n": 1}, headers=headers)).json()
+        assert again.pop("duplicate")
+        assert again == first
+        assert await values(http) == [{"n": 1}]
+
+    async def test_a_quoted_key_is_the_same(self, http: httpx.AsyncClient) -> None:
+        await http.post(STREAM, json=1, headers={"idempotency-key": "k"})
+        again = await http.post(STREAM, json=1, headers={"idempotency-key": '"k"'})
+        assert again.json()["duplicate"]
+
+    @pytest.mark.parametrize("params", [{}, {"key": "other"}, {"type": "other"}])
+    async def test_other_content_is_refused(
+        self, http: httpx.AsyncClient, params: dict[str, str]
+    ) -> None:
+        headers = {"idempotency-key": "order-1"}
+        await http.post(STREAM, json={"n": 1}, headers=headers)
+        body = {"n": 1} if params else {"n": 2}
+        answer = await http.post(STREAM, json=body, headers=headers, params=params)
+        assert (answer.status_code, answer.json()["code"]) == (422, "KeyReusedError")
+        assert await values(http) == [{"n": 1}]
+
+    async def test_several_records_are_one_sending(self, http: httpx.AsyncClient) -> None:
+        headers = NDJSON | {"idempotency-key": "batch"}
+        for is_again in (False, True):
+            told = (await http.post(STREAM, content=b"1\n2\n3\n", headers=headers)).json()
+            assert told["count"] == 3
+            assert told.get("duplicate", False) == is_again
+        answer = await http.post(STREAM, content=b"1\n2\n", headers=headers)
+        assert answer.status_code == 422
+        assert await values(http) == [1, 2, 3]
+
+
+async def test_a_stream_that_is_made_again_is_another_one(http: httpx.AsyncClient) -> None:
+    await http.post(STREAM, json=1, headers={"idempotency-key": "k"})
+    gone = await http.delete("/v1/schema/stream/s", params={"allow_destructive": "true"})
+    assert gone.status_code == 200, gone.text
+    assert (await http.post(STREAM, json=1)).status_code == 404
+    await http.put(STREAM)
+    told = (await http.post(STREAM, json=1, headers={"idempotency-key": "k"})).json()
+    assert (told["offset"], "duplicate" in told) == (0, False)
