@@ -119,8 +119,9 @@ class _Parser:
         except httptools.HttpParserError as error:
             refusal = self._refusal_of(error)
             self.refusal = refusal
-            if not self.requests:
+            if not self.requests or self.requests[0] is self._current:
                 raise refusal from None
+            # Those before it are answered first.
         if self.has_begun and self._current is not None:
             self._current.head_bytes += len(data)
             if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
@@ -245,6 +246,8 @@ class Connection:
         """Some more of what comes; whether there was more. Raises `RefusedError`, `OSError`."""
         if self._is_over:
             return False
+        if self._parser.refusal is not None:
+            raise self._parser.refusal
         size = await self._transport.receive_into(self._buffer)
         if not size:
             self._is_over = True

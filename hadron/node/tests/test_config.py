@@ -135,7 +135,7 @@ def test_an_unknown_node_is_refused_with_those_that_exist() -> None:
             "durability: os",
             "durabilty: os",
             "11: unknown key 'durabilty' (did you mean 'durability'?), "
-            "expected one of cluster, metadata, discovery, replica_set, durability",
+            "expected one of cluster, metadata, discovery, replica_set, insecure, durability",
         ),
         (
             "  epoch: 1",
@@ -550,7 +550,7 @@ def test_a_door_is_for_this_machine_unless_the_file_says_otherwise(address: str)
     config = _parse(f"insecure: true\n{text}")
     assert config.insecure
     assert config.node("n2").http == address
-    assert not _problems(f"insecure: false\n{GOOD}")
+    assert not _parse(f"insecure: false\n{GOOD}").insecure
     assert "expected true or false" in _problems(f"insecure: maybe\n{GOOD}")[0]
 
 

@@ -1,0 +1,186 @@
+"""Consuming by long poll."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from hadron.doors.http.tests.support import http_of, nodes_with_doors, serving
+
+GROUP = "/v1/streams/s/groups/g"
+
+
+async def publish(http: httpx.AsyncClient, *values: Any) -> None:
+    for value in values:
+        assert (await http.post("/v1/streams/s", json=value)).status_code == 200
+
+
+async def poll(http: httpx.AsyncClient, consumer: str = "c", **asked: Any) -> list[dict[str, Any]]:
+    answer = await http.post(f"{GROUP}/poll", json={"consumer": consumer, "wait_s": 5} | asked)
+    assert answer.status_code == 200, answer.text
+    told: list[dict[str, Any]] = answer.json()["records"]
+    return told
+
+
+async def settle(
+    http: httpx.AsyncClient, what: str, *records: dict[str, Any], consumer: str = "c", **asked: Any
+) -> dict[str, Any]:
+    ids = [each["delivery"] for each in records]
+    answer = await http.post(
+        f"{GROUP}/{what}", json={"consumer": consumer, "deliveries": ids} | asked
+    )
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+async def floor(http: httpx.AsyncClient) -> int:
+    found = (await http.get("/v1/streams/s/groups")).json()["groups"]
+    return int(found[0]["floor"])
+
+
+async def test_records_are_given_and_acknowledged(http: httpx.AsyncClient) -> None:
+    await publish(http, "a", "b", "c")
+    first = await poll(http, max_records=2)
+    assert [each["value"] for each in first] == ["a", "b"]
+    assert await settle(http, "ack", *first) == {"settled": 2, "unknown": []}
+    assert await floor(http) == 2, "answered once it is committed"
+    assert [each["value"] for each in await poll(http)] == ["c"]
+
+
+async def test_a_poll_waits_for_a_record(http: httpx.AsyncClient) -> None:
+    found: list[Any] = []
+
+    async def wait() -> None:
+        found.extend(await poll(http, wait_s=60))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(0.1)
+        assert not found
+        await publish(http, "late")
+    assert [each["value"] for each in found] == ["late"]
+
+
+async def test_nothing_comes_in_time(http: httpx.AsyncClient) -> None:
+    assert await poll(http, wait_s=0.05) == []
+
+
+async def test_what_is_given_back_comes_again(http: httpx.AsyncClient) -> None:
+    await publish(http, "a")
+    (given,) = await poll(http)
+    assert given["attempt"] == 1
+    assert await settle(http, "nack", given, delay_s=0) == {"settled": 1, "unknown": []}
+    (again,) = await poll(http)
+    assert (again["value"], again["attempt"]) == ("a", 2)
+    assert (await settle(http, "ack", given))["unknown"] == [given["delivery"]]
+    assert (await settle(http, "extend", again))["settled"] == 1
+    await settle(http, "ack", again)
+    assert await poll(http, wait_s=0.05) == []
+
+
+async def test_a_lost_answer_costs_no_record(http: httpx.AsyncClient) -> None:
+    """Who was told nothing asks for what it was given, as itself; after its time, others get it."""
+    await publish(http, "a")
+    assert len(await poll(http)) == 1
+    assert await poll(http, wait_s=0.05) == []
+    (again,) = await poll(http, again=True)
+    assert again["value"] == "a"
+
+
+async def test_who_leaves_leaves_its_records_to_others(http: httpx.AsyncClient) -> None:
+    await publish(http, "a")
+    assert len(await poll(http, "one")) == 1
+    assert (await http.delete(f"{GROUP}/consumers/one")).status_code == 204
+    assert [each["value"] for each in await poll(http, "two", wait_s=30)] == ["a"]
+
+
+async def test_who_is_silent_has_left(http: httpx.AsyncClient) -> None:
+    await publish(http, "a")
+    (given,) = await poll(http, "one", idle_s=1)
+    assert [each["value"] for each in await poll(http, "two", wait_s=30)] == ["a"]
+    answer = await http.post(
+        f"{GROUP}/ack", json={"consumer": "one", "deliveries": [given["delivery"]]}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (404, "NotFoundError")
+
+
+async def test_who_hangs_up_takes_no_record_along(http: httpx.AsyncClient) -> None:
+    with trio.move_on_after(0.3):
+        await poll(http, "gone", wait_s=60)
+    await publish(http, "a")
+    assert [each["value"] for each in await poll(http, "gone", wait_s=30)] == ["a"]
+
+
+async def test_one_poll_at_a_time(http: httpx.AsyncClient) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: poll(http, wait_s=2))
+        await trio.sleep(0.2)
+        answer = await http.post(f"{GROUP}/poll", json={"consumer": "c"})
+        assert answer.status_code == 409
+        assert "polling already" in answer.json()["detail"]
+
+
+async def test_a_consumer_without_a_name_is_given_one(http: httpx.AsyncClient) -> None:
+    await publish(http, "a")
+    told = (await http.post(f"{GROUP}/poll", json={})).json()
+    assert told["consumer"].startswith("http-")
+    await settle(http, "ack", *told["records"], consumer=told["consumer"])
+
+
+async def test_a_group_keeps_what_it_was_made_with(http: httpx.AsyncClient) -> None:
+    await poll(http, order="key", wait_s=0)
+    answer = await http.post(f"{GROUP}/poll", json={"consumer": "d", "order": "strict"})
+    assert answer.status_code == 400
+    shown = (await http.get(GROUP)).json()["partitions"]
+    assert shown[0]["options"]["order"] == "key"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"max_records": 0}, 400),
+        ({"wait_s": 61}, 400),
+        ({"consumer": "a/b"}, 400),
+        ({"start": "local/p0:1"}, 400),
+        ({"nonsense": 1}, 400),
+    ],
+)
+async def test_what_is_wrong_is_refused(
+    http: httpx.AsyncClient, asked: dict[str, Any], status: int
+) -> None:
+    answer = await http.post(f"{GROUP}/poll", json=asked)
+    assert answer.status_code == status, answer.text
+
+
+async def test_json_must_be_said_to_be_json(http: httpx.AsyncClient) -> None:
+    answer = await http.post(f"{GROUP}/poll", content=b"{}", headers={"content-type": "text/plain"})
+    assert answer.status_code == 415
+
+
+async def test_for_people(http: httpx.AsyncClient) -> None:
+    await publish(http, *range(5))
+    records = await poll(http)
+    await settle(http, "ack", *records)
+    answer = await http.post(f"{GROUP}/reset", json={"to": "1"})
+    assert answer.status_code == 400, "a member is there"
+    answer = await http.post(f"{GROUP}/reset", json={"to": "1", "force": True})
+    assert answer.json()["partitions"] == [{"partition": "local/p0", "floor_before": 5, "floor": 1}]
+    answer = await http.delete(GROUP, params={"force": "true"})
+    assert answer.json() == {"partitions": ["local/p0"]}
+    assert (await http.get(GROUP)).status_code == 404
+
+
+async def test_a_member_outlives_its_leader(tmp_path: Path, nursery: trio.Nursery) -> None:
+    nodes = nodes_with_doors(tmp_path, 3, nursery)
+    async with serving(nodes) as http, http_of(nodes, "n2") as other:
+        await publish(http, "a", "b")
+        (first, *_) = await poll(other, max_records=1)
+        await settle(other, "ack", first)
+        await nodes.restart("n1")
+        await nodes.wait_serving()
+        assert [each["value"] for each in await poll(other, wait_s=30)] == ["b"]

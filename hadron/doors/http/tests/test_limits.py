@@ -1,0 +1,273 @@
+"""What strangers can make large or slow: each has its bound, and nobody else notices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from hadron.doors.http import limits as bounds
+from hadron.doors.http.asgi import Message, Receive, Scope, Send
+from hadron.doors.http.limits import Limits
+from hadron.doors.http.server import Server
+from hadron.doors.http.tests.support import _Stream, http_at, received
+from hadron.fakes.network import SimNetwork
+
+HEAD = b"POST / HTTP/1.1\r\nhost: s\r\n"
+QUICK = Limits(connections=3, idle_s=5, head_s=2, stall_s=3)
+
+
+class App:
+    """Answers with what it was sent, or as it is told."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.disconnected = 0
+        self.chunk = b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.disconnected += 1
+                return
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        self.bodies.append(body)
+        if scope["path"] == "/wait":
+            assert (await receive())["type"] == "http.disconnect"
+            self.disconnected += 1
+            return
+        start: Message = {"type": "http.response.start", "status": 200, "headers": []}
+        await send(start)
+        while scope["path"] == "/flood":
+            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+        if scope["path"] == "/early":
+            return
+        for _ in range(3 if scope["path"] == "/parts" else 0):
+            await send({"type": "http.response.body", "body": b"part,", "more_body": True})
+        await send({"type": "http.response.body", "body": body or b"-", "more_body": False})
+
+
+class World:
+    def __init__(self, app: App, server: Server, network: SimNetwork) -> None:
+        self.app, self.server, self.network = app, server, network
+
+    async def ask(self, *pieces: bytes, pause_s: float = 0) -> bytes:
+        """All that comes for these bytes, up to the end of the connection."""
+        async with self.connection() as stream:
+            for piece in pieces:
+                await stream.write(piece)
+                await trio.sleep(pause_s)
+            return await received(stream)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        transport = await self.network.host("client").dial("s:80")
+        try:
+            yield _Stream(transport)
+        finally:
+            transport.close()
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> World:
+    assert autojump_clock
+    app, network = App(), SimNetwork()
+    server = Server(app, QUICK)
+    listener = await network.host("s").listen("s:80")
+    nursery.start_soon(server.run, listener)
+    return World(app, server, network)
+
+
+def status(answer: bytes) -> int:
+    assert answer.startswith(b"HTTP/1.1 "), answer
+    return int(answer[9:12])
+
+
+# --- what is no request ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "wanted"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost s\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n bad: fold\r\n\r\n", 400),
+        (b"GET nowhere HTTP/1.1\r\nhost: s\r\n\r\n", 400),
+        (b"GET http://s/ HTTP/1.1\r\nhost: s\r\n\r\n", 400),
+        (HEAD + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400),
+        (HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\nx", 400),
+        (HEAD + b"content-length: -1\r\n\r\n", 400),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"GET /" + b"a" * bounds.MAX_TARGET_BYTES + b" HTTP/1.1\r\n\r\n", 414),
+        (HEAD + b"a: " + b"b" * bounds.MAX_HEADER_BYTES + b"\r\n\r\n", 431),
+        (HEAD + b"a: " + b"b" * (2 * bounds.MAX_HEADER_BYTES), 431),
+        (HEAD + b"a: b\r\n" * (bounds.MAX_HEADERS + 1) + b"\r\n", 431),
+    ],
+)
+async def test_what_is_no_request_is_refused(
+    world: World, request_bytes: bytes, wanted: int
+) -> None:
+    answer = await world.ask(request_bytes)
+    assert status(answer) == wanted
+    assert b"application/problem+json" in answer
+    assert b"connection: close" in answer
+    assert world.server.connections == 0
+
+
+# --- what is slow ---------------------------------------------------------------------------------
+
+
+async def test_headers_that_drip_are_cut_off(world: World) -> None:
+    pieces = [bytes([each]) for each in b"GET / HTTP/1.1\r\nhost: s\r\n"]
+    began_s = trio.current_time()
+    answer = await world.ask(*pieces[:8], pause_s=0.2)
+    assert status(answer) == 408
+    assert trio.current_time() - began_s <= QUICK.head_s + 1.5
+
+
+async def test_who_says_nothing_is_let_go(world: World) -> None:
+    began_s = trio.current_time()
+    assert await world.ask() == b""
+    assert trio.current_time() - began_s <= QUICK.idle_s + 0.1
+
+
+async def test_a_connection_is_kept_for_a_while(world: World) -> None:
+    began_s = trio.current_time()
+    answer = await world.ask(HEAD + b"content-length: 0\r\n\r\n")
+    assert status(answer) == 200
+    assert trio.current_time() - began_s >= QUICK.idle_s
+
+
+async def test_a_body_that_stalls_is_cut_off(world: World) -> None:
+    answer = await world.ask(HEAD + b"content-length: 10\r\n\r\n12345")
+    assert status(answer) == 408
+    assert world.app.disconnected == 1
+
+
+async def test_a_body_that_goes_on_is_not(world: World) -> None:
+    pieces = [b"5\r\nhello\r\n"] * 5
+    answer = await world.ask(
+        HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n",
+        *pieces,
+        b"0\r\n\r\n",
+        pause_s=QUICK.stall_s * 0.8,
+    )
+    assert status(answer) == 200
+    assert world.app.bodies == [b"hello" * 5]
+
+
+async def test_who_reads_nothing_is_let_go(world: World) -> None:
+    async with world.connection() as stream:
+        await stream.write(b"GET /flood HTTP/1.1\r\nhost: s\r\n\r\n")
+        await trio.sleep(QUICK.stall_s + 1)
+        assert world.server.connections == 0
+
+
+# --- how many -------------------------------------------------------------------------------------
+
+
+async def test_so_many_connections_and_no_more(world: World) -> None:
+    async with world.connection() as one, world.connection(), world.connection():
+        await trio.testing.wait_all_tasks_blocked()
+        answer = await world.ask(HEAD + b"content-length: 0\r\n\r\n")
+        assert status(answer) == 503
+        assert b"3 connections are open" in answer
+        await one.write(HEAD + b"content-length: 0\r\n\r\n")
+        assert status(await one.read(4096)) == 200, "nobody else notices"
+    await trio.sleep(1)
+    async with world.connection() as again:
+        await again.write(HEAD + b"content-length: 0\r\n\r\n")
+        assert status(await again.read(4096)) == 200
+
+
+async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
+    many = b"".join(HEAD + b"content-length: 2\r\n\r\n%02d" % each for each in range(40))
+    answer = await world.ask(many, HEAD + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 41
+    assert world.app.bodies[:40] == [b"%02d" % each for each in range(40)]
+
+
+async def test_who_hangs_up_is_noticed(world: World) -> None:
+    async with world.connection() as stream:
+        await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+    await trio.sleep(0.1)
+    assert world.app.disconnected == 1
+
+
+# --- forms of answers -----------------------------------------------------------------------------
+
+
+async def test_answers_of_unknown_length(world: World) -> None:
+    chunked = await world.ask(b"GET /parts HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n")
+    assert b"transfer-encoding: chunked" in chunked
+    assert chunked.endswith(b"5\r\npart,\r\n1\r\n-\r\n0\r\n\r\n")
+    plain = await world.ask(b"GET /parts HTTP/1.0\r\nhost: s\r\n\r\n")
+    assert b"transfer-encoding" not in plain
+    assert plain.endswith(b"part,part,part,-")
+
+
+async def test_head_has_no_body(world: World) -> None:
+    answer = await world.ask(b"HEAD / HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n")
+    assert b"content-length: 1\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_half_an_answer_ends_the_connection(world: World) -> None:
+    answer = await world.ask(b"GET /early HTTP/1.1\r\nhost: s\r\n\r\n")
+    assert status(answer) == 500
+
+
+async def test_a_body_is_asked_for_when_it_is_wanted(world: World) -> None:
+    async with world.connection() as stream:
+        await stream.write(HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert await stream.read(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await stream.write(b"ok")
+        assert status(await stream.read(4096)) == 200
+
+
+async def test_no_other_protocol_is_switched_to(world: World) -> None:
+    answer = await world.ask(
+        b"GET / HTTP/1.1\r\nhost: s\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
+    assert status(answer) == 200
+    assert b"connection: close" in answer
+
+
+# --- HTTP/2 ---------------------------------------------------------------------------------------
+
+
+async def test_http2_says_the_same(world: World) -> None:
+    network = world.network.host("client")
+    async with http_at(network, "s:80", http2=True) as http:
+        async with trio.open_nursery() as nursery:
+            found: list[httpx.Response] = []
+
+            async def ask(number: int) -> None:
+                found.append(await http.post("/", content=b"%d" % number))
+
+            for number in range(20):
+                nursery.start_soon(ask, number)
+        assert {each.http_version for each in found} == {"HTTP/2"}
+        assert sorted(each.content for each in found) == sorted(b"%d" % n for n in range(20))
+        assert world.server.connections == 1
+
+
+async def test_http2_with_a_body_that_stalls(world: World) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"some"
+        await trio.sleep_forever()
+
+    async with http_at(world.network.host("client"), "s:80", http2=True) as http:
+        with trio.move_on_after(QUICK.stall_s + 2):
+            await http.post("/", content=body())
+        assert world.app.disconnected == 1
