@@ -1,4 +1,5 @@
 """What strangers can make large or slow: each has its bound, and nobody else notices."""
+# ruff: noqa: ARG001 - time passes by the clock that each test asks for
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Message, Receive, Scope, Send
@@ -19,6 +21,7 @@ from hadron.doors.http.tests.support import _Stream, http_at, received
 from hadron.fakes.network import SimNetwork
 
 HEAD = b"POST / HTTP/1.1\r\nhost: s\r\n"
+
 QUICK = Limits(connections=3, idle_s=5, head_s=2, stall_s=3)
 
 
@@ -78,8 +81,7 @@ class World:
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> World:
-    assert autojump_clock
+async def world(nursery: trio.Nursery) -> World:
     app, network = App(), SimNetwork()
     server = Server(app, QUICK)
     listener = await network.host("s").listen("s:80")
@@ -114,7 +116,7 @@ def status(answer: bytes) -> int:
     ],
 )
 async def test_what_is_no_request_is_refused(
-    world: World, request_bytes: bytes, wanted: int
+    autojump_clock: MockClock, world: World, request_bytes: bytes, wanted: int
 ) -> None:
     answer = await world.ask(request_bytes)
     assert status(answer) == wanted
@@ -126,7 +128,7 @@ async def test_what_is_no_request_is_refused(
 # --- what is slow ---------------------------------------------------------------------------------
 
 
-async def test_headers_that_drip_are_cut_off(world: World) -> None:
+async def test_headers_that_drip_are_cut_off(autojump_clock: MockClock, world: World) -> None:
     pieces = [bytes([each]) for each in b"GET / HTTP/1.1\r\nhost: s\r\n"]
     began_s = trio.current_time()
     answer = await world.ask(*pieces[:8], pause_s=0.2)
@@ -134,26 +136,26 @@ async def test_headers_that_drip_are_cut_off(world: World) -> None:
     assert trio.current_time() - began_s <= QUICK.head_s + 1.5
 
 
-async def test_who_says_nothing_is_let_go(world: World) -> None:
+async def test_who_says_nothing_is_let_go(autojump_clock: MockClock, world: World) -> None:
     began_s = trio.current_time()
     assert await world.ask() == b""
     assert trio.current_time() - began_s <= QUICK.idle_s + 0.1
 
 
-async def test_a_connection_is_kept_for_a_while(world: World) -> None:
+async def test_a_connection_is_kept_for_a_while(autojump_clock: MockClock, world: World) -> None:
     began_s = trio.current_time()
     answer = await world.ask(HEAD + b"content-length: 0\r\n\r\n")
     assert status(answer) == 200
     assert trio.current_time() - began_s >= QUICK.idle_s
 
 
-async def test_a_body_that_stalls_is_cut_off(world: World) -> None:
+async def test_a_body_that_stalls_is_cut_off(autojump_clock: MockClock, world: World) -> None:
     answer = await world.ask(HEAD + b"content-length: 10\r\n\r\n12345")
     assert status(answer) == 408
     assert world.app.disconnected == 1
 
 
-async def test_a_body_that_goes_on_is_not(world: World) -> None:
+async def test_a_body_that_goes_on_is_not(autojump_clock: MockClock, world: World) -> None:
     pieces = [b"5\r\nhello\r\n"] * 5
     answer = await world.ask(
         HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -165,7 +167,7 @@ async def test_a_body_that_goes_on_is_not(world: World) -> None:
     assert world.app.bodies == [b"hello" * 5]
 
 
-async def test_who_reads_nothing_is_let_go(world: World) -> None:
+async def test_who_reads_nothing_is_let_go(autojump_clock: MockClock, world: World) -> None:
     async with world.connection() as stream:
         await stream.write(b"GET /flood HTTP/1.1\r\nhost: s\r\n\r\n")
         await trio.sleep(QUICK.stall_s + 1)
@@ -175,7 +177,7 @@ async def test_who_reads_nothing_is_let_go(world: World) -> None:
 # --- how many -------------------------------------------------------------------------------------
 
 
-async def test_so_many_connections_and_no_more(world: World) -> None:
+async def test_so_many_connections_and_no_more(autojump_clock: MockClock, world: World) -> None:
     async with world.connection() as one, world.connection(), world.connection():
         await trio.testing.wait_all_tasks_blocked()
         answer = await world.ask(HEAD + b"content-length: 0\r\n\r\n")
@@ -189,14 +191,16 @@ async def test_so_many_connections_and_no_more(world: World) -> None:
         assert status(await again.read(4096)) == 200
 
 
-async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
+async def test_pipelined_requests_are_answered_in_order(
+    autojump_clock: MockClock, world: World
+) -> None:
     many = b"".join(HEAD + b"content-length: 2\r\n\r\n%02d" % each for each in range(40))
     answer = await world.ask(many, HEAD + b"connection: close\r\ncontent-length: 0\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 41
     assert world.app.bodies[:40] == [b"%02d" % each for each in range(40)]
 
 
-async def test_who_hangs_up_is_noticed(world: World) -> None:
+async def test_who_hangs_up_is_noticed(autojump_clock: MockClock, world: World) -> None:
     async with world.connection() as stream:
         await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
         await trio.testing.wait_all_tasks_blocked()
@@ -207,7 +211,7 @@ async def test_who_hangs_up_is_noticed(world: World) -> None:
 # --- forms of answers -----------------------------------------------------------------------------
 
 
-async def test_answers_of_unknown_length(world: World) -> None:
+async def test_answers_of_unknown_length(autojump_clock: MockClock, world: World) -> None:
     chunked = await world.ask(b"GET /parts HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n")
     assert b"transfer-encoding: chunked" in chunked
     assert chunked.endswith(b"5\r\npart,\r\n1\r\n-\r\n0\r\n\r\n")
@@ -216,18 +220,20 @@ async def test_answers_of_unknown_length(world: World) -> None:
     assert plain.endswith(b"part,part,part,-")
 
 
-async def test_head_has_no_body(world: World) -> None:
+async def test_head_has_no_body(autojump_clock: MockClock, world: World) -> None:
     answer = await world.ask(b"HEAD / HTTP/1.1\r\nhost: s\r\nconnection: close\r\n\r\n")
     assert b"content-length: 1\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
 
 
-async def test_half_an_answer_ends_the_connection(world: World) -> None:
+async def test_half_an_answer_ends_the_connection(autojump_clock: MockClock, world: World) -> None:
     answer = await world.ask(b"GET /early HTTP/1.1\r\nhost: s\r\n\r\n")
     assert status(answer) == 500
 
 
-async def test_a_body_is_asked_for_when_it_is_wanted(world: World) -> None:
+async def test_a_body_is_asked_for_when_it_is_wanted(
+    autojump_clock: MockClock, world: World
+) -> None:
     async with world.connection() as stream:
         await stream.write(HEAD + b"expect: 100-continue\r\ncontent-length: 2\r\n\r\n")
         assert await stream.read(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -235,7 +241,7 @@ async def test_a_body_is_asked_for_when_it_is_wanted(world: World) -> None:
         assert status(await stream.read(4096)) == 200
 
 
-async def test_no_other_protocol_is_switched_to(world: World) -> None:
+async def test_no_other_protocol_is_switched_to(autojump_clock: MockClock, world: World) -> None:
     answer = await world.ask(
         b"GET / HTTP/1.1\r\nhost: s\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     )
@@ -246,7 +252,7 @@ async def test_no_other_protocol_is_switched_to(world: World) -> None:
 # --- HTTP/2 ---------------------------------------------------------------------------------------
 
 
-async def test_http2_says_the_same(world: World) -> None:
+async def test_http2_says_the_same(autojump_clock: MockClock, world: World) -> None:
     network = world.network.host("client")
     async with http_at(network, "s:80", http2=True) as http:
         async with trio.open_nursery() as nursery:
@@ -262,7 +268,7 @@ async def test_http2_says_the_same(world: World) -> None:
         assert world.server.connections == 1
 
 
-async def test_http2_with_a_body_that_stalls(world: World) -> None:
+async def test_http2_with_a_body_that_stalls(autojump_clock: MockClock, world: World) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"some"
         await trio.sleep_forever()
