@@ -318,6 +318,70 @@ def endpoints_command(
     return run(Plan(nodes, value_bytes, seconds, rounds), output)
 
 
+_HTTP_PARTS = ("publish", "lines")
+
+
+@command.command("http", short_help="Measure what the HTTP door costs.")
+@_nodes
+@_record_bytes
+@_durability
+@_seconds
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How often each is measured; the median counts.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(2_000),
+    default=1_000_000,
+    show_default=True,
+    help="Lines of NDJSON in each round.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_HTTP_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@output_option
+def http_command(
+    *,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    seconds: float,
+    rounds: int,
+    records: int,
+    parts: tuple[str, ...],
+    output: str,
+) -> int:
+    """Measure publishing over HTTP, one record a request and as NDJSON.
+
+    \b
+    Examples:
+      hadron bench http
+      hadron bench http --nodes 1 --part publish --seconds 2
+    """
+    from hadron.bench.http import Plan, run
+
+    return run(
+        Plan(
+            nodes=nodes,
+            record_bytes=record_bytes,
+            durability=durability,
+            seconds=seconds,
+            rounds=rounds,
+            records=records,
+            parts=parts or _HTTP_PARTS,
+        ),
+        output,
+    )
+
+
 _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 
