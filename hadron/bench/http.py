@@ -74,6 +74,7 @@ def run(plan: Plan, output: str) -> int:
             assert address is not None
             connection = Connection(address)
             connection.ask(request("PUT", _STREAM, b""))
+            connection.close()
             process = psutil.Process(cluster.pid(cluster.leader))
 
             def cpu_s() -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import quote
@@ -128,7 +129,7 @@ class Source:
                 )
             self.cursor[each.partition] = start
 
-    async def batches(self, limit: int | None) -> AsyncIterator[list[Record]]:
+    async def batches(self, limit: int | None) -> AsyncGenerator[list[Record], None]:
         """Records up to the ends as of now, some at a time."""
         for partition, start in list(self.cursor.items()):
             if limit is not None and limit <= 0:
@@ -151,18 +152,17 @@ async def _whole(source: Source, limit: int, media: str) -> Response:
     await source.begin()
     parts: list[bytes] = []
     size = 0
-    async for records in source.batches(limit):
-        for record in records:
-            if media != JSON and record.damage:
+    async with aclosing(source.batches(limit)) as batches:
+        async for records in batches:
+            for record in records:
                 source.took(record)
-                continue
-            parts.append(write(record))
-            source.took(record)
-            size += len(parts[-1])
+                if media == JSON or not record.damage:
+                    parts.append(write(record))
+                    size += len(parts[-1])
+                if size >= bounds.MAX_ANSWER_BYTES:
+                    break
             if size >= bounds.MAX_ANSWER_BYTES:
                 break
-        if size >= bounds.MAX_ANSWER_BYTES:
-            break
     behind = format_cursor(source.cursor)
     headers = {"hadron-next": behind}
     listed = b"[%b]" % b",".join(parts)
@@ -183,13 +183,14 @@ async def _stream(source: Source, call: Call, limit: int | None, media: str) -> 
         }
     )
     piece = bytearray()
-    async for records in source.batches(limit):
-        for record in records:
-            piece += json_of(record)
-            piece += b"\n"
-            if len(piece) >= _PIECE_BYTES:
-                await _send(call, bytes(piece), more=True)
-                piece.clear()
+    async with aclosing(source.batches(limit)) as batches:
+        async for records in batches:
+            for record in records:
+                piece += json_of(record)
+                piece += b"\n"
+                if len(piece) >= _PIECE_BYTES:
+                    await _send(call, bytes(piece), more=True)
+                    piece.clear()
     await _send(call, bytes(piece), more=False)
 
 

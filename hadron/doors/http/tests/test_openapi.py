@@ -1,0 +1,109 @@
+"""The OpenAPI document: it is one, and the door keeps to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from hadron.doors.http.openapi import document
+from hadron.doors.http.table import OPERATIONS
+from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+
+DOCUMENT = document(OPERATIONS)
+
+
+def test_every_operation_is_in_it() -> None:
+    found = {
+        (method.upper(), path): its["operationId"]
+        for path, methods in DOCUMENT["paths"].items()
+        for method, its in methods.items()
+    }
+    assert len(found) == len(OPERATIONS)
+    assert len(set(found.values())) == len(OPERATIONS)
+    assert found["POST", "/v1/streams/{stream}"] == "publish"
+
+
+def test_every_parameter_says_what_it_is_for() -> None:
+    for methods in DOCUMENT["paths"].values():
+        for its in methods.values():
+            for each in its["parameters"]:
+                if each["in"] != "path" and each["name"] != "namespace":
+                    assert each.get("description"), (its["operationId"], each["name"])
+
+
+def test_it_says_when_a_reference_leads_nowhere() -> None:
+    known = set(DOCUMENT["components"]["schemas"])
+
+    def references(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                yield value["$ref"].rpartition("/")[2]
+            for each in value.values():
+                yield from references(each)
+        elif isinstance(value, list):
+            for each in value:
+                yield from references(each)
+
+    assert set(references(DOCUMENT)) <= known
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[str]:
+    """The address of a node's door, in a process of its own."""
+    config = write_config(tmp_path / "cluster.yaml", 1, "os", http_ports=free_ports(1))
+    with LocalCluster(tmp_path, config=config) as cluster:
+        cluster.start_all()
+        address = cluster.config.leader.http
+        assert address is not None
+        put(address, "/v1/streams/s")
+        yield address
+
+
+def put(address: str, path: str) -> None:
+    with urlopen(Request(f"http://{address}{path}", method="PUT")) as answer:
+        assert answer.status == 200
+
+
+def test_the_document_is_served(door: str) -> None:
+    with urlopen(f"http://{door}/openapi.json") as answer:
+        assert json.load(answer) == DOCUMENT
+
+
+@pytest.mark.long
+def test_whatever_it_allows_is_answered_as_it_says(door: str) -> None:
+    """Schemathesis makes requests of it, good and bad: no defect, no status, type or body that is
+    not in it. (A stream of events has no end, and is left out; a schema that is applied by chance
+    must not take the stream away.)"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"http://{door}/openapi.json",
+            "--checks",
+            "not_a_server_error,status_code_conformance,content_type_conformance,"
+            "response_schema_conformance",
+            "--exclude-operation-id",
+            "events",
+            "--max-examples",
+            "40",
+            "--seed",
+            "1",
+            "--request-timeout",
+            "70",
+            "--no-color",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -1,0 +1,160 @@
+"""Records out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from hadron.doors.http import limits
+from hadron.doors.http.tests.support import NDJSON, until
+from hadron.doors.http.tests.test_events import Follower
+from hadron.testing.nodes import Nodes
+
+RECORDS = "/v1/streams/s/records"
+
+
+async def fill(http: httpx.AsyncClient, count: int) -> None:
+    text = b"\n".join(b"%d" % each for each in range(count))
+    assert (await http.post("/v1/streams/s", content=text, headers=NDJSON)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("params", "wanted"),
+    [
+        ({}, list(range(10))),
+        ({"limit": 3}, [0, 1, 2]),
+        ({"limit": 0}, []),
+        ({"from": "8"}, [8, 9]),
+        ({"from": "10"}, []),
+        ({"from": "-2"}, [8, 9]),
+        ({"from": "-100"}, list(range(10))),
+        ({"from": "latest"}, []),
+        ({"from": "@1"}, list(range(10))),
+        ({"from": "-1h"}, list(range(10))),
+        ({"from": "2100-01-01T00:00:00Z"}, []),
+        ({"from": "local/p0:7"}, [7, 8, 9]),
+        ({"partition": "local/p0", "from": "9"}, [9]),
+    ],
+)
+async def test_from_where_to_where(
+    http: httpx.AsyncClient, params: dict[str, Any], wanted: list[int]
+) -> None:
+    await fill(http, 10)
+    for accept in ("application/json", "application/x-ndjson"):
+        answer = await http.get(RECORDS, params=params, headers={"accept": accept})
+        assert answer.status_code == 200, answer.text
+        if accept == "application/json":
+            assert [each["value"] for each in answer.json()["records"]] == wanted
+        else:
+            assert len(answer.text.splitlines()) == len(wanted)
+
+
+async def test_page_by_page(http: httpx.AsyncClient) -> None:
+    await fill(http, 25)
+    found, where = [], "earliest"
+    while True:
+        told = (await http.get(RECORDS, params={"from": where, "limit": 10})).json()
+        if not told["records"]:
+            break
+        found += [each["value"] for each in told["records"]]
+        where = told["next"]
+    assert found == list(range(25))
+    assert where == "local/p0:25"
+
+
+async def test_a_large_answer_is_cut(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_ANSWER_BYTES", 1_000)
+    await fill(http, 100)
+    told = (await http.get(RECORDS)).json()
+    assert 0 < len(told["records"]) < 100
+    assert told["next"] == f"local/p0:{len(told['records'])}"
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "said"),
+    [
+        ({"from": "11"}, 416, "has offsets 0 to 9, and not 11"),
+        ({"from": "sooner"}, 400, "from='sooner' is no place"),
+        ({"from": "local/p0:99"}, 416, "and not 99"),
+        ({"from": "local/p9:0"}, 404, "has no partition 'local/p9'"),
+        ({"from": "local/p0:1,local/p0:2"}, 400, "is no place"),
+        ({"from": "99999999999999999999"}, 400, "is no place"),
+        ({"from": "@999999999999999"}, 400, "out of bounds"),
+        ({"limit": "-1"}, 400, "Expected `int` >= 0"),
+        ({"limit": str(limits.MAX_RECORDS + 1)}, 400, "is over"),
+        ({"partition": "no/p0"}, 404, "no/p0"),
+        ({"follow": "true"}, 400, "'follow' is no parameter"),
+    ],
+)
+async def test_what_is_wrong_is_said(
+    http: httpx.AsyncClient, params: dict[str, str], status: int, said: str
+) -> None:
+    await fill(http, 10)
+    answer = await http.get(RECORDS, params=params)
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["detail"]
+
+
+async def test_what_is_accepted(http: httpx.AsyncClient) -> None:
+    await fill(http, 1)
+    for accept, wanted in (
+        ("*/*", "application/json"),
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("text/html, application/*;q=0.5", "application/json"),
+        ("application/json;q=0.1, application/x-ndjson", "application/x-ndjson"),
+    ):
+        answer = await http.get(RECORDS, headers={"accept": accept})
+        assert answer.headers["content-type"] == wanted
+    assert (await http.get(RECORDS, headers={"accept": "text/html"})).status_code == 406
+
+
+async def test_one_record(http: httpx.AsyncClient) -> None:
+    await http.post("/v1/streams/s", params={"type": "a.b", "key": "k"}, json={"x": 1})
+    answer = await http.get(f"{RECORDS}/0")
+    assert answer.json() == {"x": 1}
+    assert answer.headers["ce-type"] == "a.b"
+    told = (await http.get(f"{RECORDS}/0", headers={"accept": "application/json"})).json()
+    assert (told["value"], told["key"]) == ({"x": 1}, "k")
+    assert (await http.get(f"{RECORDS}/1")).status_code == 404
+    assert (await http.get(f"{RECORDS}/2")).status_code == 416
+    assert (await http.get(f"{RECORDS}/{1 << 64}")).status_code == 400
+    answer = await http.head(f"{RECORDS}/0")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_what_retention_has_dropped(http: httpx.AsyncClient, nodes: Nodes) -> None:
+    """A reader hears of it; a follower is told what it has missed, and goes on."""
+    await fill(http, 10)
+    await http.post(
+        "/v1/schema",
+        json={
+            "kind": "Stream",
+            "name": "s",
+            "partitions": ["local/p0"],
+            "retention": {"max_bytes": "1KiB"},
+        },
+    )
+    async with nodes.client() as client:
+        for _ in range(200):
+            for _ in range(3):
+                await client.send("s", b"x" * 600)
+            first = (await client.offsets("s"))[0].first_offset
+            if first > 1:
+                break
+        assert first > 1, "nothing was dropped"
+    answer = await http.get(RECORDS, params={"from": "1"})
+    assert answer.status_code == 416
+    follower = Follower()
+    follower.last_id = "local/p0:1"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follower.follow, http)
+        await until("a record", lambda: bool(follower.records))
+        nursery.cancel_scope.cancel()
+    ((name, told),) = follower.others
+    assert (name, told["partition"], told["from"]) == ("skipped", "local/p0", 1)
+    assert follower.records[0]["offset"] == told["to"]

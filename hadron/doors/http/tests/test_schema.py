@@ -1,0 +1,96 @@
+"""What is declared, over HTTP; status and health."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from hadron import __version__
+from hadron.doors.http.tests.support import http_of, nodes_with_doors, until
+from hadron.testing.nodes import Nodes
+
+YAML = {"content-type": "application/yaml"}
+DOCUMENT = {"kind": "Stream", "name": "t", "partitions": ["local/p0"]}
+
+
+async def test_a_stream_is_created_once(http: httpx.AsyncClient) -> None:
+    for _ in range(2):
+        answer = await http.put("/v1/streams/t", json={"retention": {"max_age": "7d"}})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["retention"] == {"max_age": "7d"}
+    assert (await http.get("/v1/streams/t")).json() == answer.json()
+    answer = await http.put("/v1/streams/t", json={"retention": {"max_age": "8d"}})
+    assert (answer.status_code, answer.json()["code"]) == (422, "SchemaError")
+    assert (await http.get("/v1/streams/none")).status_code == 404
+    assert (await http.put("/v1/streams/t", content=b"{}")).status_code == 415
+
+
+async def test_documents_are_applied_and_deleted(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/schema", params={"dry_run": "true"}, json=DOCUMENT)
+    assert answer.json()["changes"][0]["action"] == "created"
+    assert (await http.get("/v1/streams/t")).status_code == 404
+    for text, action in (("created", "created"), ("unchanged", "unchanged")):
+        answer = await http.post("/v1/schema", json=[DOCUMENT])
+        assert answer.json()["changes"][0]["action"] == action, text
+    yaml = "kind: Stream\nname: u\npartitions: [local/p0]\n"
+    answer = await http.post("/v1/schema", content=yaml, headers=YAML)
+    assert answer.status_code == 200, answer.text
+    found = (await http.get("/v1/schema", params={"kind": "streams"})).json()["objects"]
+    assert [each["name"] for each in found] == ["s", "t", "u"]
+    assert (await http.delete("/v1/schema/stream/t")).status_code == 422
+    destructive = {"allow_destructive": "true"}
+    answer = await http.delete("/v1/schema/stream/t", params=destructive)
+    assert answer.json()["objects"][0]["name"] == "t"
+    assert (await http.delete("/v1/schema/strem/t")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"kind: Strem\nname: x\n", YAML, 422),
+        (b"a: [", YAML, 422),
+        (b"\xff", YAML, 400),
+        (b"[1]", {"content-type": "application/json"}, 400),
+        (b"{}", {"content-type": "application/json"}, 422),
+        (b"kind: Stream", {"content-type": "text/plain"}, 415),
+    ],
+)
+async def test_what_is_no_document_is_refused(
+    http: httpx.AsyncClient, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    answer = await http.post("/v1/schema", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+
+
+async def test_status(http: httpx.AsyncClient, nodes: Nodes) -> None:
+    told = (await http.get("/v1/status")).json()
+    assert (told["node"], told["role"], told["state"]) == ("n1", "leader", "serving")
+    assert told["version"] == __version__
+    assert isinstance(told["committed_lsn"], int)
+    assert told["connections"] == 0, "the door's own is none"
+    told = (await http.get("/v1/topology")).json()
+    assert told["replica_sets"][0]["nodes"][0]["address"] == nodes.node("n1").address
+
+
+async def test_a_node_is_ready_once_its_leader_answers(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    nodes = nodes_with_doors(tmp_path, 3, nursery)
+    await nodes.start("n2")
+    async with http_of(nodes, "n2") as http:
+        assert (await http.get("/healthz")).status_code == 200
+        answer = await http.get("/readyz")
+        assert answer.status_code == 503
+        assert "waiting for the leader" in answer.json()["detail"]
+        assert answer.headers["retry-after"] == "1"
+        await nodes.start("n1", "n3")
+        await nodes.wait_serving()
+        await nodes.wait_for("following", lambda: nodes.status("n2").state == "following")
+        assert (await http.get("/readyz")).status_code == 200
+        await nodes.crash("n1")
+        await until("noticed", lambda: nodes.status("n2").state != "following")
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
