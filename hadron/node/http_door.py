@@ -62,7 +62,7 @@ async def _run(
     server = Server(HttpApp(door, Guard(names), OPERATIONS), limits)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(door.run)
+        await nursery.start(door.run)
         nursery.start_soon(server.run, listener)
         _log.info("HTTP is served at %s", listener.address)
         try:

@@ -45,8 +45,9 @@ class Clients:
         self._open: dict[str, Client] = {}
         self._opening: dict[str, trio.Lock] = {}
 
-    async def run(self) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
+            task_status.started()
             await trio.sleep_forever()
 
     async def of(self, namespace: str) -> Client:

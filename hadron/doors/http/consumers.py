@@ -114,8 +114,9 @@ class Consumers:
         self._open: dict[Name, Consumer] = {}
         self._opening: dict[Name, trio.Lock] = {}
 
-    async def run(self) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
+            task_status.started()
             await trio.sleep_forever()
 
     async def open(

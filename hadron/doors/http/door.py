@@ -44,11 +44,12 @@ class Door:
         self.consumers = Consumers(limits.consumers)
         self._streams = 0
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled. `task_status` is told when requests may come."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.clients.run)
-            nursery.start_soon(self.consumers.run)
+            await nursery.start(self.clients.run)
+            await nursery.start(self.consumers.run)
+            task_status.started()
 
     def now_ms(self) -> int:
         return self.ports.clock.now_ms()
