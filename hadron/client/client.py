@@ -31,7 +31,7 @@ from hadron.client.pipelines.methods import PipelineMethods
 from hadron.client.producing.assembly import open_producer
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.new_records import Serializer
-from hadron.client.producing.once import OnceCalls
+from hadron.client.producing.once import OnceCalls, OnceMethods
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.settings import (
     DEFAULT_BATCH_BYTES,
@@ -48,7 +48,7 @@ from hadron.client.schema.declarations import Declarations
 from hadron.client.sinks.offered import SinkMethods
 from hadron.client.terms.arguments import ObjectName, names_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
-from hadron.client.terms.results import Applied, BatchReceipt, Fetched, PartitionOffsets, Receipt
+from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
 from hadron.client.transactions.offered import TransactionMethods
 from hadron.model.documents.reading import Declared
 from hadron.model.ids import Ballot
@@ -64,6 +64,7 @@ REQUEST_TIMEOUT_S: Final = 30.0
 
 
 class Client(
+    OnceMethods,
     TransactionMethods,
     SinkMethods,
     HandlingMethods,
@@ -238,28 +239,6 @@ class Client(
             timestamp=timestamp,
             expect_offset=expect_offset,
             expect_key_offset=expect_key_offset,
-        )
-
-    async def send_once(
-        self, stream: str, values: Sequence[Any], *, key: str, partition: str | None = None
-    ) -> list[BatchReceipt]:
-        """Publish records that this key is given to, once: sent again under the same key within a
-        day, by whatever client, they are not logged again, and the receipts say where they are and
-        that they are a `duplicate`. For what nobody can send a second time by mistake: requests of
-        programs that do not remember what they have sent.
-
-        Args:
-            values: what `send` takes as `value`, few enough for one batch.
-            key: any text, such as a random UUID; of each stream by itself.
-            partition: where they all go. Without it those with a key of their own go where that
-                leads, the others where this one does. Where partitions are added meanwhile,
-                records may be logged once more, at the new one.
-
-        Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
-        when nobody answers in time: send them again under the same key.
-        """
-        return await self._once.send(
-            text_of("stream", stream), values, text_of("key", key), partition
         )
 
     # --- consuming ------------------------------------------------------------------------------

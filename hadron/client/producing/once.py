@@ -15,6 +15,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.producing.bulk import check_many
 from hadron.client.producing.new_records import whole_record
 from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import text_of
 from hadron.client.terms.results import BatchReceipt, Fetched
 from hadron.model.batch import once_id_of, partition_of
 from hadron.model.batch_building import BatchBuilder
@@ -156,6 +157,34 @@ class OnceCalls:
         for was, now in zip(logged.records(0, receipt.count), given.records(), strict=False):
             if _content(was) != _content(now):
                 raise _reused(key, stream, partition, "other content")
+
+
+class OnceMethods:
+    """What `Client` has of it."""
+
+    _once: OnceCalls
+
+    async def send_once(
+        self, stream: str, values: Sequence[Any], *, key: str, partition: str | None = None
+    ) -> list[BatchReceipt]:
+        """Publish records that this key is given to, once: sent again under the same key within a
+        day, by whatever client, they are not logged again, and the receipts say where they are and
+        that they are a `duplicate`. For what nobody can send a second time by mistake: requests of
+        programs that do not remember what they have sent.
+
+        Args:
+            values: what `send` takes as `value`, few enough for one batch.
+            key: any text, such as a random UUID; of each stream by itself.
+            partition: where they all go. Without it those with a key of their own go where that
+                leads, the others where this one does. Where partitions are added meanwhile,
+                records may be logged once more, at the new one.
+
+        Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
+        when nobody answers in time: send them again under the same key.
+        """
+        return await self._once.send(
+            text_of("stream", stream), values, text_of("key", key), partition
+        )
 
 
 def _checked(value: Any) -> NewRecord:

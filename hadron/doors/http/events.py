@@ -23,6 +23,7 @@ from hadron.doors.http.records import event_of, json_of
 from hadron.model.errors import HadronError, OffsetOutOfRangeError
 from hadron.model.record import Record
 from hadron.model.record_batch import RecordBatch
+from hadron.model.schema import StreamSpec
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +167,8 @@ class _Following:
         if self._partition is not None:
             return
         item = await self._client.stream(self._stream)
-        for name in item.spec.partitions:  # type: ignore[union-attr]
+        assert isinstance(item.spec, StreamSpec)
+        for name in item.spec.partitions:
             if name not in self._cursor:
                 self._cursor[name] = 0
                 nursery.start_soon(self._follow, name, 0)

@@ -334,7 +334,8 @@ class _Exchange:
             raise RefusedError(
                 400, f"{raw_path[:100].decode('latin-1')!r} is not a path on this server"
             )
-        scope = self._connection.scope | {
+        scope = {
+            **self._connection.scope,
             "http_version": request.version,
             "method": request.method,
             "path": unquote(raw_path.decode("latin-1")),

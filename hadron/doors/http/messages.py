@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -11,9 +10,8 @@ from google.protobuf.message import Message
 
 def plain(message: Message) -> dict[str, Any]:
     """By the fields' own names; bytes in hex digits. What may be missing, and is, is left out."""
-    fields: Iterable[FieldDescriptor] = message.DESCRIPTOR.fields
     found: dict[str, Any] = {}
-    for field in fields:
+    for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.is_repeated:
             found[field.name] = [_plain_value(field, each) for each in value]
@@ -22,7 +20,7 @@ def plain(message: Message) -> dict[str, Any]:
     return found
 
 
-def _plain_value(field: FieldDescriptor, value: Any) -> Any:
+def _plain_value(field: Any, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         return plain(value)
     if field.type == FieldDescriptor.TYPE_ENUM:

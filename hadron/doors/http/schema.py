@@ -123,7 +123,8 @@ async def apply(door: Door, call: Call, query: ApplyQuery) -> Response:
     body = await call.body(_MAX_SCHEMA_BYTES)
     given: Any
     if call.media == JSON:
-        given = decoded(body, dict[str, Any] | list[dict[str, Any]])
+        kind: Any = dict[str, Any] | list[dict[str, Any]]
+        given = decoded(body, kind)
     else:
         try:
             given = body.decode()

@@ -139,7 +139,7 @@ def test_every_module_says_what_it_owns() -> None:
 
 OWN: Final = {
     "groups": r"(cli\.commands\.(group|sub)|cli\.following|client\.blocking\.(deliveries|intake)"
-    r"|client\.consuming|delivery|server\.groups|state\.groups|wire\._pb\.groups_pb2"
+    r"|client\.consuming|delivery|doors\.http\.(consumers|groups)|server\.groups|state\.groups|wire\._pb\.groups_pb2"
     r"|wire\.messages\.groups_pb2)",
     "pipelines": r"(cli\.commands\.(backfill|demo|pipeline)|cli\.pipelines"
     r"|client\.blocking\.(handling|invocations)|client\.(handling|pipelines)|metadata\.pipeline"

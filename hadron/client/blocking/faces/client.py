@@ -49,6 +49,7 @@ from hadron.client.reading.calls import FETCH_BYTES
 from hadron.client.terms.arguments import ObjectName
 from hadron.client.terms.results import (
     Applied,
+    BatchReceipt,
     EndpointLife,
     Fetched,
     OpenTransaction,
@@ -559,6 +560,28 @@ class SyncClient(ClientBase):
             lambda client: client.delete_group(
                 stream, group, partitions=partitions, force=force, within_s=within_s
             )
+        )
+
+    def send_once(
+        self, stream: str, values: Sequence[Any], *, key: str, partition: str | None = None
+    ) -> list[BatchReceipt]:
+        """Publish records that this key is given to, once: sent again under the same key within a
+        day, by whatever client, they are not logged again, and the receipts say where they are and
+        that they are a `duplicate`. For what nobody can send a second time by mistake: requests of
+        programs that do not remember what they have sent.
+
+        Args:
+            values: what `send` takes as `value`, few enough for one batch.
+            key: any text, such as a random UUID; of each stream by itself.
+            partition: where they all go. Without it those with a key of their own go where that
+                leads, the others where this one does. Where partitions are added meanwhile,
+                records may be logged once more, at the new one.
+
+        Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
+        when nobody answers in time: send them again under the same key.
+        """
+        return self._call(
+            lambda client: client.send_once(stream, values, key=key, partition=partition)
         )
 
     def transaction(

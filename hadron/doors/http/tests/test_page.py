@@ -16,7 +16,7 @@ from hadron.node.supervision.cluster import LocalCluster, free_ports, write_conf
 PAGE = (Path(__file__).parents[4] / "docs" / "HTTP.md").read_text()
 README = (Path(__file__).parents[4] / "README.md").read_text()
 
-LINES = re.findall(r"^    \$ (.*curl .+)$", PAGE, re.MULTILINE)
+LINES = re.findall(r"^    \$ (.*curl .+)$", re.sub(r" \\\n +", " ", PAGE), re.MULTILINE)
 _TIMED_OUT = 28
 """Of curl: what has no end was watched for a while."""
 
@@ -82,5 +82,7 @@ def test_a_node_without_a_door_imports_none_of_it() -> None:
         "wanted = ('starlette', 'httptools', 'hypercorn', 'h2', 'hadron.doors')\n"
         "print([each for each in wanted if each in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -178,7 +178,7 @@ async def test_conditions(http: httpx.AsyncClient) -> None:
     problem = answer.json()
     assert (answer.status_code, problem["expected"], problem["actual"]) == (412, 0, 1)
     await http.put("/v1/streams/keyed", json={"keys": "indexed"})
-    given = {"key": "a", "expect_key_offset": -1}
+    given = {"key": "a", "expect_key_offset": "-1"}
     assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 200
     assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 412
 
