@@ -165,7 +165,8 @@ LISTS: Final = frozenset(
 
 ELSEWHERE: Final = {
     "groups": {
-        *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate")
+        *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate"),
+        *("doors.http.door", "doors.http.table"),
     },
     "pipelines": {
         *("cli.commands.get", "client", "client.blocking.generate", "metadata.validation"),
