@@ -107,7 +107,7 @@ async def test_too_many_open_files_are_told_now_and_then(
 
     full: Any = Full()
     async with running_nodes(tmp_path, 1) as nodes, trio.open_nursery() as nursery:
-        nursery.start_soon(nodes.node("n1").member._acceptor.run, full)
+        nursery.start_soon(nodes.node("n1").member.acceptor.run, full)
         await nodes.wait_for("a minute", lambda: full.tries > 650)
         nursery.cancel_scope.cancel()
     told = [text for each in caplog.records if "accepted" in (text := each.getMessage())]
