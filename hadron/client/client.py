@@ -417,10 +417,9 @@ class Client(
         at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, the first offset at or after `at_ms`
-        (milliseconds since the Unix epoch, or a datetime), and the
-        ballot of the batch with the record before offset `before` (before the next offset, when
-        that is None)."""
+        """How far the stream's partitions reach, the first offset at or after `at_ms` (milliseconds
+        since the Unix epoch, or a datetime), and the ballot of the batch with the record before
+        offset `before` (before the next offset, when that is None)."""
         return await self._reading.offsets(stream, partition, at_ms, before)
 
     # --- exchanges ------------------------------------------------------------------------------

@@ -5,43 +5,21 @@ from __future__ import annotations
 import click
 from click.core import ParameterSource
 
+from hadron.cli.bench_options import (
+    durability_option,
+    nodes_option,
+    record_bytes_option,
+    rounds_option,
+    seconds_option,
+)
 from hadron.cli.printing import output_option
-
-_nodes = click.option(
-    "--nodes",
-    type=click.IntRange(1, 7),
-    default=3,
-    show_default=True,
-    help="Nodes of the replica set.",
-)
-_record_bytes = click.option(
-    "--record-bytes",
-    type=click.IntRange(1, 1 << 19),
-    default=100,
-    show_default=True,
-    help="Size of each record's value.",
-)
-_durability = click.option(
-    "--durability",
-    type=click.Choice(["fsync", "os"]),
-    default="fsync",
-    show_default=True,
-    help="What an acknowledged record survives.",
-)
-_seconds = click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="How long each measurement takes.",
-)
 
 
 @click.group("bench", invoke_without_command=True, short_help="Measure a cluster of its own.")
-@_nodes
-@_record_bytes
-@_durability
-@_seconds
+@nodes_option
+@record_bytes_option
+@durability_option
+@seconds_option
 @output_option
 @click.pass_context
 def command(
@@ -79,9 +57,9 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 
 
 @command.command("groups")
-@_nodes
-@_record_bytes
-@_durability
+@nodes_option
+@record_bytes_option
+@durability_option
 @click.option(
     "--part",
     "parts",
@@ -209,16 +187,10 @@ _TRANSACTION_PARTS = ("one", "sets", "steps")
     show_default=True,
     help="Nodes of each replica set.",
 )
-@_record_bytes
-@_durability
-@_seconds
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each is measured; the median counts.",
-)
+@record_bytes_option
+@durability_option
+@seconds_option
+@rounds_option
 @click.option(
     "--records",
     type=click.IntRange(1_000),
@@ -322,17 +294,11 @@ _HTTP_PARTS = ("publish", "lines")
 
 
 @command.command("http", short_help="Measure what the HTTP door costs.")
-@_nodes
-@_record_bytes
-@_durability
-@_seconds
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each is measured; the median counts.",
-)
+@nodes_option
+@record_bytes_option
+@durability_option
+@seconds_option
+@rounds_option
 @click.option(
     "--records",
     type=click.IntRange(2_000),
@@ -387,8 +353,8 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 @command.command("pipelines", short_help="Measure what stages cost that a program runs.")
 @click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
-@_record_bytes
-@_durability
+@record_bytes_option
+@durability_option
 @click.option(
     "--rounds",
     type=click.IntRange(1),
@@ -477,15 +443,9 @@ _EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
 
 @command.command("exchanges", short_help="Measure fan-out to many subscribers.")
 @click.option("--nodes", type=click.IntRange(1, 7), default=1, show_default=True, help="Nodes.")
-@_record_bytes
-@_seconds
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each is measured; the median counts.",
-)
+@record_bytes_option
+@seconds_option
+@rounds_option
 @click.option(
     "--subscribers",
     type=click.IntRange(1, 10_000),
@@ -567,15 +527,9 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "handlers")
 
 @command.command("spark", short_help="Measure reading, writing and stages on Spark.")
 @click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
-@_record_bytes
-@_durability
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each is measured; the median counts.",
-)
+@record_bytes_option
+@durability_option
+@rounds_option
 @click.option(
     "--rows",
     type=click.IntRange(1_000),

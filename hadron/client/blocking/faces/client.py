@@ -388,10 +388,9 @@ class SyncClient(ClientBase):
         at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, the first offset at or after `at_ms`
-        (milliseconds since the Unix epoch, or a datetime), and the
-        ballot of the batch with the record before offset `before` (before the next offset, when
-        that is None).
+        """How far the stream's partitions reach, the first offset at or after `at_ms` (milliseconds
+        since the Unix epoch, or a datetime), and the ballot of the batch with the record before
+        offset `before` (before the next offset, when that is None).
         """
         return self._call(
             lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
