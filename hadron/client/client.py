@@ -509,7 +509,6 @@ class Client(
         self, stream: str = "", *, within_s: float | None = None
     ) -> list[groups_pb2.ListGroupsResponse.Group]:
         """Consumer groups and their progress, per partition; "" is all streams.
-
         All leaders are asked at once, for `within_s` (None: the client's `request_timeout_s`).
         Raises `IncompleteError`, with the groups of the others, when some did not answer.
         """
@@ -524,7 +523,6 @@ class Client(
         within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """A group with its members, per partition (() is all of the stream's that know it).
-
         Raises `NotFoundError` when no partition knows it, `IncompleteError` as `groups` does.
         """
         return await self._groups.describe(stream, group, partitions, within_s)
@@ -566,7 +564,6 @@ class Client(
         within_s: float | None = None,
     ) -> list[str]:
         """Forget a group at some partitions (() is all that know it); returns which.
-
         With `force` also while members are connected, who fail. Raises as `reset_group` does."""
         return await self._groups.delete(stream, group, partitions, within_s, force=force)
 
