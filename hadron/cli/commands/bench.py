@@ -265,14 +265,8 @@ def transactions_command(
     show_default=True,
     help="Size of each value, both ways.",
 )
-@_seconds
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often each is measured; the median counts.",
-)
+@seconds_option
+@rounds_option
 @output_option
 def endpoints_command(
     nodes: int, value_bytes: int, seconds: float, rounds: int, output: str
@@ -355,13 +349,7 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 @click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
 @record_bytes_option
 @durability_option
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="How often instances are run; the median counts.",
-)
+@rounds_option
 @click.option(
     "--instances",
     type=click.IntRange(1_000),
