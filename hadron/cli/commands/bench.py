@@ -328,18 +328,9 @@ def http_command(
     """
     from hadron.bench.http import Plan, run
 
-    return run(
-        Plan(
-            nodes=nodes,
-            record_bytes=record_bytes,
-            durability=durability,
-            seconds=seconds,
-            rounds=rounds,
-            records=records,
-            parts=parts or _HTTP_PARTS,
-        ),
-        output,
-    )
+    chosen = parts or _HTTP_PARTS
+    plan = Plan(nodes, record_bytes, durability, seconds, rounds, records, chosen)
+    return run(plan, output)
 
 
 _PIPELINE_PARTS = ("instances", "latency", "waiting")
