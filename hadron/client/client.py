@@ -105,7 +105,6 @@ class Client(
         self._groups = GroupCalls(self._session, self._catalog)
         self._exchanges = ExchangeCalls(self._session, self._catalog)
         self._transactions = self._make_transactions(self._session, self._catalog)
-        self._endpoints = self._make_endpoints(self._session, self._catalog)
 
     def __repr__(self) -> str:
         return f"<Client of {self._session}>"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
+from hadron.client.connecting.session import Session
 from hadron.client.endpoints.calls import NOTHING, EndpointCalls, told, unpack
 from hadron.client.endpoints.items import pack
 from hadron.client.endpoints.serving import (
@@ -16,6 +18,7 @@ from hadron.client.endpoints.serving import (
     ServingSettings,
 )
 from hadron.client.endpoints.stream import CallStream
+from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import EndpointLife, EndpointServer
 from hadron.wire.messages import endpoints_pb2
@@ -28,9 +31,12 @@ STREAM_TIMEOUT_S: Final = 3_600.0
 class EndpointMethods:
     """Its methods are those of `Client`."""
 
-    _endpoints: EndpointCalls
+    _session: Session
+    _catalog: Catalog
 
-    _make_endpoints = EndpointCalls
+    @cached_property
+    def _endpoints(self) -> EndpointCalls:
+        return EndpointCalls(self._session, self._catalog)
 
     async def call(
         self,
