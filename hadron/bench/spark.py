@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -34,9 +35,9 @@ from hadron.bench.report import (
 )
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, PeerError
 from hadron.model.limits import MAX_MICRO_BATCH
-from hadron.model.pipelines import Output, PipelineSpec, StageSpec
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
 
@@ -48,6 +49,10 @@ MIN_TO_PARQUET: Final = 0.7
 MIN_SINK_PER_S: Final = 250_000.0
 MIN_COMPLETIONS_PER_S: Final = 15_000.0
 MAX_LATENCY_MS: Final = 1_000.0
+MAX_BAD_S: Final = 60.0
+
+_BAD: Final = "bad"
+"""A member of roots that functions raise for."""
 
 _LOOK_EVERY_S: Final = 0.02
 _WARM_UP: Final = 5
@@ -61,6 +66,7 @@ class Plan:
         rows: that are read, and written, in each round.
         instances: that a runner on Spark completes in each round.
         handled: instances of each round that a program runs itself.
+        bad: instances in one micro-batch, for some of which its function raises.
         triggers: that latency with Spark is taken from.
         parts: which, of `PARTS`.
     """
@@ -72,6 +78,7 @@ class Plan:
     rows: int
     instances: int
     handled: int
+    bad: int
     triggers: int
     parts: Sequence[str]
 
@@ -288,7 +295,7 @@ async def measure_completions(ground: Ground) -> list[Part]:
         await _declare_pipeline(client, name, "roots", "made", max_parallel=plan.instances)
         async with _running(ground, name):
             # The runner does it.
-            while await _done(client, name) < plan.instances:  # noqa: ASYNC110
+            while (await _told(client, name)).done < plan.instances:  # noqa: ASYNC110
                 await anyio.sleep(_LOOK_EVERY_S)
             if turn:
                 speeds.append(plan.instances / (time.monotonic() - began))
@@ -344,6 +351,69 @@ async def measure_latency(ground: Ground) -> list[Part]:
     return [part]
 
 
+def raising_sql(instances: DataFrame) -> DataFrame:
+    """Raises in Spark for instances that are marked as bad."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    raised = F.raise_error(F.lit("this is bad")).cast("string")
+    value = F.when(F.col("root").contains(_BAD), raised).otherwise(F.col("root"))
+    return instances.select("instance_id", value.alias("value"))
+
+
+def raising_python(instances: DataFrame) -> DataFrame:
+    """The same in a function of Python."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    def check(root):  # type: ignore[no-untyped-def]
+        if _BAD in root:
+            raise ValueError("this is bad")
+        return root
+
+    return instances.select("instance_id", F.udf(check)("root").alias("value"))
+
+
+async def measure_bad(ground: Ground) -> list[Part]:
+    """Until all instances of a micro-batch are done or, where its function raises, failed."""
+    plan, client = ground.plan, ground.client
+    part = Part(
+        f"{plan.bad:,} instances in one micro-batch, the function raises for some of them",
+        ("", "seconds"),
+    )
+    await _declare_streams(client, "good-ones")
+    for percent in (1, 10):
+        source = f"bad-{percent}"
+        await _declare_streams(client, source)
+        bad = set(Random(percent).sample(range(plan.bad), plan.bad * percent // 100))
+        values = [_value(plan) | ({_BAD: "1"} if each in bad else {}) for each in range(plan.bad)]
+        async with client.producer(source) as producer:
+            await producer.send_many(values)
+        for raises in (raising_sql, raising_python):
+            name = f"{raises.__name__.replace('_', '-')}-{percent}"
+            await _declare_pipeline(
+                client, name, source, "good-ones", run=raises.__name__, retry=Retry(1)
+            )
+            began = time.monotonic()
+            async with _running(ground, name):
+                while (told := await _told(client, name)).done + told.failed < plan.bad:  # noqa: ASYNC110
+                    await anyio.sleep(_LOOK_EVERY_S)
+                seconds = time.monotonic() - began
+            if told.failed != len(bad):
+                raise PeerError(f"{told.failed} instances of {name} failed, and not {len(bad)}")
+            where = "Python" if raises is raising_python else "Spark"
+            part.rows.append((f"{percent} % of them, in {where}", number(seconds)))
+            part.figures[f"{name.replace('-', '_')}_s"] = seconds
+    slowest = max(part.figures.values())
+    part.verdicts.append(
+        Verdict(
+            f"seconds with bad ones among {plan.bad:,}, at most",
+            number(slowest),
+            f"<= {number(MAX_BAD_S)}",
+            slowest <= MAX_BAD_S,
+        )
+    )
+    return [part]
+
+
 async def measure_handlers(ground: Ground) -> list[Part]:
     """The same of stages that a program runs itself."""
     plan = ground.plan
@@ -376,9 +446,9 @@ async def _running(ground: Ground, pipeline: str) -> AsyncIterator[None]:
             runner.stop()
 
 
-async def _done(client: Client, pipeline: str) -> int:
+async def _told(client: Client, pipeline: str) -> Any:
     (told,) = await client.pipeline_progress(pipeline)
-    return told.done
+    return told
 
 
 def _value(plan: Plan) -> dict[str, str]:
@@ -392,9 +462,21 @@ async def _declare_streams(client: Client, *names: str) -> None:
 
 
 async def _declare_pipeline(
-    client: Client, name: str, source: str, output: str, max_parallel: int = 20_000
+    client: Client,
+    name: str,
+    source: str,
+    output: str,
+    *,
+    max_parallel: int = 20_000,
+    run: str = "same",
+    retry: Retry | None = None,
 ) -> None:
-    stage = StageSpec(name="same", run="hadron.bench.spark:same", output=Output(output))
+    stage = StageSpec(
+        name=run.replace("_", "-"),
+        run=f"hadron.bench.spark:{run}",
+        output=Output(output),
+        retry=retry or Retry(),
+    )
     spec = PipelineSpec(
         replica_set=pipelines.PARTITION,
         input=source,
@@ -410,5 +492,6 @@ PARTS: Final[dict[str, Callable[[Ground], Awaitable[list[Part]]]]] = {
     "read": measure_read,
     "completions": measure_completions,
     "latency": measure_latency,
+    "bad": measure_bad,
     "handlers": measure_handlers,
 }

@@ -24,6 +24,8 @@ _MODULES: Final = (
     "numpy",
     "pandas",
     "pyarrow",
+    "pyarrow.pandas_compat",
+    "concurrent.futures.thread",
     "pyspark.worker",
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.pandas.types",

@@ -70,8 +70,8 @@ class Parts:
     def run(self, indexes: Sequence[int]) -> list[StageResult | StageRaisedError]:
         """Some parts, in one job: what each has come to, by itself. Blocks while Spark works.
         Raises as `run_stage` does when the job itself fails."""
-        context: Any = self._spark.sparkContext
         try:
+            context: Any = self._spark.sparkContext
             chosen = context._gateway.new_array(self._int, len(indexes))
             for place, index in enumerate(indexes):
                 chosen[place] = index

@@ -125,6 +125,8 @@ class Rounds:
                 try:
                     end = await self._call(len(part), call)
                     if end is None:
+                        # Others would take as long beside each other.
+                        self.shares_jobs = False
                         await self._check_hanging(part)
                 finally:
                     self.spark_s += time.perf_counter() - began

@@ -35,6 +35,7 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         rows=2_000,
         instances=1_000,
         handled=500,
+        bad=100,
         triggers=2,
         parts=tuple(PARTS),
     )
@@ -47,11 +48,13 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "read_to_parquet",
         "completions_per_s",
         "spark_p50_ms",
+        "raising_sql_1_s",
+        "raising_python_10_s",
         "without_per_s",
         "p50_ms",
     ):
         assert figures[name] > 0, name
-    assert len(figures["verdicts"]) == 7
+    assert len(figures["verdicts"]) == 8
     assert all(each["met"] in (True, False) for each in figures["verdicts"])
 
 
@@ -64,6 +67,7 @@ def test_one_part_is_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
         rows=1_000,
         instances=1_000,
         handled=500,
+        bad=100,
         triggers=2,
         parts=("sink",),
     )

@@ -501,7 +501,7 @@ def exchanges_command(
     )
 
 
-_SPARK_PARTS = ("sink", "read", "completions", "latency", "handlers")
+_SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
 
 
 @command.command("spark", short_help="Measure reading, writing and stages on Spark.")
@@ -565,6 +565,7 @@ def spark_command(
       read         rows/s of a batch read, and of one from Parquet in the same session
       completions  completions/s through a runner, in large micro-batches
       latency      from trigger to output, with a warm runner
+      bad          seconds of a micro-batch, for 1 % and 10 % of which a function raises
       handlers     both of stages that a program runs itself, as `hadron bench pipelines`
 
     \b
@@ -588,6 +589,7 @@ def spark_command(
             rows=chosen("rows", rows, 200_000),
             instances=chosen("instances", instances, 20_000),
             handled=5_000 if quick else 30_000,
+            bad=1_000 if quick else 5_000,
             triggers=chosen("triggers", triggers, 10),
             parts=parts or _SPARK_PARTS,
         ),

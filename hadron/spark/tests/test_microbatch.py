@@ -17,6 +17,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.spark import rounds as rounds_room
 from hadron.spark.microbatch import MicroBatchWorker, _Course
 from hadron.spark.outputs import Completion, Output
+from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
 from hadron.wire.messages import pipelines_pb2
@@ -146,7 +147,9 @@ class GoneSpark:
 @pytest.mark.parametrize("count", [1, 2])
 async def test_java_that_is_gone_is_told_as_that(count: int) -> None:
     stage = StageSpec(name="copy", run="hadron.spark.tests.stages:copy")
-    rounds = Rounds(cast(Any, GoneSpark()), trio.Lock(), stage, lambda: None)
+    spark = cast(Any, GoneSpark())
+    rounds = Rounds(spark, trio.Lock(), stage, lambda: None)
     parts = [Part([object()], None)] * count
+    planned = Parts(spark, stage, [])
     with pytest.raises(ConfigurationError, match=r"Spark stopped while .* ran: "):
-        await rounds.run(parts) if count == 1 else await rounds._tasks(cast(Any, None), parts)
+        await rounds.run(parts) if count == 1 else await rounds._tasks(planned, parts)

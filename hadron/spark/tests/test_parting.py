@@ -1,0 +1,70 @@
+"""Parts of a stage in one job: what one of them raises is its own affair."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from hadron.model.pipelines import Output, StageSpec
+from hadron.model.record import NewRecord
+from hadron.spark.parting import Parts
+from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.tests.fakes import FakeClient
+from hadron.spark.tests.test_runner import Play
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+_ROWS = 5_000
+_MOST_ROUNDS = 5
+"""The whole, and then tenths of what has failed: 500, 50, 5 and 1."""
+
+
+def stage(function: str) -> StageSpec:
+    run = f"hadron.spark.tests.stages:{function}"
+    return StageSpec(name="picky", run=run, output=Output("picky"))
+
+
+def jobs(spark: SparkSession) -> int:
+    """How many this session has run."""
+    context: Any = spark.sparkContext
+    return int(context._jsc.sc().dagScheduler().numTotalJobs())
+
+
+@pytest.mark.parametrize("function", ["choking_on_many", "choking_sql"])
+def test_parts_of_one_job_end_by_themselves(spark: SparkSession, function: str) -> None:
+    roots = ["fine", "row 7", "good", "row 17", "well"]
+    tables = [pa.table({"instance_id": [i], "root": [root]}) for i, root in enumerate(roots)]
+    parts = Parts(spark, stage(function), tables)
+    assert parts.plan()
+    before = jobs(spark)
+    ends = parts.run([4, 1, 0, 3])
+    assert jobs(spark) - before == 1
+    given = [each.table["value"].to_pylist() for each in ends if isinstance(each, StageResult)]
+    assert given == [["well"], ["fine"]]
+    first, second = (str(each) for each in ends if isinstance(each, StageRaisedError))
+    assert "row 7 is indigestible" in first.splitlines()[0]
+    assert "row 17 is indigestible" in second.splitlines()[0]
+    assert "\tat " not in first
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("function", ["choking_on_many", "choking_sql"])
+@pytest.mark.parametrize("one_in", [100, 10])
+def test_what_looking_for_bad_rows_costs(spark: SparkSession, function: str, one_in: int) -> None:
+    bad = set(random.Random(7).sample(range(_ROWS), _ROWS // one_in))
+    client = FakeClient((stage(function),))
+    client.publish([NewRecord(value=f"row {i}:{7 if i in bad else 0}") for i in range(_ROWS)])
+    client.invoke("picky", range(_ROWS))
+    play, before = Play(spark, client), jobs(spark)
+    done = play.until(_ROWS)
+    assert (done.completed, done.failed) == (_ROWS - len(bad), len(bad))
+    assert {each for _, each in client.failures} == {each + 1 for each in bad}
+    assert len(play.searched) < _MOST_ROUNDS
+    assert jobs(spark) - before <= sum(
+        -(-each // 64) for each in (1, 10, 100, 10 * min(100, len(bad)), 5 * len(bad))
+    )
