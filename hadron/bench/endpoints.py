@@ -10,18 +10,17 @@ from __future__ import annotations
 import gc
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 
+from hadron.bench.beside import beside
 from hadron.bench.report import (
     Part,
     Verdict,
@@ -34,11 +33,9 @@ from hadron.bench.report import (
 )
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
-from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster
-from hadron.node.supervision.processes import environment, leashed
 from hadron.wire.messages import cluster_pb2, method
 
 MAX_ONE_MS: Final = 0.4
@@ -107,7 +104,12 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse) -> Part:
         for name, output in (("echo", SINGLE), ("repeat", STREAM)):
             spec = EndpointSpec(replica_set=home, output=output)
             await client.apply([SchemaObject(kind="Endpoint", name=name, spec=spec)])
-        with _server(url) as server:
+        async with beside(
+            "hadron.bench.endpoints",
+            (url,),
+            begun=_BEGUN,
+            trouble="the server that is to be called did not begin",
+        ) as server:
             return await _rounds(client, plan, leader, ProcessUse(server))
 
 
@@ -236,23 +238,6 @@ def _part(
 
 
 # --- the server -----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _server(url: str) -> Iterator[int]:
-    """A process that serves; gives its pid. Started by the main thread: it ends with the thread
-    that has started it, and those of an event loop come and go."""
-    command = leashed([sys.executable, "-m", "hadron.bench.endpoints", url])
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline() != _BEGUN:
-                raise HadronError("the server that is to be called did not begin")
-            yield process.pid
-        finally:
-            process.kill()
 
 
 async def _serve(url: str) -> None:

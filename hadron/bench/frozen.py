@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +17,8 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
+from hadron.bench.beside import beside
 from hadron.client import connect
-from hadron.model.errors import HadronError
-from hadron.node.supervision.processes import environment, leashed
 
 WINDOW: Final = 100_000
 """Records that it would take without acknowledging any: more than connections buffer."""
@@ -32,26 +30,16 @@ _STOPPED_OR_GONE: Final = os.WSTOPPED | os.WEXITED | os.WNOWAIT
 @asynccontextmanager
 async def frozen_member(url: str, stream: str, group: str) -> AsyncIterator[None]:
     """Within this block the group has a member that reads nothing."""
-    command = leashed([sys.executable, "-m", "hadron.bench.frozen", url, stream, group])
-    process = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stderr=None, env=environment()
-    )
-    try:
-        assert process.stdout is not None
-        try:
-            said = await process.stdout.receive()
-        except anyio.EndOfStream:
-            said = b""
-        if said != _JOINED:
-            raise HadronError(f"the member that is to freeze did not join group {group!r}")
-        os.kill(process.pid, signal.SIGSTOP)
+    async with beside(
+        "hadron.bench.frozen",
+        (url, stream, group),
+        begun=_JOINED,
+        trouble=f"the member that is to freeze did not join group {group!r}",
+    ) as pid:
+        os.kill(pid, signal.SIGSTOP)
         # A signal is sent before it has arrived: on a busy machine the member reads on for a while.
-        await anyio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, _STOPPED_OR_GONE)
+        await anyio.to_thread.run_sync(os.waitid, os.P_PID, pid, _STOPPED_OR_GONE)
         yield
-    finally:
-        process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
 
 
 async def _join(url: str, stream: str, group: str) -> None:

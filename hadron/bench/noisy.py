@@ -7,7 +7,6 @@ two cores several of them take from the producer's own processor as well.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,14 +17,13 @@ from typing import Final
 
 import anyio
 
+from hadron.bench.beside import beside
 from hadron.bench.deliveries import SMALL_BYTES
 from hadron.bench.ground import Ground
 from hadron.bench.report import Part, Verdict, middle, middle_ratio, number, ratio
 from hadron.bench.stats import percentile
 from hadron.bench.workloads import declare
 from hadron.client import Client, Producer, connect
-from hadron.model.errors import HadronError
-from hadron.node.supervision.processes import environment, leashed
 
 MIN_BESIDE_NOISE: Final = 0.8
 """Of the sends a second without noise."""
@@ -179,23 +177,13 @@ async def _noise(url: str, kind: str, clients: int, group: str) -> AsyncIterator
 
 @asynccontextmanager
 async def _noisy_client(url: str, kind: str, group: str) -> AsyncIterator[None]:
-    command = leashed([sys.executable, "-m", "hadron.bench.noisy", url, kind, group])
-    process = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stderr=None, env=environment()
-    )
-    try:
-        assert process.stdout is not None
-        try:
-            said = await process.stdout.receive()
-        except anyio.EndOfStream:
-            said = b""
-        if not said.startswith(_BEGUN):
-            raise HadronError(f"the client that is to be noisy ({kind}) did not begin")
+    async with beside(
+        "hadron.bench.noisy",
+        (url, kind, group),
+        begun=_BEGUN,
+        trouble=f"the client that is to be noisy ({kind}) did not begin",
+    ):
         yield
-    finally:
-        process.kill()
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
 
 
 async def _make_noise(url: str, kind: str, group: str) -> None:

@@ -1,0 +1,51 @@
+"""A process beside the bench that has its part in what is measured.
+
+Rule: it is started by the main thread. The kernel ends what is leashed with the *thread* that has
+started it, and those that an event loop starts processes in end after some seconds without work: a
+client whose noise was to be measured would have been gone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import IO
+
+import anyio.to_thread
+
+from hadron.model.errors import HadronError
+from hadron.node.supervision.processes import environment, leashed
+
+
+@asynccontextmanager
+async def beside(
+    module: str, arguments: Sequence[str], *, begun: bytes, trouble: str
+) -> AsyncIterator[int]:
+    """Within this block `python -m module …` runs; gives its process id.
+
+    Args:
+        begun: the line that it prints once it does its part.
+        trouble: what is to be said where it ends without that.
+    """
+    assert threading.current_thread() is threading.main_thread(), threading.current_thread()
+    process = subprocess.Popen(  # noqa: ASYNC220 - in this very thread
+        leashed([sys.executable, "-m", module, *arguments]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    try:
+        out: IO[bytes] | None = process.stdout
+        assert out is not None
+        said = await anyio.to_thread.run_sync(out.readline, abandon_on_cancel=True)
+        if said != begun:
+            raise HadronError(trouble)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
