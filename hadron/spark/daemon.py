@@ -4,7 +4,7 @@ Spark ends a worker whose function has raised, and forks another one. One that h
 and Arrow first costs half a second of processor time, which is paid for every record that fails.
 
 For every task a worker forgets what it knows of the places that modules come from. Of an archive it
-reads the whole list again, once for each package in it: 0.17 s of processor time for the copy of
+reads the whole list again, once for each package in it: 0.13 s of processor time for the copy of
 pyspark, and the jar, that Spark puts before the installed one. So these are left out here.
 """
 
