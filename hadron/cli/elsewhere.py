@@ -17,7 +17,7 @@ _COMMANDS: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("consume", "subscribe", "tail"), "`hadron sub` follows a stream"),
         "cat": "`hadron read` prints what a stream has",
         "rm": "`hadron delete` deletes",
-        **dict.fromkeys(("start", "serve", "server", "run", "up"), _NODES),
+        **dict.fromkeys(("start", "server", "run", "up"), _NODES),
         **dict.fromkeys(("stop", "down"), "`hadron cluster down` stops a cluster"),
         "version": "`hadron --version` prints it",
         **dict.fromkeys(("transaction", "transactions"), "`hadron tx list` lists them"),

@@ -176,7 +176,9 @@ async def test_as_a_client(
         assert nodes.status("n1").state == "serving"
         async with nodes.client() as client:
             with trio.fail_after(60):
-                assert [each.value async for each in client.read("kept")] == [b"good"]
+                # Some of what is asked is a good write by chance.
+                first, *others = [each.value async for each in client.read("kept")]
+                assert (first, {*others} - {b"v"}) == (b"good", set())
                 async with client.producer("kept") as producer:
                     await producer.send(b"goes on")
     assert_no_traceback(caplog)

@@ -133,8 +133,8 @@ plant(
     "as well",
     Edit(
         "delivery.letters:DeadLetters._write",
-        "self._on_trouble(Exhausted(offset,",
-        "self._on_trouble(Exhausted(dead.first,",
+        "self._put_back(replace(dead, first=offset))",
+        "self._put_back(dead)",
     ),
     # The group's own assertion would stop it before anybody gets them.
     Edit("delivery.machine:Group._hold", "assert first >= self.floor,", "assert True,"),

@@ -38,6 +38,7 @@ def test_what_changes_something_is_no_reading() -> None:
         *("Fetch", "Latest", "Offsets", "ListGroups", "DescribeGroup"),
         *("ListInstances", "PipelineProgress", "PipelineStart", "GetObjects", "WatchSchema"),
         *("Topology", "Status", "ListTransactions", "ListSinks", "ListStaged"),
+        *("Attend", "DescribeExchange", "DescribeEndpoints"),
         "Forward",  # the leader asks for what the call in it needs
     }
 
