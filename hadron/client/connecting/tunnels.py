@@ -41,6 +41,7 @@ class Tunnels:
         self._left: dict[str, list[Tunnel]] = {}
         """Those that take no more calls, while some are under way there."""
         self._doubted: dict[str, anyio.Event] = {}
+        """Of each that is in use: set when it owes an answer."""
         self._tries = 0
 
     def now(self, replica_set: str) -> Tunnel | None:
@@ -93,11 +94,13 @@ class Tunnels:
             self._retire(replica_set, known)
         else:
             _log.info("the leader of %s is reached: %s", replica_set, tunnel.peer)
+            self._doubted[replica_set] = anyio.Event()
             session.background.start(self._redial, replica_set)
         return tunnel
 
     def doubt(self, way: Caller) -> None:
-        """It owes an answer for longer than usual: if it is a tunnel, its leader is dialed now.
+        """It owes an answer for longer than usual: if it is a tunnel, its leader is dialed now; but
+        once, as a leader without a majority owes answers for long, too.
 
         Where a region is cut off, and soon after it is back the one through which it was reached,
         a client would else wait for both until the silence of its tunnel is noticed.
@@ -123,9 +126,11 @@ class Tunnels:
     async def _redial(self, replica_set: str) -> None:
         """Until the leader can be dialed."""
         while self._session.closed is None:
-            doubted = self._doubted[replica_set] = anyio.Event()
+            doubted = self._doubted[replica_set]
             with anyio.move_on_after(_AGAIN_S):
                 await doubted.wait()
+            if is_doubted := doubted.is_set():
+                self._doubted[replica_set] = anyio.Event()
             try:
                 # By its address first: who only tries must not raise doubts about a leader that
                 # answers through the tunnel. (Each vain try would stop all new calls for as long
@@ -136,10 +141,12 @@ class Tunnels:
                 await self._session.dial_leader(replica_set)
             except HadronError as error:
                 _log.debug("still no direct way to %s: %s", replica_set, error)
+                if is_doubted:
+                    await anyio.sleep(_AGAIN_S)
                 continue
             _log.info("the leader of %s is reached directly again", replica_set)
             tunnel = self._tunnels.pop(replica_set)
-            if doubted.is_set():
+            if is_doubted or self._doubted[replica_set].is_set():
                 # What is under way there is sent again, as it is.
                 tunnel.close(ConnectionLostError(f"{tunnel.peer} owes an answer for too long"))
             self._retire(replica_set, tunnel)

@@ -174,6 +174,35 @@ async def test_a_tunnel_stays_in_use_while_its_leader_is_dialed_in_vain(
         assert used == {tunnel}
 
 
+async def test_a_tunnel_that_always_owes_an_answer_does_not_have_its_leader_dialed_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that has no majority: who waits doubts the way twice a second."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        monkeypatch.setattr(tunnels, "_AGAIN_S", 60.0)
+        async with client.producer("s") as producer:
+            await producer.send(b"through a tunnel")
+            tunnel = await way_there(cluster, client, Tunnel)
+            host, failed = cluster[US].host("n1"), trio.Event()
+            before = cluster.network.dials("client", host)
+            connect_to = client._session.connect_to
+
+            async def fails(address: str) -> Connection:
+                try:
+                    return await connect_to(address)
+                finally:
+                    failed.set()
+
+            monkeypatch.setattr(client._session, "connect_to", fails)
+            client._session.tunnels.doubt(tunnel)
+            await failed.wait()
+            for number in range(100):
+                client._session.tunnels.doubt(tunnel)
+                await producer.send(b"%d" % number)
+            assert cluster.network.dials("client", host) == before + 1
+            assert client._session.connection_now(US) is tunnel
+
+
 @pytest.mark.parametrize("way", ["direct", "another tunnel"])
 async def test_calls_that_are_still_in_a_tunnel_are_ended_when_somebody_else_leads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
