@@ -23,8 +23,7 @@ from hadron.client.consuming.settings import (
 )
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.endpoints.methods import EndpointMethods
-from hadron.client.exchanges.calls import ExchangeCalls
-from hadron.client.exchanges.exchange import Exchange
+from hadron.client.exchanges.methods import ExchangeMethods
 from hadron.client.handling.methods import HandlingMethods
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.methods import PipelineMethods
@@ -70,6 +69,7 @@ class Client(
     HandlingMethods,
     PipelineMethods,
     EndpointMethods,
+    ExchangeMethods,
     EnteredOnce,
     AsyncOnly,
 ):
@@ -103,7 +103,6 @@ class Client(
         self._once = OnceCalls(self._session, self._catalog, self._reading)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)
-        self._exchanges = ExchangeCalls(self._session, self._catalog)
         self._transactions = self._make_transactions(self._session, self._catalog)
 
     def __repr__(self) -> str:
@@ -416,17 +415,11 @@ class Client(
         at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, the first offset at or after `at_ms` (milliseconds
-        since the Unix epoch, or a datetime), and the ballot of the batch with the record before
-        offset `before` (before the next offset, when that is None)."""
+        """How far the stream's partitions reach, the first offset at or after `at_ms`
+        (milliseconds since the Unix epoch, or a datetime), and the
+        ballot of the batch with the record before offset `before` (before the next offset, when
+        that is None)."""
         return await self._reading.offsets(stream, partition, at_ms, before)
-
-    # --- exchanges ------------------------------------------------------------------------------
-
-    def exchange(self, name: str) -> Exchange:
-        """The exchange called `name`, in the client's namespace, to publish on and to subscribe to.
-        Nothing is asked of the cluster yet."""
-        return Exchange(self._exchanges, name)
 
     # --- schema ---------------------------------------------------------------------------------
 
@@ -508,6 +501,7 @@ class Client(
         self, stream: str = "", *, within_s: float | None = None
     ) -> list[groups_pb2.ListGroupsResponse.Group]:
         """Consumer groups and their progress, per partition; "" is all streams.
+
         All leaders are asked at once, for `within_s` (None: the client's `request_timeout_s`).
         Raises `IncompleteError`, with the groups of the others, when some did not answer.
         """
@@ -522,6 +516,7 @@ class Client(
         within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """A group with its members, per partition (() is all of the stream's that know it).
+
         Raises `NotFoundError` when no partition knows it, `IncompleteError` as `groups` does.
         """
         return await self._groups.describe(stream, group, partitions, within_s)
@@ -563,6 +558,7 @@ class Client(
         within_s: float | None = None,
     ) -> list[str]:
         """Forget a group at some partitions (() is all that know it); returns which.
+
         With `force` also while members are connected, who fail. Raises as `reset_group` does."""
         return await self._groups.delete(stream, group, partitions, within_s, force=force)
 

@@ -146,7 +146,9 @@ class OnceCalls:
             )
         except OffsetOutOfRangeError:
             return
-        (batch,) = fetched.batches[:1]
+        batch = next(iter(fetched.batches), None)
+        if batch is None:
+            return
         logged = decode_batch(
             batch.data, base_offset=batch.base_offset, stream=stream, partition=partition
         )

@@ -388,19 +388,14 @@ class SyncClient(ClientBase):
         at_ms: int | datetime | None = None,
         before: int | None = None,
     ) -> list[PartitionOffsets]:
-        """How far the stream's partitions reach, the first offset at or after `at_ms` (milliseconds
-        since the Unix epoch, or a datetime), and the ballot of the batch with the record before
-        offset `before` (before the next offset, when that is None).
+        """How far the stream's partitions reach, the first offset at or after `at_ms`
+        (milliseconds since the Unix epoch, or a datetime), and the
+        ballot of the batch with the record before offset `before` (before the next offset, when
+        that is None).
         """
         return self._call(
             lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
         )
-
-    def exchange(self, name: str) -> SyncExchange:
-        """The exchange called `name`, in the client's namespace, to publish on and to subscribe to.
-        Nothing is asked of the cluster yet.
-        """
-        return SyncExchange(self._hold, lambda client: client.exchange(name))
 
     def create_stream(
         self,
@@ -483,6 +478,7 @@ class SyncClient(ClientBase):
         self, stream: str = "", *, within_s: float | None = None
     ) -> list[groups_pb2.ListGroupsResponse.Group]:
         """Consumer groups and their progress, per partition; "" is all streams.
+
         All leaders are asked at once, for `within_s` (None: the client's `request_timeout_s`).
         Raises `IncompleteError`, with the groups of the others, when some did not answer.
         """
@@ -497,6 +493,7 @@ class SyncClient(ClientBase):
         within_s: float | None = None,
     ) -> list[groups_pb2.DescribeGroupResponse]:
         """A group with its members, per partition (() is all of the stream's that know it).
+
         Raises `NotFoundError` when no partition knows it, `IncompleteError` as `groups` does.
         """
         return self._call(
@@ -550,6 +547,7 @@ class SyncClient(ClientBase):
         within_s: float | None = None,
     ) -> list[str]:
         """Forget a group at some partitions (() is all that know it); returns which.
+
         With `force` also while members are connected, who fail. Raises as `reset_group` does.
         """
         return self._call(
@@ -1057,6 +1055,12 @@ class SyncClient(ClientBase):
     def endpoints(self, endpoint: str = "", *, within_s: float | None = None) -> list[EndpointLife]:
         """The endpoints of the namespace, or one of them, with the servers that are there now."""
         return self._call(lambda client: client.endpoints(endpoint, within_s=within_s))
+
+    def exchange(self, name: str) -> SyncExchange:
+        """The exchange called `name`, in the client's namespace, to publish on and to subscribe to.
+        Nothing is asked of the cluster yet.
+        """
+        return SyncExchange(self._hold, lambda client: client.exchange(name))
 
 
 def connect_sync(
