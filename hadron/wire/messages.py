@@ -35,7 +35,8 @@ from hadron.wire._pb import streams_pb2 as streams_pb2
 from hadron.wire._pb import transactions_pb2 as transactions_pb2
 
 _FILES: Final = tuple(module for name, module in list(globals().items()) if name.endswith("_pb2"))
-"""All of them; some have services."""
+"""All of them; some have services. What only a door serves is imported there: its methods have
+names, and no numbers."""
 
 
 class Audience(enum.IntEnum):

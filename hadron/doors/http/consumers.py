@@ -16,7 +16,8 @@ import trio
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.terms.opening import Opening
-from hadron.doors.http.problems import HttpError, defect
+from hadron.doors.defects import defect
+from hadron.doors.http.problems import HttpError
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Protocol
 import trio
 
 from hadron.client.connecting.ports import ClientPorts
-from hadron.doors.http.clients import Clients
+from hadron.doors.clients import Clients
 from hadron.doors.http.consumers import Consumers
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError

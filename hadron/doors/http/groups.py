@@ -15,7 +15,7 @@ from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
 from hadron.doors.http.consumers import Consumer, Name, delivery_id
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
-from hadron.doors.http.positions import parse_position
+from hadron.doors.positions import parse_position
 from hadron.doors.http.records import RecordAnswer, answer_of
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.ids import check_name

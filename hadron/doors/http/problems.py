@@ -5,7 +5,6 @@ One table: the status of an error is that of its class, or of the next one above
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 import msgspec
@@ -46,8 +45,6 @@ from hadron.model.errors import (
     UnknownMethodError,
     UnreachableError,
 )
-
-_log = logging.getLogger(__name__)
 
 STATUSES: Final[dict[type[HadronError], int]] = {
     HadronError: 500,
@@ -172,9 +169,3 @@ def response_of(error: HadronError) -> Response:
     if isinstance(error, HttpError) and error.allow:
         headers["allow"] = error.allow
     return Response(body_of(error), status, headers, CONTENT_TYPE)
-
-
-def defect(error: Exception) -> HadronError:
-    """A defect of ours is logged, and stays here."""
-    _log.exception("a request failed", exc_info=error)
-    return HadronError("the request failed inside the node", "see the node's log")

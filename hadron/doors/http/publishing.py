@@ -16,7 +16,7 @@ from hadron.client.producing.new_records import check_record
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
-from hadron.doors.http.clients import REQUEST_S
+from hadron.doors.clients import REQUEST_S
 from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents

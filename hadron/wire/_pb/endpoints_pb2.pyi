@@ -88,19 +88,23 @@ class CallOpening(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., metadata_index: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., region: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., caller: _Optional[str] = ..., attempt: _Optional[int] = ..., has_value: _Optional[bool] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ("items", "attachment")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[CallItem]
-    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class CallResponse(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ("items", "attachment")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[CallItem]
-    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class ServeRequest(_message.Message):
-    __slots__ = ("open", "drain", "items")
+    __slots__ = ("open", "drain", "items", "attachment")
     class Open(_message.Message):
         __slots__ = ("namespace", "endpoint", "metadata_index", "max_in_flight", "region", "name", "heartbeat_ms", "heartbeat_misses")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -123,24 +127,30 @@ class ServeRequest(_message.Message):
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     open: ServeRequest.Open
     drain: bool
     items: _containers.RepeatedCompositeFieldContainer[CallItem]
-    def __init__(self, open: _Optional[_Union[ServeRequest.Open, _Mapping]] = ..., drain: _Optional[bool] = ..., items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, open: _Optional[_Union[ServeRequest.Open, _Mapping]] = ..., drain: _Optional[bool] = ..., items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class ServeResponse(_message.Message):
-    __slots__ = ("items",)
+    __slots__ = ("items", "attachment")
     ITEMS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     items: _containers.RepeatedCompositeFieldContainer[CallItem]
-    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class DescribeEndpointsRequest(_message.Message):
-    __slots__ = ("namespace", "endpoint")
+    __slots__ = ("namespace", "endpoint", "attachment")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     endpoint: str
-    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class DescribeEndpointsResponse(_message.Message):
     __slots__ = ("endpoints",)

@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/exchanges.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xe0\x03\n\rAttendRequest\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.AttendRequest.OpenH\x00\x12\x37\n\tsubscribe\x18\x02 \x01(\x0b\x32\".hadron.v1.AttendRequest.SubscribeH\x00\x12;\n\x0bunsubscribe\x18\x03 \x01(\x0b\x32$.hadron.v1.AttendRequest.UnsubscribeH\x00\x12$\n\x07\x64ropped\x18\x04 \x01(\x0b\x32\x11.hadron.v1.MissedH\x00\x1aX\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\x12\x13\n\x0b\x65xchange_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x1a;\n\x0cSubscription\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08patterns\x18\x02 \x03(\t\x12\r\n\x05group\x18\x03 \x01(\t\x1aI\n\tSubscribe\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.hadron.v1.AttendRequest.Subscription\x1a\x1a\n\x0bUnsubscribe\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x42\x06\n\x04kind\"R\n\x06Missed\x12#\n\x04gaps\x18\x01 \x03(\x0b\x32\x15.hadron.v1.Missed.Gap\x1a#\n\x03Gap\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\"\xef\x04\n\x0b\x41ttendEvent\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.AttendEvent.OpenedH\x00\x12\x33\n\x08messages\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.AttendEvent.MessagesH\x00\x12#\n\x06missed\x18\x03 \x01(\x0b\x32\x11.hadron.v1.MissedH\x00\x12\x37\n\nsubscribed\x18\x04 \x01(\x0b\x32!.hadron.v1.AttendEvent.SubscribedH\x00\x12\x31\n\x07refused\x18\x05 \x01(\x0b\x32\x1e.hadron.v1.AttendEvent.RefusedH\x00\x1a\x08\n\x06Opened\x1a\x19\n\nSubscribed\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x1a\x36\n\x07Refused\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Error\x1a\x83\x02\n\x08Messages\x12\x36\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32%.hadron.v1.AttendEvent.Messages.Batch\x12\x31\n\x04runs\x18\x02 \x03(\x0b\x32#.hadron.v1.AttendEvent.Messages.Run\x1aL\n\x05\x42\x61tch\x12\x0e\n\x06length\x18\x01 \x01(\r\x12\x10\n\x08template\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\t\x1a>\n\x03Run\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\x04\x42\x06\n\x04kind\"\x7f\n\x16PublishMessagesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\x12\x13\n\x0b\x65xchange_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x12\x13\n\x0bwait_logged\x18\x05 \x01(\x08\"\xdd\x01\n\x17PublishMessagesResponse\x12\x12\n\ndeliveries\x18\x01 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x04\x12\x39\n\x06logged\x18\x03 \x03(\x0b\x32).hadron.v1.PublishMessagesResponse.Logged\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12\x11\n\tpartition\x18\x05 \x01(\t\x1a?\n\x06Logged\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tappend_ms\x18\x03 \x01(\x03\">\n\x17\x44\x65scribeExchangeRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\"\xeb\x03\n\x18\x44\x65scribeExchangeResponse\x12\x11\n\tpublished\x18\x01 \x01(\x04\x12\x12\n\ndeliveries\x18\x02 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ut_off\x18\x04 \x01(\x04\x12\x17\n\x0fpublished_per_s\x18\x05 \x01(\x01\x12\x18\n\x10\x64\x65liveries_per_s\x18\x06 \x01(\x01\x12\x15\n\rdropped_per_s\x18\x07 \x01(\x01\x12\x15\n\rsubscriptions\x18\x08 \x01(\r\x12\x0f\n\x07\x63lients\x18\t \x01(\r\x12@\n\x06listed\x18\n \x03(\x0b\x32\x30.hadron.v1.DescribeExchangeResponse.Subscription\x12\x15\n\rwithout_topic\x18\x0b \x01(\x04\x12\x12\n\nnot_logged\x18\x0c \x01(\x04\x12\x13\n\x0breplica_set\x18\r \x01(\t\x12\x0f\n\x07trouble\x18\x0e \x01(\t\x1a\x80\x01\n\x0cSubscription\x12\x10\n\x08patterns\x18\x01 \x03(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x12\x19\n\x11\x64ropped_by_client\x18\x05 \x01(\x04\x12\x15\n\rwaiting_bytes\x18\x06 \x01(\x04\x32\xac\x02\n\tExchanges\x12L\n\x06\x41ttend\x12\x18.hadron.v1.AttendRequest\x1a\x16.hadron.v1.AttendEvent\"\x0c\x90\x82\x19n\x98\x82\x19\x01\xa0\x82\x19\x01(\x01\x30\x01\x12\x66\n\x0fPublishMessages\x12!.hadron.v1.PublishMessagesRequest\x1a\".hadron.v1.PublishMessagesResponse\"\x0c\x90\x82\x19o\x98\x82\x19\x01\xa0\x82\x19\x02\x12i\n\x10\x44\x65scribeExchange\x12\".hadron.v1.DescribeExchangeRequest\x1a#.hadron.v1.DescribeExchangeResponse\"\x0c\x90\x82\x19p\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hadron/v1/exchanges.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xe0\x03\n\rAttendRequest\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.AttendRequest.OpenH\x00\x12\x37\n\tsubscribe\x18\x02 \x01(\x0b\x32\".hadron.v1.AttendRequest.SubscribeH\x00\x12;\n\x0bunsubscribe\x18\x03 \x01(\x0b\x32$.hadron.v1.AttendRequest.UnsubscribeH\x00\x12$\n\x07\x64ropped\x18\x04 \x01(\x0b\x32\x11.hadron.v1.MissedH\x00\x1aX\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\x12\x13\n\x0b\x65xchange_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x1a;\n\x0cSubscription\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08patterns\x18\x02 \x03(\t\x12\r\n\x05group\x18\x03 \x01(\t\x1aI\n\tSubscribe\x12<\n\rsubscriptions\x18\x01 \x03(\x0b\x32%.hadron.v1.AttendRequest.Subscription\x1a\x1a\n\x0bUnsubscribe\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x42\x06\n\x04kind\"R\n\x06Missed\x12#\n\x04gaps\x18\x01 \x03(\x0b\x32\x15.hadron.v1.Missed.Gap\x1a#\n\x03Gap\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08messages\x18\x02 \x01(\x04\"\x84\x05\n\x0b\x41ttendEvent\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.AttendEvent.OpenedH\x00\x12\x33\n\x08messages\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.AttendEvent.MessagesH\x00\x12#\n\x06missed\x18\x03 \x01(\x0b\x32\x11.hadron.v1.MissedH\x00\x12\x37\n\nsubscribed\x18\x04 \x01(\x0b\x32!.hadron.v1.AttendEvent.SubscribedH\x00\x12\x31\n\x07refused\x18\x05 \x01(\x0b\x32\x1e.hadron.v1.AttendEvent.RefusedH\x00\x12\x13\n\nattachment\x18\xe8\x07 \x01(\x0c\x1a\x08\n\x06Opened\x1a\x19\n\nSubscribed\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x1a\x36\n\x07Refused\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Error\x1a\x83\x02\n\x08Messages\x12\x36\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32%.hadron.v1.AttendEvent.Messages.Batch\x12\x31\n\x04runs\x18\x02 \x03(\x0b\x32#.hadron.v1.AttendEvent.Messages.Run\x1aL\n\x05\x42\x61tch\x12\x0e\n\x06length\x18\x01 \x01(\r\x12\x10\n\x08template\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\t\x1a>\n\x03Run\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\r\x12\r\n\x05\x66irst\x18\x02 \x01(\r\x12\x0c\n\x04last\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x03(\x04\x42\x06\n\x04kind\"\x94\x01\n\x16PublishMessagesRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\x12\x13\n\x0b\x65xchange_id\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x12\x13\n\x0bwait_logged\x18\x05 \x01(\x08\x12\x13\n\nattachment\x18\xe8\x07 \x01(\x0c\"\xdd\x01\n\x17PublishMessagesResponse\x12\x12\n\ndeliveries\x18\x01 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x02 \x01(\x04\x12\x39\n\x06logged\x18\x03 \x03(\x0b\x32).hadron.v1.PublishMessagesResponse.Logged\x12\x0e\n\x06stream\x18\x04 \x01(\t\x12\x11\n\tpartition\x18\x05 \x01(\t\x1a?\n\x06Logged\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x11\n\tappend_ms\x18\x03 \x01(\x03\">\n\x17\x44\x65scribeExchangeRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65xchange\x18\x02 \x01(\t\"\xeb\x03\n\x18\x44\x65scribeExchangeResponse\x12\x11\n\tpublished\x18\x01 \x01(\x04\x12\x12\n\ndeliveries\x18\x02 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\x12\x0f\n\x07\x63ut_off\x18\x04 \x01(\x04\x12\x17\n\x0fpublished_per_s\x18\x05 \x01(\x01\x12\x18\n\x10\x64\x65liveries_per_s\x18\x06 \x01(\x01\x12\x15\n\rdropped_per_s\x18\x07 \x01(\x01\x12\x15\n\rsubscriptions\x18\x08 \x01(\r\x12\x0f\n\x07\x63lients\x18\t \x01(\r\x12@\n\x06listed\x18\n \x03(\x0b\x32\x30.hadron.v1.DescribeExchangeResponse.Subscription\x12\x15\n\rwithout_topic\x18\x0b \x01(\x04\x12\x12\n\nnot_logged\x18\x0c \x01(\x04\x12\x13\n\x0breplica_set\x18\r \x01(\t\x12\x0f\n\x07trouble\x18\x0e \x01(\t\x1a\x80\x01\n\x0cSubscription\x12\x10\n\x08patterns\x18\x01 \x03(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x04\x12\x19\n\x11\x64ropped_by_client\x18\x05 \x01(\x04\x12\x15\n\rwaiting_bytes\x18\x06 \x01(\x04\x32\xac\x02\n\tExchanges\x12L\n\x06\x41ttend\x12\x18.hadron.v1.AttendRequest\x1a\x16.hadron.v1.AttendEvent\"\x0c\x90\x82\x19n\x98\x82\x19\x01\xa0\x82\x19\x01(\x01\x30\x01\x12\x66\n\x0fPublishMessages\x12!.hadron.v1.PublishMessagesRequest\x1a\".hadron.v1.PublishMessagesResponse\"\x0c\x90\x82\x19o\x98\x82\x19\x01\xa0\x82\x19\x02\x12i\n\x10\x44\x65scribeExchange\x12\".hadron.v1.DescribeExchangeRequest\x1a#.hadron.v1.DescribeExchangeResponse\"\x0c\x90\x82\x19p\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,31 +54,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MISSED_GAP']._serialized_start=619
   _globals['_MISSED_GAP']._serialized_end=654
   _globals['_ATTENDEVENT']._serialized_start=657
-  _globals['_ATTENDEVENT']._serialized_end=1280
-  _globals['_ATTENDEVENT_OPENED']._serialized_start=919
-  _globals['_ATTENDEVENT_OPENED']._serialized_end=927
-  _globals['_ATTENDEVENT_SUBSCRIBED']._serialized_start=929
-  _globals['_ATTENDEVENT_SUBSCRIBED']._serialized_end=954
-  _globals['_ATTENDEVENT_REFUSED']._serialized_start=956
-  _globals['_ATTENDEVENT_REFUSED']._serialized_end=1010
-  _globals['_ATTENDEVENT_MESSAGES']._serialized_start=1013
-  _globals['_ATTENDEVENT_MESSAGES']._serialized_end=1272
-  _globals['_ATTENDEVENT_MESSAGES_BATCH']._serialized_start=1132
-  _globals['_ATTENDEVENT_MESSAGES_BATCH']._serialized_end=1208
-  _globals['_ATTENDEVENT_MESSAGES_RUN']._serialized_start=1210
-  _globals['_ATTENDEVENT_MESSAGES_RUN']._serialized_end=1272
-  _globals['_PUBLISHMESSAGESREQUEST']._serialized_start=1282
-  _globals['_PUBLISHMESSAGESREQUEST']._serialized_end=1409
-  _globals['_PUBLISHMESSAGESRESPONSE']._serialized_start=1412
-  _globals['_PUBLISHMESSAGESRESPONSE']._serialized_end=1633
-  _globals['_PUBLISHMESSAGESRESPONSE_LOGGED']._serialized_start=1570
-  _globals['_PUBLISHMESSAGESRESPONSE_LOGGED']._serialized_end=1633
-  _globals['_DESCRIBEEXCHANGEREQUEST']._serialized_start=1635
-  _globals['_DESCRIBEEXCHANGEREQUEST']._serialized_end=1697
-  _globals['_DESCRIBEEXCHANGERESPONSE']._serialized_start=1700
-  _globals['_DESCRIBEEXCHANGERESPONSE']._serialized_end=2191
-  _globals['_DESCRIBEEXCHANGERESPONSE_SUBSCRIPTION']._serialized_start=2063
-  _globals['_DESCRIBEEXCHANGERESPONSE_SUBSCRIPTION']._serialized_end=2191
-  _globals['_EXCHANGES']._serialized_start=2194
-  _globals['_EXCHANGES']._serialized_end=2494
+  _globals['_ATTENDEVENT']._serialized_end=1301
+  _globals['_ATTENDEVENT_OPENED']._serialized_start=940
+  _globals['_ATTENDEVENT_OPENED']._serialized_end=948
+  _globals['_ATTENDEVENT_SUBSCRIBED']._serialized_start=950
+  _globals['_ATTENDEVENT_SUBSCRIBED']._serialized_end=975
+  _globals['_ATTENDEVENT_REFUSED']._serialized_start=977
+  _globals['_ATTENDEVENT_REFUSED']._serialized_end=1031
+  _globals['_ATTENDEVENT_MESSAGES']._serialized_start=1034
+  _globals['_ATTENDEVENT_MESSAGES']._serialized_end=1293
+  _globals['_ATTENDEVENT_MESSAGES_BATCH']._serialized_start=1153
+  _globals['_ATTENDEVENT_MESSAGES_BATCH']._serialized_end=1229
+  _globals['_ATTENDEVENT_MESSAGES_RUN']._serialized_start=1231
+  _globals['_ATTENDEVENT_MESSAGES_RUN']._serialized_end=1293
+  _globals['_PUBLISHMESSAGESREQUEST']._serialized_start=1304
+  _globals['_PUBLISHMESSAGESREQUEST']._serialized_end=1452
+  _globals['_PUBLISHMESSAGESRESPONSE']._serialized_start=1455
+  _globals['_PUBLISHMESSAGESRESPONSE']._serialized_end=1676
+  _globals['_PUBLISHMESSAGESRESPONSE_LOGGED']._serialized_start=1613
+  _globals['_PUBLISHMESSAGESRESPONSE_LOGGED']._serialized_end=1676
+  _globals['_DESCRIBEEXCHANGEREQUEST']._serialized_start=1678
+  _globals['_DESCRIBEEXCHANGEREQUEST']._serialized_end=1740
+  _globals['_DESCRIBEEXCHANGERESPONSE']._serialized_start=1743
+  _globals['_DESCRIBEEXCHANGERESPONSE']._serialized_end=2234
+  _globals['_DESCRIBEEXCHANGERESPONSE_SUBSCRIPTION']._serialized_start=2106
+  _globals['_DESCRIBEEXCHANGERESPONSE_SUBSCRIPTION']._serialized_end=2234
+  _globals['_EXCHANGES']._serialized_start=2237
+  _globals['_EXCHANGES']._serialized_end=2537
 # @@protoc_insertion_point(module_scope)

@@ -64,7 +64,7 @@ class Missed(_message.Message):
     def __init__(self, gaps: _Optional[_Iterable[_Union[Missed.Gap, _Mapping]]] = ...) -> None: ...
 
 class AttendEvent(_message.Message):
-    __slots__ = ("opened", "messages", "missed", "subscribed", "refused")
+    __slots__ = ("opened", "messages", "missed", "subscribed", "refused", "attachment")
     class Opened(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
@@ -114,26 +114,30 @@ class AttendEvent(_message.Message):
     MISSED_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     opened: AttendEvent.Opened
     messages: AttendEvent.Messages
     missed: Missed
     subscribed: AttendEvent.Subscribed
     refused: AttendEvent.Refused
-    def __init__(self, opened: _Optional[_Union[AttendEvent.Opened, _Mapping]] = ..., messages: _Optional[_Union[AttendEvent.Messages, _Mapping]] = ..., missed: _Optional[_Union[Missed, _Mapping]] = ..., subscribed: _Optional[_Union[AttendEvent.Subscribed, _Mapping]] = ..., refused: _Optional[_Union[AttendEvent.Refused, _Mapping]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, opened: _Optional[_Union[AttendEvent.Opened, _Mapping]] = ..., messages: _Optional[_Union[AttendEvent.Messages, _Mapping]] = ..., missed: _Optional[_Union[Missed, _Mapping]] = ..., subscribed: _Optional[_Union[AttendEvent.Subscribed, _Mapping]] = ..., refused: _Optional[_Union[AttendEvent.Refused, _Mapping]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class PublishMessagesRequest(_message.Message):
-    __slots__ = ("namespace", "exchange", "exchange_id", "metadata_index", "wait_logged")
+    __slots__ = ("namespace", "exchange", "exchange_id", "metadata_index", "wait_logged", "attachment")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     EXCHANGE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     WAIT_LOGGED_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     exchange: str
     exchange_id: int
     metadata_index: int
     wait_logged: bool
-    def __init__(self, namespace: _Optional[str] = ..., exchange: _Optional[str] = ..., exchange_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., wait_logged: _Optional[bool] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, namespace: _Optional[str] = ..., exchange: _Optional[str] = ..., exchange_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., wait_logged: _Optional[bool] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class PublishMessagesResponse(_message.Message):
     __slots__ = ("deliveries", "dropped", "logged", "stream", "partition")

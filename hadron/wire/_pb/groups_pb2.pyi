@@ -133,7 +133,7 @@ class Range(_message.Message):
     def __init__(self, delivery: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
 
 class SubscribeEvent(_message.Message):
-    __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end", "conflict")
+    __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end", "conflict", "attachment")
     class Opened(_message.Message):
         __slots__ = ("ballot", "floor", "options", "fence")
         BALLOT_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +196,7 @@ class SubscribeEvent(_message.Message):
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     BATCH_END_FIELD_NUMBER: _ClassVar[int]
     CONFLICT_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     opened: SubscribeEvent.Opened
     delivery: SubscribeEvent.Delivery
     acked: SubscribeEvent.Acked
@@ -203,7 +204,8 @@ class SubscribeEvent(_message.Message):
     heartbeat: SubscribeEvent.Heartbeat
     batch_end: SubscribeEvent.BatchEnd
     conflict: SubscribeEvent.Conflict
-    def __init__(self, opened: _Optional[_Union[SubscribeEvent.Opened, _Mapping]] = ..., delivery: _Optional[_Union[SubscribeEvent.Delivery, _Mapping]] = ..., acked: _Optional[_Union[SubscribeEvent.Acked, _Mapping]] = ..., revoked: _Optional[_Union[SubscribeEvent.Revoked, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeEvent.Heartbeat, _Mapping]] = ..., batch_end: _Optional[_Union[SubscribeEvent.BatchEnd, _Mapping]] = ..., conflict: _Optional[_Union[SubscribeEvent.Conflict, _Mapping]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, opened: _Optional[_Union[SubscribeEvent.Opened, _Mapping]] = ..., delivery: _Optional[_Union[SubscribeEvent.Delivery, _Mapping]] = ..., acked: _Optional[_Union[SubscribeEvent.Acked, _Mapping]] = ..., revoked: _Optional[_Union[SubscribeEvent.Revoked, _Mapping]] = ..., heartbeat: _Optional[_Union[SubscribeEvent.Heartbeat, _Mapping]] = ..., batch_end: _Optional[_Union[SubscribeEvent.BatchEnd, _Mapping]] = ..., conflict: _Optional[_Union[SubscribeEvent.Conflict, _Mapping]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("namespace", "stream", "limit", "after_stream_id", "after_group")

@@ -71,7 +71,7 @@ class Invocation(_message.Message):
     def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ..., failed_stage: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Invocations(_message.Message):
-    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec", "batches")
+    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec", "batches", "attachment")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class Invocations(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     stage: str
     pipeline_id: int
     invocations: _containers.RepeatedCompositeFieldContainer[Invocation]
@@ -86,7 +87,8 @@ class Invocations(_message.Message):
     version: int
     spec: str
     batches: _containers.RepeatedCompositeFieldContainer[RecordBatch]
-    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[RecordBatch, _Mapping]]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[RecordBatch, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class RecordBatch(_message.Message):
     __slots__ = ("stream_id", "partition", "info")
@@ -99,7 +101,7 @@ class RecordBatch(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ..., partition: _Optional[str] = ..., info: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ...) -> None: ...
 
 class CompleteStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version", "took_ms")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version", "took_ms", "attachment")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,7 @@ class CompleteStagesRequest(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -116,7 +119,8 @@ class CompleteStagesRequest(_message.Message):
     created_ms: _containers.RepeatedScalarFieldContainer[int]
     version: int
     took_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., took_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., took_ms: _Optional[_Iterable[int]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class CompleteStagesResponse(_message.Message):
     __slots__ = ("base_offset", "stale_instance_ids", "append_ms")
@@ -288,20 +292,22 @@ class CancelInstancesRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., status: _Optional[str] = ..., stage: _Optional[str] = ..., before_ms: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class SignalInstanceRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "instance_id", "stage", "pipeline_id", "metadata_index")
+    __slots__ = ("namespace", "pipeline", "instance_id", "stage", "pipeline_id", "metadata_index", "attachment")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     instance_id: int
     stage: str
     pipeline_id: int
     metadata_index: int
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_id: _Optional[int] = ..., stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_id: _Optional[int] = ..., stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class SignalInstanceResponse(_message.Message):
     __slots__ = ("again",)

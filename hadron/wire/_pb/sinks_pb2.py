@@ -26,7 +26,7 @@ from hadron.wire._pb import common_pb2 as hadron_dot_v1_dot_common__pb2
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hadron/v1/sinks.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\x9c\x01\n\x0cStageRequest\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x12\x10\n\x08write_id\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x0c\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x0f\n\x07kept_ms\x18\x07 \x01(\x04\x12\r\n\x05label\x18\x08 \x01(\t\"\'\n\x13GiveUpStagedRequest\x12\x10\n\x08write_id\x18\x01 \x01(\x0c\"3\n\x10ListSinksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x8f\x01\n\x11ListSinksResponse\x12\x30\n\x05sinks\x18\x01 \x03(\x0b\x32!.hadron.v1.ListSinksResponse.Sink\x1aH\n\x04Sink\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\x14\n\x0cpublished_ms\x18\x04 \x01(\x03\"\"\n\x11ListStagedRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\"\xfe\x01\n\x12ListStagedResponse\x12\x37\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32%.hadron.v1.ListStagedResponse.Attempt\x12\x0c\n\x04next\x18\x02 \x01(\x04\x1a\xa0\x01\n\x07\x41ttempt\x12\x10\n\x08write_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x0c\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tstream_id\x18\x04 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x04\x12\x0f\n\x07records\x18\x06 \x01(\x04\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x04\x12\x0f\n\x07left_ms\x18\t \x01(\x04\x32\xc8\x02\n\x05Sinks\x12@\n\x05Stage\x12\x17.hadron.v1.StageRequest\x1a\x10.hadron.v1.Empty\"\x0c\x90\x82\x19Z\x98\x82\x19\x01\xa0\x82\x19\x02\x12N\n\x0cGiveUpStaged\x12\x1e.hadron.v1.GiveUpStagedRequest\x1a\x10.hadron.v1.Empty\"\x0c\x90\x82\x19[\x98\x82\x19\x01\xa0\x82\x19\x02\x12T\n\tListSinks\x12\x1b.hadron.v1.ListSinksRequest\x1a\x1c.hadron.v1.ListSinksResponse\"\x0c\x90\x82\x19\\\x98\x82\x19\x01\xa0\x82\x19\x01\x12W\n\nListStaged\x12\x1c.hadron.v1.ListStagedRequest\x1a\x1d.hadron.v1.ListStagedResponse\"\x0c\x90\x82\x19]\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hadron/v1/sinks.proto\x12\thadron.v1\x1a\x16hadron/v1/common.proto\x1a\x17hadron/v1/options.proto\"\xb1\x01\n\x0cStageRequest\x12\x11\n\tstream_id\x18\x01 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x12\x10\n\x08write_id\x18\x03 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x0c\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x0f\n\x07kept_ms\x18\x07 \x01(\x04\x12\r\n\x05label\x18\x08 \x01(\t\x12\x13\n\nattachment\x18\xe8\x07 \x01(\x0c\"\'\n\x13GiveUpStagedRequest\x12\x10\n\x08write_id\x18\x01 \x01(\x0c\"3\n\x10ListSinksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x8f\x01\n\x11ListSinksResponse\x12\x30\n\x05sinks\x18\x01 \x03(\x0b\x32!.hadron.v1.ListSinksResponse.Sink\x1aH\n\x04Sink\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\x14\n\x0cpublished_ms\x18\x04 \x01(\x03\"\"\n\x11ListStagedRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\"\xfe\x01\n\x12ListStagedResponse\x12\x37\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32%.hadron.v1.ListStagedResponse.Attempt\x12\x0c\n\x04next\x18\x02 \x01(\x04\x1a\xa0\x01\n\x07\x41ttempt\x12\x10\n\x08write_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x0c\x12\r\n\x05label\x18\x03 \x01(\t\x12\x11\n\tstream_id\x18\x04 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x04\x12\x0f\n\x07records\x18\x06 \x01(\x04\x12\r\n\x05\x62ytes\x18\x07 \x01(\x04\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x04\x12\x0f\n\x07left_ms\x18\t \x01(\x04\x32\xc8\x02\n\x05Sinks\x12@\n\x05Stage\x12\x17.hadron.v1.StageRequest\x1a\x10.hadron.v1.Empty\"\x0c\x90\x82\x19Z\x98\x82\x19\x01\xa0\x82\x19\x02\x12N\n\x0cGiveUpStaged\x12\x1e.hadron.v1.GiveUpStagedRequest\x1a\x10.hadron.v1.Empty\"\x0c\x90\x82\x19[\x98\x82\x19\x01\xa0\x82\x19\x02\x12T\n\tListSinks\x12\x1b.hadron.v1.ListSinksRequest\x1a\x1c.hadron.v1.ListSinksResponse\"\x0c\x90\x82\x19\\\x98\x82\x19\x01\xa0\x82\x19\x01\x12W\n\nListStaged\x12\x1c.hadron.v1.ListStagedRequest\x1a\x1d.hadron.v1.ListStagedResponse\"\x0c\x90\x82\x19]\x98\x82\x19\x01\xa0\x82\x19\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,21 +42,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SINKS'].methods_by_name['ListStaged']._loaded_options = None
   _globals['_SINKS'].methods_by_name['ListStaged']._serialized_options = b'\220\202\031]\230\202\031\001\240\202\031\001'
   _globals['_STAGEREQUEST']._serialized_start=86
-  _globals['_STAGEREQUEST']._serialized_end=242
-  _globals['_GIVEUPSTAGEDREQUEST']._serialized_start=244
-  _globals['_GIVEUPSTAGEDREQUEST']._serialized_end=283
-  _globals['_LISTSINKSREQUEST']._serialized_start=285
-  _globals['_LISTSINKSREQUEST']._serialized_end=336
-  _globals['_LISTSINKSRESPONSE']._serialized_start=339
-  _globals['_LISTSINKSRESPONSE']._serialized_end=482
-  _globals['_LISTSINKSRESPONSE_SINK']._serialized_start=410
-  _globals['_LISTSINKSRESPONSE_SINK']._serialized_end=482
-  _globals['_LISTSTAGEDREQUEST']._serialized_start=484
-  _globals['_LISTSTAGEDREQUEST']._serialized_end=518
-  _globals['_LISTSTAGEDRESPONSE']._serialized_start=521
-  _globals['_LISTSTAGEDRESPONSE']._serialized_end=775
-  _globals['_LISTSTAGEDRESPONSE_ATTEMPT']._serialized_start=615
-  _globals['_LISTSTAGEDRESPONSE_ATTEMPT']._serialized_end=775
-  _globals['_SINKS']._serialized_start=778
-  _globals['_SINKS']._serialized_end=1106
+  _globals['_STAGEREQUEST']._serialized_end=263
+  _globals['_GIVEUPSTAGEDREQUEST']._serialized_start=265
+  _globals['_GIVEUPSTAGEDREQUEST']._serialized_end=304
+  _globals['_LISTSINKSREQUEST']._serialized_start=306
+  _globals['_LISTSINKSREQUEST']._serialized_end=357
+  _globals['_LISTSINKSRESPONSE']._serialized_start=360
+  _globals['_LISTSINKSRESPONSE']._serialized_end=503
+  _globals['_LISTSINKSRESPONSE_SINK']._serialized_start=431
+  _globals['_LISTSINKSRESPONSE_SINK']._serialized_end=503
+  _globals['_LISTSTAGEDREQUEST']._serialized_start=505
+  _globals['_LISTSTAGEDREQUEST']._serialized_end=539
+  _globals['_LISTSTAGEDRESPONSE']._serialized_start=542
+  _globals['_LISTSTAGEDRESPONSE']._serialized_end=796
+  _globals['_LISTSTAGEDRESPONSE_ATTEMPT']._serialized_start=636
+  _globals['_LISTSTAGEDRESPONSE_ATTEMPT']._serialized_end=796
+  _globals['_SINKS']._serialized_start=799
+  _globals['_SINKS']._serialized_end=1127
 # @@protoc_insertion_point(module_scope)

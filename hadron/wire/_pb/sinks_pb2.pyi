@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class StageRequest(_message.Message):
-    __slots__ = ("stream_id", "metadata_index", "write_id", "attempt", "first", "lengths", "kept_ms", "label")
+    __slots__ = ("stream_id", "metadata_index", "write_id", "attempt", "first", "lengths", "kept_ms", "label", "attachment")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     WRITE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class StageRequest(_message.Message):
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     KEPT_MS_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     stream_id: int
     metadata_index: int
     write_id: bytes
@@ -26,7 +27,8 @@ class StageRequest(_message.Message):
     lengths: _containers.RepeatedScalarFieldContainer[int]
     kept_ms: int
     label: str
-    def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., write_id: _Optional[bytes] = ..., attempt: _Optional[bytes] = ..., first: _Optional[int] = ..., lengths: _Optional[_Iterable[int]] = ..., kept_ms: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., write_id: _Optional[bytes] = ..., attempt: _Optional[bytes] = ..., first: _Optional[int] = ..., lengths: _Optional[_Iterable[int]] = ..., kept_ms: _Optional[int] = ..., label: _Optional[str] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class GiveUpStagedRequest(_message.Message):
     __slots__ = ("write_id",)

@@ -19,7 +19,7 @@ ACKS_LEADER: Acks
 ACKS_ALL: Acks
 
 class ProduceRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index", "expect_offset", "expect_key_offset", "last_sequence")
+    __slots__ = ("namespace", "stream", "partition", "acks", "stream_id", "metadata_index", "expect_offset", "expect_key_offset", "last_sequence", "attachment")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class ProduceRequest(_message.Message):
     EXPECT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EXPECT_KEY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -38,7 +39,8 @@ class ProduceRequest(_message.Message):
     expect_offset: int
     expect_key_offset: int
     last_sequence: int
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_offset: _Optional[int] = ..., expect_key_offset: _Optional[int] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., acks: _Optional[_Union[Acks, str]] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., expect_offset: _Optional[int] = ..., expect_key_offset: _Optional[int] = ..., last_sequence: _Optional[int] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("base_offset", "append_ms", "duplicate", "mismatch")
@@ -108,12 +110,14 @@ class LatestRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., key_hash: _Optional[int] = ...) -> None: ...
 
 class LatestResponse(_message.Message):
-    __slots__ = ("batch", "offset")
+    __slots__ = ("batch", "offset", "attachment")
     BATCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     batch: _common_pb2.BatchInfo
     offset: int
-    def __init__(self, batch: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, batch: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ..., offset: _Optional[int] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index", "after")
@@ -138,14 +142,16 @@ class FetchRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., after: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
-    __slots__ = ("batches", "first_offset", "next_offset")
+    __slots__ = ("batches", "first_offset", "next_offset", "attachment")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[_common_pb2.BatchInfo]
     first_offset: int
     next_offset: int
-    def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, batches: _Optional[_Iterable[_Union[_common_pb2.BatchInfo, _Mapping]]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "at_ms", "stream_id", "metadata_index", "before", "with_bytes", "confirmed")

@@ -115,7 +115,7 @@ class Statement(_message.Message):
     def __init__(self, replica_set: _Optional[str] = ..., length: _Optional[int] = ..., publish: _Optional[_Union[Statement.Publish, _Mapping]] = ..., acknowledge: _Optional[_Union[Statement.Acknowledge, _Mapping]] = ..., complete: _Optional[_Union[_pipelines_pb2.CompleteStagesRequest, _Mapping]] = ..., fail: _Optional[_Union[_pipelines_pb2.FailStagesRequest, _Mapping]] = ..., publish_staged: _Optional[_Union[Statement.PublishStaged, _Mapping]] = ..., advance_sink: _Optional[_Union[Statement.AdvanceSink, _Mapping]] = ...) -> None: ...
 
 class TransactRequest(_message.Message):
-    __slots__ = ("parts", "take_block")
+    __slots__ = ("parts", "take_block", "attachment")
     class End(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPEN: _ClassVar[TransactRequest.End]
@@ -139,9 +139,11 @@ class TransactRequest(_message.Message):
         def __init__(self, number: _Optional[int] = ..., first: _Optional[int] = ..., statements: _Optional[_Iterable[_Union[Statement, _Mapping]]] = ..., end: _Optional[_Union[TransactRequest.End, str]] = ..., records: _Optional[_Iterable[int]] = ...) -> None: ...
     PARTS_FIELD_NUMBER: _ClassVar[int]
     TAKE_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[TransactRequest.Part]
     take_block: bool
-    def __init__(self, parts: _Optional[_Iterable[_Union[TransactRequest.Part, _Mapping]]] = ..., take_block: _Optional[bool] = ...) -> None: ...
+    attachment: bytes
+    def __init__(self, parts: _Optional[_Iterable[_Union[TransactRequest.Part, _Mapping]]] = ..., take_block: _Optional[bool] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class TransactEvent(_message.Message):
     __slots__ = ("answers",)

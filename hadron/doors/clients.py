@@ -16,7 +16,7 @@ import trio
 from hadron.client.client import Client
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.url import Endpoint
-from hadron.doors.http.problems import defect
+from hadron.doors.defects import defect
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ids import check_name
 

@@ -1,0 +1,45 @@
+"""Bounds of what strangers can make large or slow at the door. Each says where it comes from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
+
+MAX_RECEIVED_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES
+"""Of one message from a program: as large as a frame may be, with its attachment."""
+
+WINDOW_BYTES: Final = 1 << 20
+"""Of one call, in either direction, on the way between the two event loops; one message at least."""
+
+MAX_PUBLISHED: Final = 10_000
+"""Records in one request."""
+
+MAX_PIPELINED: Final = 256
+"""Requests of one PublishStream that are under way."""
+
+READ_RECORDS: Final = 256
+READ_BYTES: Final = 256 << 10
+"""Of records in one answer of Read; one record at least."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What tests make small."""
+
+    calls: int = 4_000
+    """Open at once, idle subscriptions too; the next ones are refused as RESOURCE_EXHAUSTED."""
+
+    streams: int = 2_000
+    """The same, of one connection."""
+
+    held_bytes: int = 128 << 20
+    """Of requests and answers on their way through the door, those of slow readers too."""
+
+    drain_s: float = 5.0
+    """For calls that are under way when the node stops; streams are told at once."""
+
+    keepalive_s: float = 30.0
+    """Without a sign of life from a connection that has calls: it is asked for one, and is closed
+    when none comes for as long."""
