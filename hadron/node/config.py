@@ -50,10 +50,7 @@ __all__ = [
 
 _DIALLED_FORM: Final = f"{ADDRESS_FORM}, which others reach; {LISTEN_HINT}"
 
-_NOT_SERVED: Final = ("grpc",)
-"""Keys that are read, checked and kept, and that nothing listens on."""
-
-_DOORS: Final = ("http",)
+_DOORS: Final = ("grpc", "http")
 """Where whoever reaches them may do everything, and more programs than Hadron's know how."""
 
 _FLAG_FORM: Final = "true or false"
@@ -153,12 +150,6 @@ def _read(
         _check_doors(replica_set, nodes)
     if metadata and name and metadata != name and nodes and not problems:
         _check_way_to(metadata, document, name, discovery, nodes)
-    warnings = [
-        f"{path}: {node.name} has `{key}: {address}`, which this version does not serve yet"
-        for node in nodes
-        for key, address in node.addresses.items()
-        if key in _NOT_SERVED
-    ]
     return ReplicaSetConfig(
         cluster=cluster,
         name=name,
@@ -169,7 +160,6 @@ def _read(
         settings=settings,
         insecure=insecure,
         path=path,
-        warnings=tuple(warnings),
     )
 
 

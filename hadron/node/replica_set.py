@@ -63,7 +63,8 @@ class NodeConfig:
     @property
     def listening(self) -> list[str]:
         """Every address that it listens on."""
-        return [self.listens_on, *([self.http] if self.http is not None else [])]
+        doors = (self.grpc, self.http)
+        return [self.listens_on, *(each for each in doors if each is not None)]
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -141,6 +142,7 @@ def single_node_config(
     settings: Settings | None = None,
     epoch: int = 1,
     http: str | None = None,
+    grpc: str | None = None,
 ) -> ReplicaSetConfig:
     """A replica set of one, for `hadron dev` and tests; port 0 takes any free one.
 
@@ -158,7 +160,9 @@ def single_node_config(
         except RequestError as error:
             problems.add(0, f"{what} {error.message}", form)
     problems.raise_as(ConfigurationError)
-    leader = NodeConfig(name=node, role="leader", address=address, data=absolute(data), http=http)
+    leader = NodeConfig(
+        name=node, role="leader", address=address, data=absolute(data), http=http, grpc=grpc
+    )
     return ReplicaSetConfig(
         cluster=cluster,
         name=name,

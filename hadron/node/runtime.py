@@ -30,7 +30,7 @@ class Node:
     Attributes:
         member: what it is since it last opened its data directory; none before `run`.
         ended_by: what it could not survive; its log says so.
-        http_address: where its door listens; "" without one.
+        http_address, grpc_address: where its doors listen; "" without one.
     """
 
     member: Member
@@ -48,7 +48,7 @@ class Node:
     ) -> None:
         """`machine` is what the log drives: another one than this version's is for tests."""
         self.ended_by: BaseException | None = None
-        self.http_address = ""
+        self.http_address = self.grpc_address = ""
         started_ms, cork = clock.now_ms(), Cork()
         self.discovery = Discovery(
             config,
@@ -82,10 +82,25 @@ class Node:
 
         Raises what `run_inside` raises, and `ConfigurationError` for a door's address.
         """
+        # Who has no door pays nothing for it: neither time at a start, nor memory.
+        if self.host.node.grpc is None:
+            await self._run_with_http(task_status)
+        else:
+            try:
+                from hadron.node.grpc_door import run_with_grpc
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"node {self.host.node.name} has `grpc:`, and what serves it is not "
+                    f"installed: {error}",
+                    "pip install 'hadron[grpc]', or leave the key out",
+                ) from error
+
+            await run_with_grpc(self, self._run_with_http, task_status)
+
+    async def _run_with_http(self, task_status: trio.TaskStatus[None]) -> None:
         if self.host.node.http is None:
             await self.run_inside(task_status)
         else:
-            # Who has no door pays nothing for it: neither time at a start, nor memory.
             from hadron.node.http_door import run_with_door
 
             await run_with_door(self, task_status)

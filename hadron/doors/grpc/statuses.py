@@ -88,9 +88,9 @@ DETAILS: Final = "grpc-status-details-bin"
 _RETRY_S: Final = 1
 """A leader's restart takes a second or two."""
 
-_MAX_TEXT: Final = 2_000
-"""Characters of a message, and of a hint: all trailers together are 8 kB by default in most
-libraries, and the message is in them twice."""
+_MAX_TEXT_BYTES: Final = 500
+"""Of a message, and of a hint, which are in several of the trailers: most libraries take 8 kB of
+them by default, and a byte of a text may become three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +142,7 @@ def _details(error: HadronError, code: Any) -> list[Any]:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} … (shortened)"
+    data = text.encode(errors="replace")
+    if len(data) <= _MAX_TEXT_BYTES:
+        return text
+    return data[:_MAX_TEXT_BYTES].decode(errors="ignore") + " … (shortened)"

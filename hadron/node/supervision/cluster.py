@@ -421,12 +421,13 @@ def write_config(
     durability: str,
     ports: Sequence[int] | None = None,
     http_ports: Sequence[int] = (),
+    grpc_ports: Sequence[int] = (),
 ) -> Path:
     """Write a replica set of `nodes` on loopback, with data beside the file; n1 leads.
 
     Args:
         ports: one for each node; free ones are found when left out.
-        http_ports: where they serve HTTP, if they do.
+        http_ports, grpc_ports: where they serve HTTP and gRPC, if they do.
     """
     addresses = [f"127.0.0.1:{port}" for port in ports or free_ports(nodes)]
     config = ReplicaSetConfig(
@@ -441,9 +442,10 @@ def write_config(
                 address=address,
                 data=path.parent / f"n{number}",
                 http=f"127.0.0.1:{http_port}" if http_port else None,
+                grpc=f"127.0.0.1:{grpc_port}" if grpc_port else None,
             )
-            for number, (address, http_port) in enumerate(
-                zip_longest(addresses, http_ports), start=1
+            for number, (address, http_port, grpc_port) in enumerate(
+                zip_longest(addresses, http_ports, grpc_ports), start=1
             )
         ),
         discovery=(addresses[0],),

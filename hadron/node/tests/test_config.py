@@ -535,21 +535,17 @@ def test_what_nobody_can_dial_is_no_address(address: str) -> None:
         single_node_config(Path("data"), address)
 
 
-def test_what_is_not_served_is_warned_of() -> None:
-    assert _parse(GOOD).warnings == (
-        f"{FILE}: n1 has `grpc: 127.0.0.1:7101`, which this version does not serve yet",
-    )
-
-
 @pytest.mark.parametrize("address", ["10.0.0.1:7202", "0.0.0.0:7202", "[::]:7202", "a.example:1"])
 def test_a_door_is_for_this_machine_unless_the_file_says_otherwise(address: str) -> None:
-    text = GOOD.replace("http: 127.0.0.1:7202", f'http: "{address}"')
-    (problem,) = _problems(text)
-    assert f"n2 has `http: {address}`, which others than this machine reach: there is no" in problem
-    assert "or `insecure: true` at the top of the file" in problem
-    config = _parse(f"insecure: true\n{text}")
-    assert config.insecure
-    assert config.node("n2").http == address
+    for key, node, given in (("http", "n2", "127.0.0.1:7202"), ("grpc", "n1", "127.0.0.1:7101")):
+        text = GOOD.replace(f"{key}: {given}", f'{key}: "{address}"')
+        (problem,) = _problems(text)
+        told = f"{node} has `{key}: {address}`, which others than this machine reach: there is no"
+        assert told in problem
+        assert "or `insecure: true` at the top of the file" in problem
+        config = _parse(f"insecure: true\n{text}")
+        assert config.insecure
+        assert config.node(node).addresses[key] == address
     assert not _parse(f"insecure: false\n{GOOD}").insecure
     assert "expected true or false" in _problems(f"insecure: maybe\n{GOOD}")[0]
 

@@ -1,0 +1,181 @@
+"""Subscribe: a member of a group for as long as the call is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import trio
+
+from hadron.client.client import Client
+from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.subscription import Subscription
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.messages import stored_record
+from hadron.doors.grpc.reading import parse, position_of
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.limits import MAX_IN_FLIGHT
+from hadron.model.ports import Random
+from hadron.wire._pb import records_pb2 as pb
+
+_DEFAULT_IN_FLIGHT: Final = 1_000
+_MAX_CREDIT: Final = (1 << 31) - 1
+_TOKEN_BYTES: Final = 12
+
+
+class Member:
+    """One call, and the deliveries that it has handed out and that are not acknowledged.
+
+    Attributes:
+        client: whose subscription it is.
+    """
+
+    def __init__(self, talk: Talk, client: Client, max_in_flight: int) -> None:
+        self._talk = talk
+        self.client = client
+        self._out: dict[int, Delivery] = {}
+        self._next = 1
+        self._credit: int | None = None
+        self._news = trio.Event()
+        # Of all partitions together; the client bounds those of each.
+        self._most_out = max(max_in_flight, MAX_IN_FLIGHT)
+
+    def take(self, ids: Iterable[int]) -> list[Delivery]:
+        """These are dealt with. Raises `RequestError` for one that is not out."""
+        wanted = list(ids)
+        for each in wanted:
+            if each not in self._out:
+                known = "was acknowledged before" if 0 < each < self._next else "was never handed out"
+                raise RequestError(f"delivery {each} {known} in this call", "acknowledge it once")
+        self._news.set()
+        return [self._out.pop(each) for each in wanted if each in self._out]
+
+    def give_credit(self, records: int) -> None:
+        self._credit = min((self._credit or 0) + records, _MAX_CREDIT)
+        self._news.set()
+
+    async def deliver(self, subscription: Subscription) -> None:
+        async for delivery in subscription:
+            number = self._next
+            self._next += 1
+            self._out[number] = delivery
+            event = pb.ConsumeEvent()
+            event.delivery.id = number
+            event.delivery.attempt = delivery.attempt
+            event.delivery.record.CopyFrom(stored_record(delivery.record))
+            await self._talk.send(event.SerializeToString())
+            if self._credit is not None:
+                self._credit -= 1
+            await self.wait_turn()
+
+    async def wait_turn(self) -> None:
+        """Until another record may be handed out."""
+        while self._credit == 0 or len(self._out) >= self._most_out:
+            self._news = trio.Event()
+            await self._news.wait()
+
+    async def listen(self, subscription: Subscription) -> None:
+        """What the program says, up to its end."""
+        while (data := await self._talk.receive()) is not None:
+            request = parse(pb.ConsumeRequest, data)
+            kind = request.WhichOneof("said")
+            if kind == "ack":
+                for each in self.take(request.ack.ids):
+                    await each.ack()
+            elif kind == "nack":
+                nack = request.nack
+                delay_s = nack.delay_ms / 1_000 if nack.HasField("delay_ms") else None
+                for each in self.take(nack.ids):
+                    await each.nack(delay_s, nack.reason)
+            elif kind == "extend":
+                for number in request.extend.ids:
+                    if (held := self._out.get(number)) is not None:
+                        await held.extend()
+            elif kind == "credit":
+                self.give_credit(request.credit.records)
+            elif kind == "flush":
+                await subscription.flush()
+                event = pb.ConsumeEvent(flushed=pb.ConsumeEvent.Flushed())
+                await self._talk.send(event.SerializeToString())
+            else:
+                raise RequestError(
+                    f"a request of Subscribe says {kind or 'nothing'}",
+                    "after `open` say ack, nack, extend, credit or flush",
+                )
+
+
+class Consuming:
+    """At one door."""
+
+    def __init__(self, clients: Clients, now_ms: Callable[[], int], random: Random) -> None:
+        self._clients = clients
+        self._now_ms = now_ms
+        self._random = random
+        self._members: dict[str, Member] = {}
+
+    def member(self, subscription: str, client: Client) -> Member:
+        """That of a call that is open here. Raises `NotFoundError`."""
+        member = self._members.get(subscription)
+        if member is None or member.client is not client:
+            raise NotFoundError(
+                f"no Subscribe call {subscription[:40]!r} of this namespace is open at this node",
+                "open both calls at one node, and name what `opened` has said",
+            )
+        return member
+
+    async def subscribe(self, talk: Talk) -> None:
+        data = await talk.receive()
+        request = parse(pb.ConsumeRequest, data) if data is not None else pb.ConsumeRequest()
+        if request.WhichOneof("said") != "open":
+            raise RequestError("Subscribe begins without `open`", "say it first")
+        asked = request.open
+        client = await self._clients.of(asked.namespace or "default")
+        max_in_flight = asked.max_in_flight or _DEFAULT_IN_FLIGHT
+        member = Member(talk, client, max_in_flight)
+        if asked.HasField("credit"):
+            member.give_credit(asked.credit)
+        token = self._random.token_bytes(_TOKEN_BYTES).hex()
+        async with client.subscribe(
+            asked.stream,
+            group=asked.group,
+            start=self._start(asked.start),
+            partitions=list(asked.partitions) or None,
+            max_in_flight=max_in_flight,
+            member=asked.member,
+            **_kept(asked),
+        ) as subscription:
+            self._members[token] = member
+            try:
+                event = pb.ConsumeEvent(opened=pb.ConsumeEvent.Opened(subscription=token))
+                await talk.send(event.SerializeToString())
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._deliver, member, subscription)
+                    await member.listen(subscription)
+                    nursery.cancel_scope.cancel()
+            finally:
+                del self._members[token]
+
+    async def _deliver(self, member: Member, subscription: Subscription) -> None:
+        await member.wait_turn()
+        await member.deliver(subscription)
+
+    def _start(self, text: str) -> Any:
+        position = position_of(text, self._now_ms())
+        if isinstance(position, int) and position < 0:
+            raise RequestError(
+                f"start={text!r} counts from the end", "a group begins at an offset, or a time"
+            )
+        return position
+
+
+def _kept(asked: pb.ConsumeRequest.Open) -> dict[str, Any]:
+    """What a group keeps, as far as it is given."""
+    kept: dict[str, Any] = {
+        name: getattr(asked, name)
+        for name in ("order", "max_attempts", "dead_letter", "ephemeral")
+        if asked.HasField(name)
+    }
+    if asked.HasField("ack_deadline_ms"):
+        kept["ack_deadline_s"] = asked.ack_deadline_ms / 1_000
+    return kept

@@ -1,0 +1,128 @@
+"""What serves calls at a node's gRPC door, in the node's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import trio
+
+from hadron.client.connecting.ports import ClientPorts
+from hadron.doors.clients import Clients
+from hadron.doors.defects import defect
+from hadron.doors.grpc.consuming import Consuming
+from hadron.doors.grpc.limits import Limits
+from hadron.doors.grpc.publishing import Publishing
+from hadron.doors.grpc.reading import Reading
+from hadron.doors.grpc.relay import Relays, offered
+from hadron.doors.grpc.rpc import Held, Rpc, Talk
+from hadron.doors.grpc.transacting import Transacting
+from hadron.model.errors import HadronError, ShuttingDownError, UnknownMethodError
+
+_RECORDS: Final = "hadron.v1.Records"
+
+
+def paths() -> dict[str, bool]:
+    """All that is served, and whether one message is answered by one."""
+    relayed = {
+        path: not (method.client_streams or method.server_streams)
+        for path, method in offered().items()
+    }
+    streams = ("PublishStream", "Read", "Subscribe", "Transact")
+    own = {f"/{_RECORDS}/Publish": True} | {f"/{_RECORDS}/{name}": False for name in streams}
+    return relayed | own
+
+
+def services() -> list[str]:
+    return sorted({path.split("/")[1] for path in paths()})
+
+
+class GrpcDoor:
+    """`run` must be running."""
+
+    def __init__(
+        self, own_address: Callable[[], str], ports: ClientPorts, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self._clients = clients = Clients(own_address, ports)
+        self._relays = Relays(own_address, ports.network)
+        self.held = Held(limits.held_bytes)
+        self._nursery: trio.Nursery | None = None
+        self.calls: dict[Rpc, None] = {}
+        self._is_draining = False
+        consuming = Consuming(clients, ports.clock.now_ms, ports.random)
+        publishing = Publishing(clients)
+        self._served: dict[str, Callable[[Talk], Awaitable[None]]] = {
+            f"/{_RECORDS}/Publish": publishing.publish,
+            f"/{_RECORDS}/PublishStream": publishing.publish_stream,
+            f"/{_RECORDS}/Read": Reading(clients, ports.clock.now_ms).read,
+            f"/{_RECORDS}/Subscribe": consuming.subscribe,
+            f"/{_RECORDS}/Transact": Transacting(clients, consuming).transact,
+        }
+        self._is_unary = paths()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._nursery:
+            await self._nursery.start(self._clients.run)
+            await self._nursery.start(self._relays.run)
+            task_status.started()
+
+    def accept(self, rpc: Rpc) -> None:
+        """Take a call up."""
+        assert self._nursery is not None
+        rpc.held = self.held
+        if self._is_draining:
+            rpc.fail(_stopping())
+            return
+        self.calls[rpc] = None
+        serve = self._served.get(rpc.path)
+        if serve is not None:
+            scope = trio.CancelScope()
+            rpc.on_cancel = scope.cancel
+            self._nursery.start_soon(self._serve, rpc, Talk(rpc), serve, scope)
+        elif not self._relays.accept(rpc):
+            rpc.fail(UnknownMethodError(f"{rpc.path} is not served here"))
+        done = rpc.on_over
+
+        def over() -> None:
+            self.calls.pop(rpc, None)
+            done()
+
+        rpc.on_over = over
+
+    def drain(self) -> None:
+        """The node is about to stop: streams are told, single questions may be answered."""
+        self._is_draining = True
+        for rpc in list(self.calls):
+            if not self._is_unary.get(rpc.path, False) and not rpc.is_finished:
+                rpc.fail(_stopping())
+                rpc.on_cancel()
+
+    async def _serve(
+        self,
+        rpc: Rpc,
+        talk: Talk,
+        serve: Callable[[Talk], Awaitable[None]],
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            with scope:
+                await serve(talk)
+                rpc.finish()
+        except Exception as error:
+            rpc.fail(failure_in(error))
+
+
+def failure_in(error: Exception) -> HadronError:
+    """What a program is told of it: the first error, where several tasks of a call met one."""
+    found: BaseException = error
+    while isinstance(found, ExceptionGroup):
+        errors = found.exceptions
+        found = next((each for each in errors if isinstance(each, HadronError)), errors[0])
+    if isinstance(found, HadronError):
+        return found
+    return defect(error)
+
+
+def _stopping() -> ShuttingDownError:
+    return ShuttingDownError("the node is stopping", "call another one, or this one a little later")

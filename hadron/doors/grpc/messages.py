@@ -1,0 +1,122 @@
+"""Records as messages of `Records`, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from hadron.client.terms.results import BatchReceipt, Receipt
+from hadron.model.errors import InvalidRecordError
+from hadron.model.record import BYTES, JSON, NewRecord, Record
+from hadron.wire._pb import records_pb2 as pb
+
+_decode_json = msgspec.json.Decoder().decode
+
+
+def value_of(message: pb.Value) -> Any:
+    """Raises `InvalidRecordError`."""
+    kind = message.WhichOneof("kind")
+    if kind == "data":
+        return message.data
+    if kind == "text":
+        return message.text
+    if kind == "json":
+        try:
+            return _decode_json(message.json)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRecordError(f"a value's `json` is no JSON: {error}") from None
+    raise InvalidRecordError("a record has no value", "set one of `data`, `text`, `json`")
+
+
+def key_of(message: pb.PublishedRecord) -> str | bytes | None:
+    kind = message.key.WhichOneof("kind") if message.HasField("key") else None
+    if kind is None:
+        return None
+    return message.key.text if kind == "text" else message.key.data
+
+
+def new_record(message: pb.PublishedRecord) -> NewRecord:
+    """Raises `InvalidRecordError`."""
+    has = message.HasField
+    return NewRecord(
+        value_of(message.value),
+        key=key_of(message),
+        type=message.type,
+        timestamp_ms=message.timestamp_ms if has("timestamp_ms") else None,
+        headers=dict(message.headers) or None,
+        id=message.id,
+        partition=message.partition or None,
+        expect_offset=message.expect_offset if has("expect_offset") else None,
+        expect_key_offset=message.expect_key_offset if has("expect_key_offset") else None,
+    )
+
+
+def fields_of(record: NewRecord) -> dict[str, Any]:
+    """As calls take them beside the value."""
+    return {
+        name: getattr(record, name)
+        for name in (
+            "key",
+            "type",
+            "timestamp_ms",
+            "headers",
+            "id",
+            "partition",
+            "expect_offset",
+            "expect_key_offset",
+        )
+    }
+
+
+def stored_record(record: Record) -> pb.StoredRecord:
+    message = pb.StoredRecord(
+        stream=record.stream,
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+    )
+    if damage := record.damage:
+        message.damage = damage
+        return message
+    message.type = record.type
+    message.id = record.id
+    key = record.key
+    if isinstance(key, str):
+        message.key.text = key
+    elif key is not None:
+        message.key.data = key
+    data = record.value_bytes
+    if record.encoding == BYTES:
+        message.value.data = data
+    elif record.encoding == JSON:
+        message.value.json = data.decode()
+    else:
+        message.value.text = data.decode()
+    for name, text in record.headers.items():
+        message.headers[name] = text
+    return message
+
+
+def run_of(receipt: Receipt) -> pb.Run:
+    return pb.Run(
+        partition=receipt.partition,
+        base_offset=receipt.offset,
+        count=1,
+        append_ms=receipt.append_ms,
+        duplicate=receipt.duplicate,
+    )
+
+
+def runs_of(receipts: Iterable[BatchReceipt]) -> list[pb.Run]:
+    return [
+        pb.Run(
+            partition=each.partition,
+            base_offset=each.base_offset,
+            count=each.count,
+            append_ms=each.append_ms,
+            duplicate=each.duplicate,
+        )
+        for each in receipts
+    ]

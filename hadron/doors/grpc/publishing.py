@@ -1,0 +1,99 @@
+"""Publish and PublishStream, with the producer that a client keeps for each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from hadron.client.producing.producer import Producer
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.limits import MAX_PIPELINED, MAX_PUBLISHED
+from hadron.doors.grpc.messages import fields_of, new_record, run_of, runs_of
+from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import RequestError
+from hadron.model.record import NewRecord
+from hadron.wire._pb import records_pb2 as pb
+
+DEFAULT_NAMESPACE = "default"
+
+
+class Publishing:
+    """At one door."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    async def publish(self, talk: Talk) -> None:
+        request = await receive_one(talk, pb.PublishRequest)
+        outcome = await self._begin(request)
+        await talk.send((await outcome()).SerializeToString())
+
+    async def publish_stream(self, talk: Talk) -> None:
+        send, receive = trio.open_memory_channel[Callable[[], Awaitable[pb.PublishResponse]]](
+            MAX_PIPELINED
+        )
+
+        async def answer() -> None:
+            async with receive:
+                async for outcome in receive:
+                    await talk.send((await outcome()).SerializeToString())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            async with send:
+                while (data := await talk.receive()) is not None:
+                    await send.send(await self._begin(parse(pb.PublishRequest, data)))
+
+    async def _begin(
+        self, request: pb.PublishRequest
+    ) -> Callable[[], Awaitable[pb.PublishResponse]]:
+        """Hand the records to the producer, behind those that it has; what is returned waits."""
+        if not request.records or len(request.records) > MAX_PUBLISHED:
+            raise RequestError(
+                f"a request with {len(request.records)} records",
+                f"publish 1 to {MAX_PUBLISHED} at a time",
+            )
+        records = [new_record(each) for each in request.records]
+        client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
+        if not request.stream:
+            raise RequestError("a request names no stream", "set `stream`")
+        producer = await client._standing.producer(request.stream)
+        if len(records) == 1:
+            return await self._one(producer, records[0])
+        if any(not (each.expect_offset is each.expect_key_offset is None) for each in records):
+            raise RequestError(
+                "a record with `expect_offset` or `expect_key_offset` is one of several",
+                "publish it alone: a request may be done in part",
+            )
+        return await self._several(producer, records)
+
+    async def _one(
+        self, producer: Producer, record: NewRecord
+    ) -> Callable[[], Awaitable[pb.PublishResponse]]:
+        pending = await producer.send_soon(record.value, **fields_of(record))
+
+        async def outcome() -> pb.PublishResponse:
+            return pb.PublishResponse(runs=[run_of(await pending.wait())])
+
+        return outcome
+
+    async def _several(
+        self, producer: Producer, records: list[NewRecord]
+    ) -> Callable[[], Awaitable[pb.PublishResponse]]:
+        receipts = await producer.send_many(records)
+
+        async def outcome() -> pb.PublishResponse:
+            return pb.PublishResponse(runs=runs_of(receipts))
+
+        return outcome
+
+
+async def receive_one(talk: Talk, kind: Any) -> Any:
+    """The one message of a call. Raises `RequestError`."""
+    data = await talk.receive()
+    if data is None:
+        raise RequestError("the call came without a message")
+    return parse(kind, data)

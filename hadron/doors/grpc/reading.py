@@ -1,0 +1,69 @@
+"""Read: records of a stream, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from hadron.client.reading.reader import Position
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS
+from hadron.doors.grpc.messages import stored_record
+from hadron.doors.grpc.rpc import Talk
+from hadron.doors.positions import parse_position
+from hadron.model.errors import RequestError
+from hadron.wire._pb import records_pb2 as pb
+
+_M = TypeVar("_M", bound=Message)
+
+
+def parse(kind: type[_M], data: bytes) -> _M:
+    """Raises `RequestError`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        name = kind.DESCRIPTOR.full_name
+        raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
+
+
+def position_of(text: str, now_ms: int) -> Position:
+    """Raises `RequestError`."""
+    position = parse_position(text or "earliest", now_ms)
+    if isinstance(position, dict):
+        raise RequestError(f"start={text!r} is a place in several partitions", "read one by one")
+    return position
+
+
+class Reading:
+    """At one door."""
+
+    def __init__(self, clients: Clients, now_ms: Callable[[], int]) -> None:
+        self._clients = clients
+        self._now_ms = now_ms
+
+    async def read(self, talk: Talk) -> None:
+        data = await talk.receive()
+        if data is None:
+            raise RequestError("the call came without a message")
+        request = parse(pb.ReadRequest, data)
+        client = await self._clients.of(request.namespace or "default")
+        batches = client.read_batches(
+            request.stream,
+            partition=request.partition or None,
+            start=position_of(request.start, self._now_ms()),
+            limit=request.limit if request.HasField("limit") else None,
+            follow=request.follow,
+        )
+        async for batch in batches:
+            answer, size = pb.ReadResponse(), 0
+            for record in batch.records():
+                message = stored_record(record)
+                answer.records.append(message)
+                size += message.ByteSize()
+                if size >= READ_BYTES or len(answer.records) >= READ_RECORDS:
+                    await talk.send(answer.SerializeToString())
+                    answer, size = pb.ReadResponse(), 0
+            if answer.records:
+                await talk.send(answer.SerializeToString())

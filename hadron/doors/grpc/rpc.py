@@ -1,0 +1,199 @@
+"""The node's half of a gRPC call, in the node's loop: messages as bytes.
+
+Safety rule: no more than `WINDOW_BYTES` and one message wait for a program to read them, where who
+sends looks at `writable`, and all calls of a door together hold no more than it may (`Held`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import trio
+
+from hadron.doors.grpc.bridge import Lane
+from hadron.doors.grpc.limits import WINDOW_BYTES
+from hadron.doors.grpc.statuses import Status, status_of
+from hadron.model.errors import HadronError, OverloadedError
+
+
+class Other(Protocol):
+    """gRPC's half."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def finish(self, status: Status | None) -> None: ...
+
+    def consumed(self, size: int) -> None: ...
+
+
+class Held:
+    """What all calls of a door hold."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.bytes = 0
+        self._max_bytes = max_bytes
+
+    def take(self, size: int) -> None:
+        """Raises `OverloadedError`."""
+        if self.bytes and self.bytes + size > self._max_bytes:
+            raise OverloadedError(
+                f"{self.bytes} bytes of calls wait at this node's gRPC door, and {size} more are "
+                f"over its limit of {self._max_bytes}",
+                "read what was asked for, ask for less at a time, or use another node",
+            )
+        self.bytes += size
+
+    def give(self, size: int) -> None:
+        self.bytes -= size
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class Rpc:
+    """One call. Who serves it sets the callbacks when it takes it up.
+
+    Attributes:
+        path: `/package.Service/Method`.
+        on_message: the next message of the program.
+        on_end: the program says nothing more.
+        on_cancel: the call is over, and was not finished here: the program has gone, does not want
+            it any more, or its deadline has passed.
+        on_written: so many bytes were taken by the program's connection.
+    """
+
+    def __init__(
+        self, lane: Lane, other: Other, path: str, metadata: Mapping[str, Any], peer: str
+    ) -> None:
+        self._lane = lane
+        self._other = other
+        self.path = path
+        self.metadata = metadata
+        self.peer = peer
+        self.held: Held | None = None
+        self._held_bytes = 0
+        self._window = WINDOW_BYTES
+        self.is_finished = False
+        self.on_message: Callable[[bytes], None] = _ignore
+        self.on_end: Callable[[], None] = _ignore
+        self.on_cancel: Callable[[], None] = _ignore
+        self.on_written: Callable[[int], None] = _ignore
+        self.on_over: Callable[[], None] = _ignore
+
+    # --- said here ------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._window > 0
+
+    def send(self, data: bytes) -> None:
+        """After it was finished, nothing happens. Ends it where the door holds too much."""
+        if self.is_finished:
+            return
+        try:
+            self._take(len(data))
+        except OverloadedError as error:
+            self.fail(error)
+            self.on_cancel()
+            return
+        self._window -= len(data)
+        self._lane.put(self._other.send, data)
+
+    def finish(self, status: Status | None = None) -> None:
+        if not self.is_finished:
+            self.is_finished = True
+            self._lane.put(self._other.finish, status)
+
+    def fail(self, error: HadronError) -> None:
+        self.finish(status_of(error))
+
+    def consumed(self, size: int) -> None:
+        """So many bytes of what the program has said were dealt with."""
+        self._give(size)
+        self._lane.put(self._other.consumed, size)
+
+    # --- heard from gRPC's loop -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        if self.is_finished:
+            return
+        try:
+            self._take(len(data))
+        except OverloadedError as error:
+            self.fail(error)
+            self.on_cancel()
+            return
+        self.on_message(data)
+
+    def ended(self) -> None:
+        if not self.is_finished:
+            self.on_end()
+
+    def written(self, size: int) -> None:
+        self._give(size)
+        self._window += size
+        if not self.is_finished:
+            self.on_written(size)
+
+    def over(self) -> None:
+        """gRPC has done with it."""
+        if self.held is not None:
+            self.held.give(self._held_bytes)
+            self.held = None
+        if not self.is_finished:
+            self.is_finished = True
+            self.on_cancel()
+        self.on_over()
+
+    def _take(self, size: int) -> None:
+        if self.held is not None:
+            self.held.take(size)
+            self._held_bytes += size
+
+    def _give(self, size: int) -> None:
+        if self.held is not None:
+            self.held.give(size)
+            self._held_bytes -= size
+
+
+class Talk:
+    """The comfortable face of a call: for who serves it with a task."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self.rpc = rpc
+        self._received: deque[bytes] = deque()
+        self._ended = False
+        self._news = trio.Event()
+        self._room = trio.Event()
+        rpc.on_message = self._on_message
+        rpc.on_end = self._on_end
+        rpc.on_written = lambda _: self._room.set()
+
+    def _on_message(self, data: bytes) -> None:
+        self._received.append(data)
+        self._news.set()
+
+    def _on_end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    async def receive(self) -> bytes | None:
+        """The next message; None after the last."""
+        while not self._received:
+            if self._ended:
+                return None
+            self._news = trio.Event()
+            await self._news.wait()
+        data = self._received.popleft()
+        self.rpc.consumed(len(data))
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Waits for room before."""
+        while not self.rpc.writable:
+            self._room = trio.Event()
+            await self._room.wait()
+        self.rpc.send(data)

@@ -1,0 +1,227 @@
+"""gRPC's side of the door: its server, in an event loop and a thread of its own.
+
+Calls are handed over as bytes (`Rpc`), and what the node says of them is handed back to `Remote`.
+Nothing here knows a message of Hadron's, and nothing of trio's is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from hadron.doors.grpc.bridge import Bridge
+from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
+from hadron.doors.grpc.rpc import Rpc
+from hadron.doors.grpc.statuses import Status
+
+_MAX_METADATA_BYTES: Final = 16 << 10
+_PING_MS: Final = 10_000
+"""Programs may ask for a sign of life so often; who does more is told to go away."""
+
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+
+Accept = Callable[[Rpc], None]
+"""Takes up a call, in the node's loop."""
+
+
+class Remote:
+    """gRPC's half of a call, in gRPC's loop."""
+
+    def __init__(self) -> None:
+        self.unsent: deque[bytes] = deque()
+        self.is_finished = False
+        self.status: Status | None = None
+        self.news = asyncio.Event()
+        self.unread = 0
+        """Bytes that the node has not dealt with."""
+        self.room = asyncio.Event()
+
+    def send(self, data: bytes) -> None:
+        self.unsent.append(data)
+        self.news.set()
+
+    def finish(self, status: Status | None) -> None:
+        self.is_finished, self.status = True, status
+        self.news.set()
+
+    def consumed(self, size: int) -> None:
+        self.unread -= size
+        self.room.set()
+
+    async def end_of(self, context: Any) -> None:
+        """Raises, as gRPC has it, where the call has failed."""
+        if (status := self.status) is not None:
+            await context.abort(status.code, status.message, status.trailers)
+
+
+class _Method:
+    """One path."""
+
+    def __init__(self, path: str, bridge: Bridge, accept: Accept) -> None:
+        self._path = path
+        self._bridge = bridge
+        self._accept = accept
+
+    def _open(self, context: Any) -> tuple[Rpc, Remote]:
+        remote = Remote()
+        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        rpc = Rpc(self._bridge.to_grpc, remote, self._path, metadata, context.peer())
+        self._bridge.to_trio.put(self._accept, rpc)
+        return rpc, remote
+
+    async def unary(self, request: bytes, context: Any) -> bytes:
+        rpc, remote = self._open(context)
+        to_trio = self._bridge.to_trio
+        to_trio.put(rpc.receive, request)
+        to_trio.put(rpc.ended)
+        try:
+            while not remote.is_finished:
+                await remote.news.wait()
+                remote.news.clear()
+        finally:
+            # Also when the caller has gone, or its deadline has passed.
+            to_trio.put(rpc.over)
+        await remote.end_of(context)
+        return remote.unsent[0] if remote.unsent else b""
+
+    async def stream(self, requests: Any, context: Any) -> None:
+        rpc, remote = self._open(context)
+        to_trio = self._bridge.to_trio
+        reading = asyncio.ensure_future(self._read(requests, rpc, remote))
+        try:
+            while remote.unsent or not remote.is_finished:
+                if not remote.unsent:
+                    remote.news.clear()
+                    await remote.news.wait()
+                    continue
+                data = remote.unsent.popleft()
+                # Waits until the program has room for it.
+                await context.write(data)
+                to_trio.put(rpc.written, len(data))
+        finally:
+            to_trio.put(rpc.over)
+            reading.cancel()
+        await remote.end_of(context)
+
+    async def _read(self, requests: Any, rpc: Rpc, remote: Remote) -> None:
+        to_trio = self._bridge.to_trio
+        async for request in requests:
+            remote.unread += len(request)
+            to_trio.put(rpc.receive, request)
+            while remote.unread >= WINDOW_BYTES:
+                remote.room.clear()
+                await remote.room.wait()
+        to_trio.put(rpc.ended)
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All paths; what has none here is UNIMPLEMENTED."""
+
+    def __init__(self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept) -> None:
+        self._handlers: dict[str, Any] = {}
+        for path, is_unary in paths.items():
+            method = _Method(path, bridge, accept)
+            # A side that says one message only says it as a stream does.
+            self._handlers[path] = (
+                grpc.unary_unary_rpc_method_handler(method.unary)
+                if is_unary
+                else grpc.stream_stream_rpc_method_handler(method.stream)
+            )
+
+    def service(self, details: Any) -> Any:
+        return self._handlers.get(details.method)
+
+
+class GrpcServer:
+    """`start`, from any thread; then `drain` and `stop` in its own loop.
+
+    Args:
+        paths: of all methods, and whether one message is answered by one.
+        services: names of those that reflection tells of.
+        on_started: told, in the node's loop, of the port, or of why there is none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        paths: Mapping[str, bool],
+        services: Iterable[str],
+        bridge: Bridge,
+        accept: Accept,
+        limits: Limits,
+        on_started: Callable[[int | Exception], None],
+        on_stopped: Callable[[], None],
+    ) -> None:
+        self._address = address
+        self._paths = paths
+        self._services = tuple(services)
+        self._bridge = bridge
+        self._accept = accept
+        self._limits = limits
+        self._on_started = on_started
+        self._on_stopped = on_stopped
+        self._stopping: asyncio.Event
+        self._health: Any
+        self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """In gRPC's loop: take no more calls, wait for those that are under way, and end."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._bridge.to_trio.put(self._on_stopped)
+
+    async def _serve(self) -> None:
+        self._bridge.arrived(asyncio.get_running_loop())
+        self._stopping = asyncio.Event()
+        try:
+            server = self._make()
+            port = server.add_insecure_port(self._address)
+            await server.start()
+        except Exception as error:
+            self._bridge.to_trio.put(self._on_started, error)
+            return
+        for name in ("", *self._services):
+            await self._health.set(name, _SERVING)
+        self._bridge.to_trio.put(self._on_started, port)
+        await self._stopping.wait()
+        await self._health.enter_graceful_shutdown()
+        await server.stop(self._limits.drain_s)
+
+    def _make(self) -> Any:
+        limits = self._limits
+        keepalive_ms = round(limits.keepalive_s * 1_000)
+        server = grpc.aio.server(
+            handlers=[_Methods(self._paths, self._bridge, self._accept)],
+            options=[
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", limits.streams),
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.keepalive_time_ms", keepalive_ms),
+                ("grpc.keepalive_timeout_ms", keepalive_ms),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS),
+            ],
+            maximum_concurrent_rpcs=limits.calls,
+        )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        return server

@@ -1,0 +1,90 @@
+"""Transact: statements one after the other, all done at the end, or none."""
+
+from __future__ import annotations
+
+from hadron.client.client import Client
+from hadron.client.transactions.transaction import Transaction
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.consuming import Consuming
+from hadron.doors.grpc.limits import MAX_PUBLISHED
+from hadron.doors.grpc.messages import fields_of, new_record
+from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import ConnectionLostError, RequestError
+from hadron.wire._pb import records_pb2 as pb
+
+_ACCEPTED = pb.StatementEvent(accepted=pb.StatementEvent.Accepted()).SerializeToString()
+_ROLLED_BACK = pb.StatementEvent(rolled_back=pb.StatementEvent.RolledBack()).SerializeToString()
+
+
+class Transacting:
+    """At one door."""
+
+    def __init__(self, clients: Clients, consuming: Consuming) -> None:
+        self._clients = clients
+        self._consuming = consuming
+
+    async def transact(self, talk: Talk) -> None:
+        data = await talk.receive()
+        request = parse(pb.StatementRequest, data) if data is not None else pb.StatementRequest()
+        if request.WhichOneof("said") != "begin":
+            raise RequestError("Transact begins without `begin`", "say it first")
+        client = await self._clients.of(request.begin.namespace or "default")
+        async with client.transaction(driver=request.begin.driver or None) as transaction:
+            await talk.send(_ACCEPTED)
+            while (data := await talk.receive()) is not None:
+                request = parse(pb.StatementRequest, data)
+                kind = request.WhichOneof("said")
+                if kind == "commit":
+                    await transaction.commit()
+                    await talk.send(_committed(transaction))
+                    return
+                if kind == "rollback":
+                    await transaction.rollback()
+                    await talk.send(_ROLLED_BACK)
+                    return
+                await self._statement(client, transaction, request)
+                await talk.send(_ACCEPTED)
+            # An error, so that leaving the block rolls it back.
+            raise ConnectionLostError(
+                "the call ended without a commit, and is rolled back", "end it with `commit`"
+            )
+
+    async def _statement(
+        self, client: Client, transaction: Transaction, request: pb.StatementRequest
+    ) -> None:
+        kind = request.WhichOneof("said")
+        if kind == "publish":
+            asked = request.publish
+            if asked.namespace not in ("", client.namespace):
+                raise RequestError(
+                    f"a transaction of namespace {client.namespace!r} publishes to "
+                    f"{asked.namespace[:100]!r}",
+                    "one transaction is of one namespace",
+                )
+            if not asked.records or len(asked.records) > MAX_PUBLISHED:
+                raise RequestError(
+                    f"a statement with {len(asked.records)} records",
+                    f"publish 1 to {MAX_PUBLISHED} at a time",
+                )
+            for each in asked.records:
+                record = new_record(each)
+                await transaction.publish(asked.stream, record.value, **fields_of(record))
+        elif kind == "ack":
+            member = self._consuming.member(request.ack.subscription, client)
+            for delivery in member.take(request.ack.ids):
+                await transaction.ack(delivery)
+        else:
+            raise RequestError(
+                f"a request of Transact says {kind or 'nothing'}",
+                "after `begin` say publish, ack, commit or rollback",
+            )
+
+
+def _committed(transaction: Transaction) -> bytes:
+    committed = pb.StatementEvent.Committed(transaction=transaction.id or "")
+    for receipt in transaction.receipts:
+        committed.receipts.add(
+            stream=receipt.stream, partition=receipt.partition, offset=receipt.offset
+        )
+    return pb.StatementEvent(committed=committed).SerializeToString()
