@@ -1,0 +1,40 @@
+"""A node with a gRPC door in a process of its own, for all tests of a module."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+import hadron
+from hadron.doors.grpc.tests.support import Program
+from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("grpc")
+    config = write_config(directory / "cluster.yaml", 1, "os", grpc_ports=free_ports(1))
+    with LocalCluster(directory, config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def program(cluster: LocalCluster) -> Iterator[Program]:
+    address = cluster.config.leader.grpc
+    assert address is not None
+    with Program(address) as program:
+        yield program
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def stream(cluster: LocalCluster) -> str:
+    """A new one."""
+    name = f"s{next(_numbers)}"
+    with hadron.connect_sync(f"hadron://{cluster.config.leader.address}") as client:
+        client.create_stream(name)
+    return name
+

@@ -1,0 +1,231 @@
+"""Records: what programs in other languages do, over a real connection to a real node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from hadron.doors.grpc.tests.support import RECORDS, Program, Said, details_of, text
+from hadron.wire._pb import records_pb2 as pb
+
+
+def consume(program: Program, said: Said, **opening: Any) -> Any:
+    said.say(pb.ConsumeRequest(open=pb.ConsumeRequest.Open(**opening)))
+    return program.stream(RECORDS + "Subscribe", pb.ConsumeEvent)(iter(said), timeout=60)
+
+
+def acked(*ids: int) -> pb.ConsumeRequest:
+    return pb.ConsumeRequest(ack=pb.ConsumeRequest.Ack(ids=ids))
+
+
+def transact(program: Program, said: Said) -> Any:
+    said.say(pb.StatementRequest(begin=pb.StatementRequest.Begin()))
+    return program.stream(RECORDS + "Transact", pb.StatementEvent)(iter(said), timeout=60)
+
+
+def publishing(stream: str, *texts: str) -> pb.StatementRequest:
+    records = [text(each) for each in texts]
+    return pb.StatementRequest(publish=pb.PublishRequest(stream=stream, records=records))
+
+
+def test_a_record_is_read_as_it_was_published(program: Program, stream: str) -> None:
+    wanted = pb.PublishedRecord(
+        value=pb.Value(json='{"carrier": "UA"}'),
+        key=pb.Key(text="UA"),
+        type="flight.departed",
+        timestamp_ms=1_700_000_000_000,
+        headers={"gate": "B7"},
+        id="flight-1",
+    )
+    publish = program.unary(RECORDS + "Publish", pb.PublishResponse)
+    answer = publish(pb.PublishRequest(stream=stream, records=[wanted]), timeout=30)
+    (run,) = answer.runs
+    assert (run.base_offset, run.count, run.duplicate) == (0, 1, False)
+    (found,) = program.read(stream)
+    assert (found.stream, found.partition, found.offset) == (stream, run.partition, 0)
+    assert found.value.json.replace(" ", "") == '{"carrier":"UA"}'
+    assert found.key.text == "UA"
+    assert (found.type, found.timestamp_ms, found.id) == (
+        wanted.type,
+        wanted.timestamp_ms,
+        wanted.id,
+    )
+    assert dict(found.headers) == {"gate": "B7"}
+
+
+@pytest.mark.parametrize("kind", ["data", "text", "json"])
+def test_kinds_of_values_are_kept(program: Program, stream: str, kind: str) -> None:
+    value = pb.Value(**{kind: b"7" if kind == "data" else "7"})
+    publish = program.unary(RECORDS + "Publish", pb.PublishResponse)
+    publish(pb.PublishRequest(stream=stream, records=[pb.PublishedRecord(value=value)]), timeout=30)
+    (found,) = program.read(stream)
+    assert found.value.WhichOneof("kind") == kind
+
+
+def test_many_records_in_a_request_keep_their_order(program: Program, stream: str) -> None:
+    texts = [str(number) for number in range(1_000)]
+    answer = program.publish(stream, *texts)
+    assert sum(run.count for run in answer.runs) == 1_000
+    assert program.texts(stream) == texts
+    assert program.texts(stream, start="-3") == texts[-3:]
+    assert program.texts(stream, start="10", limit=2) == ["10", "11"]
+
+
+def test_a_stream_of_requests_is_answered_in_their_order(program: Program, stream: str) -> None:
+    requests = [
+        pb.PublishRequest(stream=stream, records=[text(str(number))]) for number in range(2_000)
+    ]
+    call = program.stream(RECORDS + "PublishStream", pb.PublishResponse)
+    offsets = [answer.runs[0].base_offset for answer in call(iter(requests), timeout=60)]
+    assert offsets == list(range(2_000))
+    assert program.texts(stream) == [str(number) for number in range(2_000)]
+
+
+def test_following_brings_what_comes_later(program: Program, stream: str) -> None:
+    program.publish(stream, "before")
+    records = program.read(stream, follow=True)
+    assert next(records).value.text == "before"
+    program.publish(stream, "after")
+    assert next(records).value.text == "after"
+
+
+def test_a_member_gets_records_until_they_are_acknowledged(program: Program, stream: str) -> None:
+    program.publish(stream, "a", "b")
+    said = Said()
+    events = consume(program, said, stream=stream, group="g")
+    assert next(events).opened.subscription
+    first, second = next(events).delivery, next(events).delivery
+    assert [each.record.value.text for each in (first, second)] == ["a", "b"]
+    assert first.attempt == 1
+    said.say(acked(first.id))
+    said.say(
+        pb.ConsumeRequest(nack=pb.ConsumeRequest.Nack(ids=[second.id], delay_ms=0, reason="no"))
+    )
+    again = next(events).delivery
+    assert (again.record.value.text, again.attempt) == ("b", 2)
+    said.say(acked(again.id))
+    said.say(pb.ConsumeRequest(flush=pb.ConsumeRequest.Flush()))
+    assert next(events).HasField("flushed")
+    said.end()
+    assert list(events) == []
+    program.publish(stream, "c")
+    said = Said()
+    events = consume(program, said, stream=stream, group="g")
+    next(events)
+    assert next(events).delivery.record.value.text == "c"
+    events.cancel()
+    said.end()
+
+
+def test_no_more_comes_than_credit_was_given_for(program: Program, stream: str) -> None:
+    program.publish(stream, *(str(number) for number in range(10)))
+    said = Said()
+    events = consume(program, said, stream=stream, group="g", credit=2)
+    next(events)
+    assert [next(events).delivery.id for _ in range(2)] == [1, 2]
+    said.say(acked(1, 2))
+    said.say(pb.ConsumeRequest(flush=pb.ConsumeRequest.Flush()))
+    assert next(events).HasField("flushed"), "and no third record before it"
+    said.say(pb.ConsumeRequest(credit=pb.ConsumeRequest.Credit(records=1)))
+    assert next(events).delivery.id == 3
+    events.cancel()
+    said.end()
+
+
+def test_a_transaction_publishes_and_acknowledges_or_does_nothing(
+    program: Program, stream: str
+) -> None:
+    program.publish(stream, "in")
+    member = Said()
+    events = consume(program, member, stream=stream, group="g")
+    token = next(events).opened.subscription
+    delivery = next(events).delivery
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(publishing(stream, "never"))
+    said.say(pb.StatementRequest(rollback=pb.StatementRequest.Rollback()))
+    assert [each.WhichOneof("said") for each in answers] == ["accepted", "accepted", "rolled_back"]
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(publishing(stream, "out", "put"))
+    said.say(
+        pb.StatementRequest(ack=pb.StatementRequest.Ack(subscription=token, ids=[delivery.id]))
+    )
+    said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
+    committed = list(answers)[-1].committed
+    assert committed.transaction
+    assert len(committed.receipts) == 2
+    assert program.texts(stream) == ["in", "out", "put"]
+    assert [next(events).delivery.record.value.text for _ in range(2)] == ["out", "put"]
+    events.cancel()
+    member.end()
+
+
+def test_a_transaction_whose_call_is_cut_off_does_nothing(program: Program, stream: str) -> None:
+    said = Said()
+    answers = transact(program, said)
+    said.say(publishing(stream, "never"))
+    assert [next(answers).WhichOneof("said") for _ in range(2)] == ["accepted", "accepted"]
+    answers.cancel()
+    said.end()
+    program.publish(stream, "after")
+    assert program.texts(stream) == ["after"]
+
+
+def test_errors_say_what_is_wrong_and_whether_to_try_again(program: Program, stream: str) -> None:
+    program.publish(stream, "first")
+    with pytest.raises(grpc.RpcError) as caught:
+        program.publish(stream, "second", expect_offset=5)
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    info = details_of(error)["ErrorInfo"]
+    assert (info.reason, info.domain) == ("OffsetMismatchError", "hadron")
+    assert (info.metadata["expected"], info.metadata["actual"]) == ("5", "1")
+    assert info.metadata["retryable"] == "false"
+    with pytest.raises(grpc.RpcError) as caught:
+        program.publish("nowhere", "x")
+    error = caught.value
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert "nowhere" in error.details()
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "told"),
+    [
+        ("Publish", pb.PublishRequest(stream="s"), "0 records"),
+        ("Publish", pb.PublishRequest(stream="s", records=[pb.PublishedRecord()]), "no value"),
+        ("Publish", pb.PublishRequest(namespace="a b", stream="s", records=[text("x")]), "a b"),
+        ("Read", pb.ReadRequest(stream="s", start="soon"), "soon"),
+        ("Subscribe", acked(1), "without `open`"),
+        ("Transact", pb.StatementRequest(commit=pb.StatementRequest.Commit()), "without `begin`"),
+        ("Publish", b"\xff\xff\xff", "are no hadron.v1.PublishRequest"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    program: Program, path: str, request_: Any, told: str
+) -> None:
+    call = program.stream(RECORDS + path, pb.Value)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(iter([request_]), timeout=30))
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, error
+    assert told in error.details()
+    assert details_of(error)["BadRequest"].field_violations
+
+
+def test_a_delivery_is_acknowledged_once(program: Program, stream: str) -> None:
+    program.publish(stream, "a")
+    said = Said()
+    events = consume(program, said, stream=stream, group="g")
+    next(events)
+    assert next(events).delivery.id == 1
+    said.say(acked(1))
+    said.say(acked(1))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(events)
+    assert "delivery 1 was acknowledged before" in caught.value.details()  # type: ignore[attr-defined]
+    said.end()
