@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format cluster-tests proto faces lock bench bench-groups clean venv
+.PHONY: help demo test test-long check format cluster-tests proto release-contract faces lock bench bench-groups clean venv
 # Two goals at once (`make -j test demo`) would share ports, cores and .venv.
 .NOTPARALLEL:
 
@@ -38,6 +38,7 @@ check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code 
 	@if grep -n '://' requirements.lock; then \
 	    echo "requirements.lock names a host (above): run 'make lock'" >&2; exit 1; fi
 	$(BIN)/python -m pytest -q hadron/wire/tests/test_generated.py \
+	    hadron/wire/tests/test_contract.py \
 	    hadron/client/blocking/tests/test_faces.py
 
 format: $(STAMP) ## lay the code out, as `make check` wants it
@@ -58,6 +59,9 @@ proto: $(STAMP) ## regenerate hadron/wire/_pb from proto/
 	    sed 's/^from hadron\.v1 import/from hadron.wire._pb import/' "$$file" \
 	        > "hadron/wire/_pb/$${file##*/}" || exit 1; done
 	@rm -rf build/proto
+
+release-contract: $(STAMP) ## promise proto/ as it is: proto/released.json, which `make check` holds it to
+	$(BIN)/python -m hadron.wire.contract
 
 faces: $(STAMP) ## regenerate hadron/client/blocking/faces from the async classes
 	$(BIN)/python -m hadron.client.blocking.generate

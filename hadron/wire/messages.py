@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
 from hadron.model.errors import FrameError, HadronError, OffsetMismatchError, error_from_code
 from hadron.model.ids import Ballot as BallotId
@@ -115,6 +115,11 @@ def _collect() -> dict[int, Method]:
 
 
 METHODS: Final[dict[int, Method]] = _collect()
+def files() -> list[FileDescriptor]:
+    """What they were made of."""
+    return [module.DESCRIPTOR for module in _FILES]
+
+
 _BY_NAME: Final = {method.name: method for method in METHODS.values()}
 
 

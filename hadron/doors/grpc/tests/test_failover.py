@@ -1,0 +1,57 @@
+"""Programs that speak gRPC to a replica go on when the leader dies and comes back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+import hadron
+from hadron.doors.grpc.tests.support import RECORDS, Program, Said
+from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+from hadron.wire._pb import records_pb2 as pb
+
+COUNT = 300
+
+
+def test_the_leader_dies_under_a_publisher_and_a_subscriber(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
+    with LocalCluster(tmp_path, config=config) as cluster:
+        leader = cluster.config.leader
+        with hadron.connect_sync(f"hadron://{leader.address}") as client:
+            client.create_stream("s")
+        replica = next(each for each in cluster.config.nodes if each.name != leader.name)
+        assert replica.grpc is not None
+        with Program(replica.grpc) as publisher, Program(replica.grpc) as subscriber:
+            said, seen = Said(), set[str]()
+            said.say(pb.ConsumeRequest(open=pb.ConsumeRequest.Open(stream="s", group="g")))
+            events = subscriber.stream(RECORDS + "Subscribe", pb.ConsumeEvent)(iter(said))
+            failures: list[Any] = []
+
+            def consume() -> None:
+                try:
+                    for event in events:
+                        if event.HasField("delivery"):
+                            seen.add(event.delivery.record.value.text)
+                            ids = [event.delivery.id]
+                            said.say(pb.ConsumeRequest(ack=pb.ConsumeRequest.Ack(ids=ids)))
+                        if len(seen) == COUNT:
+                            return
+                except grpc.RpcError as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=consume)
+            thread.start()
+            for number in range(COUNT):
+                if number == COUNT // 3:
+                    cluster.kill(leader.name)
+                    threading.Timer(1.0, cluster.spawn, [leader.name]).start()
+                publisher.publish("s", str(number), timeout=60)
+            thread.join(60)
+            assert not failures
+            assert seen == {str(number) for number in range(COUNT)}
+            assert publisher.texts("s", timeout=60) == [str(number) for number in range(COUNT)]
+            events.cancel()
+            said.end()

@@ -1,0 +1,78 @@
+"""What was released stays: proto/released.json, and the judge of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from hadron.wire.contract import RELEASED, broken, contract
+
+
+def test_what_was_released_is_still_there() -> None:
+    """`make release-contract` is for releases, and for who changes something on purpose before."""
+    assert not broken(json.loads(RELEASED.read_text()), contract())
+
+
+def changed(kind: str, name: str, part: str, to: Any) -> Any:
+    now = copy.deepcopy(contract())
+    if to is None:
+        del now[kind][name][part]  # type: ignore[attr-defined]
+    else:
+        now[kind][name][part] = to  # type: ignore[index]
+    return now
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "part", "to", "told"),
+    [
+        (
+            "messages",
+            "hadron.v1.FetchRequest",
+            "offset",
+            None,
+            "hadron.v1.FetchRequest.offset is gone, which programs were built with",
+        ),
+        (
+            "messages",
+            "hadron.v1.FetchRequest",
+            "offset",
+            [14, "uint64"],
+            "hadron.v1.FetchRequest.offset was 4 uint64 and is 14 uint64 now",
+        ),
+        (
+            "methods",
+            "hadron.v1.Streams.Fetch",
+            "number",
+            3,
+            "hadron.v1.Streams.Fetch.number was 2 and is 3 now",
+        ),
+        (
+            "enums",
+            "hadron.v1.Acks",
+            "ACKS_ALL",
+            1,
+            "hadron.v1.Acks.ACKS_ALL was 2 and is 1 now",
+        ),
+    ],
+)
+def test_what_goes_or_changes_is_told_in_a_sentence(
+    kind: str, name: str, part: str, to: Any, told: str
+) -> None:
+    assert broken(contract(), changed(kind, name, part, to)) == [told]
+
+
+def test_a_method_that_is_gone_is_told() -> None:
+    now = copy.deepcopy(contract())
+    del now["methods"]["hadron.v1.Records.Publish"]  # type: ignore[attr-defined]
+    (told,) = broken(contract(), now)
+    assert told == "method hadron.v1.Records.Publish is gone, which programs were built with"
+
+
+def test_adding_breaks_nothing() -> None:
+    now = copy.deepcopy(contract())
+    now["messages"]["hadron.v1.FetchRequest"]["more"] = [15, "string"]  # type: ignore[index]
+    now["messages"]["hadron.v1.New"] = {}  # type: ignore[index]
+    assert not broken(contract(), now)
