@@ -333,6 +333,55 @@ def http_command(
     return run(plan, output)
 
 
+_GRPC_PARTS = ("publish", "idle")
+
+
+@command.command("grpc", short_help="Measure what the gRPC door costs.")
+@nodes_option
+@record_bytes_option
+@durability_option
+@seconds_option
+@rounds_option
+@click.option(
+    "--subscriptions",
+    type=click.IntRange(1),
+    default=1_000,
+    show_default=True,
+    help="Open at once, with nothing to do.",
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(_GRPC_PARTS),
+    multiple=True,
+    help="Only this part; may be given several times.",
+)
+@output_option
+def grpc_command(
+    *,
+    nodes: int,
+    record_bytes: int,
+    durability: str,
+    seconds: float,
+    rounds: int,
+    subscriptions: int,
+    parts: tuple[str, ...],
+    output: str,
+) -> int:
+    """Measure publishing over gRPC, one record a call, and what idle subscriptions cost.
+
+    \b
+    Examples:
+      hadron bench grpc
+      hadron bench grpc --nodes 1 --part publish --seconds 2
+    """
+    from hadron.bench.grpc import Plan, run
+
+    chosen = parts or _GRPC_PARTS
+    plan = Plan(nodes, record_bytes, durability, seconds, rounds, subscriptions, chosen)
+    return run(plan, output)
+
+
 _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 

@@ -33,9 +33,17 @@ _HTTP_ABOVE: Final = 200
     default=None,
     help="The port of 127.0.0.1 for HTTP; 0 is none.  [default: 200 above --port]",
 )
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="The port of 127.0.0.1 for gRPC; 0 is none, as by default.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
-def command(ctx: click.Context, data: Path, port: int, http_port: int | None, debug: bool) -> int:
+def command(
+    ctx: click.Context, data: Path, port: int, http_port: int | None, grpc_port: int, debug: bool
+) -> int:
     """Run a cluster of one node until Ctrl-C; its data stays in DIR.
 
     \b
@@ -53,6 +61,9 @@ def command(ctx: click.Context, data: Path, port: int, http_port: int | None, de
     address = f"127.0.0.1:{port}"
     _check_port(address, "--port")
     http, note = _http(port, http_port)
+    grpc = f"127.0.0.1:{grpc_port}" if grpc_port else None
+    if grpc is not None:
+        _check_port(grpc, "--grpc-port")
     # `hadron restore --data` begins an epoch.
     config = single_node_config(
         data,
@@ -60,6 +71,7 @@ def command(ctx: click.Context, data: Path, port: int, http_port: int | None, de
         settings=settings_from_environment(os.environ),
         epoch=max(1, read_epoch(data)),
         http=http,
+        grpc=grpc,
     )
     greeting = _greeting(address, config.leader.data, http) + note
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
