@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.core import ParameterSource
 
+from hadron.cli.bench_doors import grpc_command, http_command
 from hadron.cli.bench_options import (
     durability_option,
     nodes_option,
@@ -51,6 +52,10 @@ def command(
     from hadron.bench.main import run
 
     return run(nodes, record_bytes, durability, output, seconds)
+
+
+command.add_command(http_command)
+command.add_command(grpc_command)
 
 
 _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged")
@@ -282,104 +287,6 @@ def endpoints_command(
     from hadron.bench.endpoints import Plan, run
 
     return run(Plan(nodes, value_bytes, seconds, rounds), output)
-
-
-_HTTP_PARTS = ("publish", "lines")
-
-
-@command.command("http", short_help="Measure what the HTTP door costs.")
-@nodes_option
-@record_bytes_option
-@durability_option
-@seconds_option
-@rounds_option
-@click.option(
-    "--records",
-    type=click.IntRange(2_000),
-    default=1_000_000,
-    show_default=True,
-    help="Lines of NDJSON in each round.",
-)
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_HTTP_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
-@output_option
-def http_command(
-    *,
-    nodes: int,
-    record_bytes: int,
-    durability: str,
-    seconds: float,
-    rounds: int,
-    records: int,
-    parts: tuple[str, ...],
-    output: str,
-) -> int:
-    """Measure publishing over HTTP, one record a request and as NDJSON.
-
-    \b
-    Examples:
-      hadron bench http
-      hadron bench http --nodes 1 --part publish --seconds 2
-    """
-    from hadron.bench.http import Plan, run
-
-    chosen = parts or _HTTP_PARTS
-    plan = Plan(nodes, record_bytes, durability, seconds, rounds, records, chosen)
-    return run(plan, output)
-
-
-_GRPC_PARTS = ("publish", "idle")
-
-
-@command.command("grpc", short_help="Measure what the gRPC door costs.")
-@nodes_option
-@record_bytes_option
-@durability_option
-@seconds_option
-@rounds_option
-@click.option(
-    "--subscriptions",
-    type=click.IntRange(1),
-    default=1_000,
-    show_default=True,
-    help="Open at once, with nothing to do.",
-)
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_GRPC_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
-@output_option
-def grpc_command(
-    *,
-    nodes: int,
-    record_bytes: int,
-    durability: str,
-    seconds: float,
-    rounds: int,
-    subscriptions: int,
-    parts: tuple[str, ...],
-    output: str,
-) -> int:
-    """Measure publishing over gRPC, one record a call, and what idle subscriptions cost.
-
-    \b
-    Examples:
-      hadron bench grpc
-      hadron bench grpc --nodes 1 --part publish --seconds 2
-    """
-    from hadron.bench.grpc import Plan, run
-
-    chosen = parts or _GRPC_PARTS
-    plan = Plan(nodes, record_bytes, durability, seconds, rounds, subscriptions, chosen)
-    return run(plan, output)
 
 
 _PIPELINE_PARTS = ("instances", "latency", "waiting")
