@@ -31,15 +31,13 @@ class Member:
         client: whose subscription it is.
     """
 
-    def __init__(self, talk: Talk, client: Client, max_in_flight: int) -> None:
+    def __init__(self, talk: Talk, client: Client) -> None:
         self._talk = talk
         self.client = client
         self._out: dict[int, Delivery] = {}
         self._next = 1
         self._credit: int | None = None
         self._news = trio.Event()
-        # Of all partitions together; the client bounds those of each.
-        self._most_out = max(max_in_flight, MAX_IN_FLIGHT)
 
     def take(self, ids: Iterable[int]) -> list[Delivery]:
         """These are dealt with. Raises `RequestError` for one that is not out."""
@@ -71,7 +69,7 @@ class Member:
 
     async def wait_turn(self) -> None:
         """Until another record may be handed out."""
-        while self._credit == 0 or len(self._out) >= self._most_out:
+        while self._credit == 0 or len(self._out) >= MAX_IN_FLIGHT:
             self._news = trio.Event()
             await self._news.wait()
 
@@ -131,8 +129,7 @@ class Consuming:
             raise RequestError("Subscribe begins without `open`", "say it first")
         asked = request.open
         client = await self._clients.of(asked.namespace or "default")
-        max_in_flight = asked.max_in_flight or _DEFAULT_IN_FLIGHT
-        member = Member(talk, client, max_in_flight)
+        member = Member(talk, client)
         if asked.HasField("credit"):
             member.give_credit(asked.credit)
         token = self._random.token_bytes(_TOKEN_BYTES).hex()
@@ -141,7 +138,7 @@ class Consuming:
             group=asked.group,
             start=self._start(asked.start),
             partitions=list(asked.partitions) or None,
-            max_in_flight=max_in_flight,
+            max_in_flight=asked.max_in_flight or _DEFAULT_IN_FLIGHT,
             member=asked.member,
             **_kept(asked),
         ) as subscription:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -13,7 +14,7 @@ from hadron.doors.grpc.limits import MAX_PIPELINED, MAX_PUBLISHED
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, runs_of
 from hadron.doors.grpc.reading import parse
 from hadron.doors.grpc.rpc import Talk
-from hadron.model.errors import RequestError
+from hadron.model.errors import HadronError, RequestError
 from hadron.model.record import NewRecord
 from hadron.wire._pb import records_pb2 as pb
 
@@ -45,7 +46,13 @@ class Publishing:
             nursery.start_soon(answer)
             async with send:
                 while (data := await talk.receive()) is not None:
-                    await send.send(await self._begin(parse(pb.PublishRequest, data)))
+                    try:
+                        outcome = await self._begin(parse(pb.PublishRequest, data))
+                    except HadronError as error:
+                        # In its turn: those before it are answered first.
+                        await send.send(partial(_refuse, error))
+                        break
+                    await send.send(outcome)
 
     async def _begin(
         self, request: pb.PublishRequest
@@ -89,6 +96,10 @@ class Publishing:
             return pb.PublishResponse(runs=runs_of(receipts))
 
         return outcome
+
+
+async def _refuse(error: HadronError) -> pb.PublishResponse:
+    raise error
 
 
 async def receive_one(talk: Talk, kind: Any) -> Any:

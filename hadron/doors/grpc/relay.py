@@ -247,8 +247,11 @@ class Relays:
         way.calls += 1
         way.was_used = True
 
+        before = rpc.on_over
+
         def over() -> None:
             way.calls -= 1
+            before()
 
         rpc.on_over = over
         relay.begin(way.caller(replica_set))

@@ -95,6 +95,8 @@ class _Method:
         rpc, remote = self._open(context)
         to_trio = self._bridge.to_trio
         reading = asyncio.ensure_future(self._read(requests, rpc, remote))
+        # Why it ended is known by how the call ends.
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             while remote.unsent or not remote.is_finished:
                 if not remote.unsent:

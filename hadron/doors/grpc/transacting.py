@@ -10,7 +10,7 @@ from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.messages import fields_of, new_record
 from hadron.doors.grpc.reading import parse
 from hadron.doors.grpc.rpc import Talk
-from hadron.model.errors import ConnectionLostError, RequestError
+from hadron.model.errors import RequestError
 from hadron.wire._pb import records_pb2 as pb
 
 _ACCEPTED = pb.StatementEvent(accepted=pb.StatementEvent.Accepted()).SerializeToString()
@@ -46,7 +46,7 @@ class Transacting:
                 await self._statement(client, transaction, request)
                 await talk.send(_ACCEPTED)
             # An error, so that leaving the block rolls it back.
-            raise ConnectionLostError(
+            raise RequestError(
                 "the call ended without a commit, and is rolled back", "end it with `commit`"
             )
 
