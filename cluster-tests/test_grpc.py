@@ -43,11 +43,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("way", [str(_PROTO), "--reflect"], ids=["files", "reflection"])
 def test_a_program_in_node_js_uses_the_contract(program: Path, address: str, way: str) -> None:
     done = subprocess.run(
-        ["node", "client.js", address, way],
-        cwd=program,
-        capture_output=True,
-        text=True,
-        timeout=90,
+        ["node", "client.js", address, way], cwd=program, capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {

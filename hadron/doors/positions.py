@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from hadron.client.reading.reader import Position
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.problems import shorten
 from hadron.model.units import parse_duration_ms, parse_time_ms
+
+Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
+"""As the client has it."""
 
 Cursor: TypeAlias = dict[str, int]
 """By partition, the next offset."""
@@ -24,15 +26,19 @@ FORM: Final = (
     "earliest, latest, an offset, -N for the last N of each partition, a time "
     "(2026-01-31T12:00:00Z, -1h, @MILLISECONDS), or the `next` of an earlier answer"
 )
+_ENDS: Final[dict[str, Literal["earliest", "latest"]]] = {
+    "earliest": "earliest",
+    "latest": "latest",
+}
 _AGO: Final = re.compile(r"-(\d[\d.]*[a-z]+)")
 _MOST_OFFSET: Final = (1 << 63) - 1
 _MAX_PARTITIONS: Final = 1_000
 
 
-def parse_position(text: str, now_ms: int) -> Position | Cursor:
+def parse_position(text: str, now_ms: int) -> Place | Cursor:
     """Where reading begins. Raises `RequestError`."""
-    if text in ("earliest", "latest"):
-        return text
+    if (end := _ENDS.get(text)) is not None:
+        return end
     if re.fullmatch(r"-?\d{1,19}", text, re.ASCII):
         offset = int(text)
         if abs(offset) <= _MOST_OFFSET:

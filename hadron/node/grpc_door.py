@@ -17,7 +17,6 @@ from hadron.model.errors import ConfigurationError
 from hadron.model.ports import Transport
 from hadron.node.own_network import OwnNetwork
 from hadron.node.runtime import Node
-from hadron.wire.sockets import split_address
 
 _log = logging.getLogger(__name__)
 

@@ -115,6 +115,8 @@ def _collect() -> dict[int, Method]:
 
 
 METHODS: Final[dict[int, Method]] = _collect()
+
+
 def files() -> list[FileDescriptor]:
     """What they were made of."""
     return [module.DESCRIPTOR for module in _FILES]

@@ -402,13 +402,10 @@ def test_a_file_is_checked_without_a_start(
     assert "eu/p0 of cluster local, epoch 1, n1 leads\n  n1 (leader) at 127.0.0.1:" in told.out
     assert not told.err
     eu = files["eu/p0"]
-    eu.write_text(
-        eu.read_text().replace("name: n2", "name: n2, listen: '0.0.0.0:1', grpc: '127.0.0.1:1'")
-    )
+    eu.write_text(eu.read_text().replace("name: n2", "name: n2, listen: '0.0.0.0:1'"))
     assert main(["node", "--check", "--config", str(eu), "--name", "n2"]) == 0
     told = capsys.readouterr()
     assert "n1 (leader)" not in told.out
-    assert f"warning: {eu}: n2 has `grpc: 127.0.0.1:1`, which this version does not" in told.err
     assert "warning: n2 listens on 0.0.0.0:1: there is no authentication" in told.err
     assert main(["node", "--check", "--config", str(eu), "--name", "n3"]) == 2
     assert "there is no node 'n3'" in capsys.readouterr().err

@@ -7,6 +7,7 @@ the other one has. Who says several things in a row wakes the other loop once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -66,10 +67,8 @@ class Bridge:
         token = trio.lowlevel.current_trio_token()
 
         def wake_trio(drain: Callable[[], None]) -> None:
-            try:
+            with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(drain)
-            except trio.RunFinishedError:
-                pass
 
         self.to_trio = Lane(wake_trio)
         self.to_grpc: Lane
@@ -78,10 +77,8 @@ class Bridge:
         """gRPC's loop runs."""
 
         def wake_grpc(drain: Callable[[], None]) -> None:
-            try:
+            # It may have ended: nobody is left then to hear anything.
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(drain)
-            except RuntimeError:
-                # It has ended: nobody is left to hear anything.
-                pass
 
         self.to_grpc = Lane(wake_grpc)

@@ -44,7 +44,9 @@ class Member:
         wanted = list(ids)
         for each in wanted:
             if each not in self._out:
-                known = "was acknowledged before" if 0 < each < self._next else "was never handed out"
+                known = (
+                    "was acknowledged before" if 0 < each < self._next else "was never handed out"
+                )
                 raise RequestError(f"delivery {each} {known} in this call", "acknowledge it once")
         self._news.set()
         return [self._out.pop(each) for each in wanted if each in self._out]

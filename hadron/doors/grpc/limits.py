@@ -12,7 +12,7 @@ MAX_RECEIVED_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES
 """Of one message from a program: as large as a frame may be, with its attachment."""
 
 WINDOW_BYTES: Final = 1 << 20
-"""Of one call, in either direction, on the way between the two event loops; one message at least."""
+"""Of one call, either way, between the two event loops; one message at least."""
 
 MAX_PUBLISHED: Final = 10_000
 """Records in one request."""

@@ -7,12 +7,11 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from hadron.client.reading.reader import Position
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS
 from hadron.doors.grpc.messages import stored_record
 from hadron.doors.grpc.rpc import Talk
-from hadron.doors.positions import parse_position
+from hadron.doors.positions import Place, parse_position
 from hadron.model.errors import RequestError
 from hadron.wire._pb import records_pb2 as pb
 
@@ -28,7 +27,7 @@ def parse(kind: type[_M], data: bytes) -> _M:
         raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
 
 
-def position_of(text: str, now_ms: int) -> Position:
+def position_of(text: str, now_ms: int) -> Place:
     """Raises `RequestError`."""
     position = parse_position(text or "earliest", now_ms)
     if isinstance(position, dict):

@@ -276,7 +276,9 @@ class Relays:
         try:
             transport = await self._network.dial(self._own_address())
         except OSError as error:
-            raise ConnectionLostError("this node takes in no calls just now", "try again") from error
+            raise ConnectionLostError(
+                "this node takes in no calls just now", "try again"
+            ) from error
         if (other := self._ways.get(peer)) is not None and not other.connection.is_closed:
             # Another call of the same program was first.
             transport.close()

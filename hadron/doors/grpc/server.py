@@ -71,7 +71,7 @@ class _Method:
 
     def _open(self, context: Any) -> tuple[Rpc, Remote]:
         remote = Remote()
-        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        metadata = dict(context.invocation_metadata() or ())
         rpc = Rpc(self._bridge.to_grpc, remote, self._path, metadata, context.peer())
         self._bridge.to_trio.put(self._accept, rpc)
         return rpc, remote

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from hadron.doors.defects import defect
 from hadron.doors.http.asgi import App, Receive, Scope, Send
 from hadron.doors.http.call import Call, DisconnectedError
 from hadron.doors.http.door import Door
 from hadron.doors.http.guard import Guard
 from hadron.doors.http.operations import Operation
-from hadron.doors.defects import defect
 from hadron.doors.http.problems import HttpError, response_of
 from hadron.doors.http.reading import SECURITY_HEADERS
 from hadron.model.errors import HadronError

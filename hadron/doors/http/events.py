@@ -17,9 +17,9 @@ import trio
 from hadron.client.client import Client
 from hadron.doors.http.call import Call, Query
 from hadron.doors.http.door import Door
-from hadron.doors.positions import Cursor, format_cursor, parse_cursor, parse_position
 from hadron.doors.http.reading import SECURITY_HEADERS, Source
 from hadron.doors.http.records import event_of, json_of
+from hadron.doors.positions import Cursor, format_cursor, parse_cursor, parse_position
 from hadron.model.errors import HadronError, OffsetOutOfRangeError
 from hadron.model.record import Record
 from hadron.model.record_batch import RecordBatch

@@ -15,8 +15,8 @@ from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
 from hadron.doors.http.consumers import Consumer, Name, delivery_id
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
-from hadron.doors.positions import parse_position
 from hadron.doors.http.records import RecordAnswer, answer_of
+from hadron.doors.positions import parse_position
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.ids import check_name
 
@@ -167,7 +167,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
         lambda: client.subscribe(
             name.stream,
             group=name.group,
-            start=start,  # type: ignore[arg-type]
+            start=start,
             max_in_flight=asked.max_in_flight,
             order=asked.order,
             ack_deadline_s=asked.ack_deadline_s,

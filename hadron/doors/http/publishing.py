@@ -14,9 +14,9 @@ from hadron.client.client import Client
 from hadron.client.producing.json_lines import JsonLines, Run
 from hadron.client.producing.new_records import check_record
 from hadron.client.terms.results import BatchReceipt, Receipt
+from hadron.doors.clients import REQUEST_S
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
-from hadron.doors.clients import REQUEST_S
 from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents

@@ -537,8 +537,8 @@ def test_what_nobody_can_dial_is_no_address(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.1:7202", "0.0.0.0:7202", "[::]:7202", "a.example:1"])
 def test_a_door_is_for_this_machine_unless_the_file_says_otherwise(address: str) -> None:
-    for key, node, given in (("http", "n2", "127.0.0.1:7202"), ("grpc", "n1", "127.0.0.1:7101")):
-        text = GOOD.replace(f"{key}: {given}", f'{key}: "{address}"')
+    for key, node, mine in (("http", "n2", "127.0.0.1:7202"), ("grpc", "n1", "127.0.0.1:7101")):
+        text = GOOD.replace(f"{key}: {mine}", f'{key}: "{address}"')
         (problem,) = _problems(text)
         told = f"{node} has `{key}: {address}`, which others than this machine reach: there is no"
         assert told in problem

@@ -166,7 +166,7 @@ LISTS: Final = frozenset(
 ELSEWHERE: Final = {
     "groups": {
         *("cli.commands.describe", "cli.commands.read", "client", "client.blocking.generate"),
-        *("doors.http.door", "doors.http.table"),
+        *("doors.grpc.consuming", "doors.http.door", "doors.http.table"),
     },
     "pipelines": {
         *("cli.commands.get", "client", "client.blocking.generate", "metadata.validation"),

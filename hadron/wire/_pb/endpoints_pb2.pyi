@@ -143,14 +143,12 @@ class ServeResponse(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[CallItem, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class DescribeEndpointsRequest(_message.Message):
-    __slots__ = ("namespace", "endpoint", "attachment")
+    __slots__ = ("namespace", "endpoint")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
-    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     endpoint: str
-    attachment: bytes
-    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., attachment: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ...) -> None: ...
 
 class DescribeEndpointsResponse(_message.Message):
     __slots__ = ("endpoints",)

@@ -17,11 +17,11 @@ def test_what_was_released_is_still_there() -> None:
 
 
 def changed(kind: str, name: str, part: str, to: Any) -> Any:
-    now = copy.deepcopy(contract())
+    now: Any = copy.deepcopy(contract())
     if to is None:
-        del now[kind][name][part]  # type: ignore[attr-defined]
+        del now[kind][name][part]
     else:
-        now[kind][name][part] = to  # type: ignore[index]
+        now[kind][name][part] = to
     return now
 
 
@@ -49,13 +49,7 @@ def changed(kind: str, name: str, part: str, to: Any) -> Any:
             3,
             "hadron.v1.Streams.Fetch.number was 2 and is 3 now",
         ),
-        (
-            "enums",
-            "hadron.v1.Acks",
-            "ACKS_ALL",
-            1,
-            "hadron.v1.Acks.ACKS_ALL was 2 and is 1 now",
-        ),
+        ("enums", "hadron.v1.Acks", "ACKS_ALL", 1, "hadron.v1.Acks.ACKS_ALL was 2 and is 1 now"),
     ],
 )
 def test_what_goes_or_changes_is_told_in_a_sentence(
@@ -65,14 +59,14 @@ def test_what_goes_or_changes_is_told_in_a_sentence(
 
 
 def test_a_method_that_is_gone_is_told() -> None:
-    now = copy.deepcopy(contract())
-    del now["methods"]["hadron.v1.Records.Publish"]  # type: ignore[attr-defined]
+    now: Any = copy.deepcopy(contract())
+    del now["methods"]["hadron.v1.Records.Publish"]
     (told,) = broken(contract(), now)
     assert told == "method hadron.v1.Records.Publish is gone, which programs were built with"
 
 
 def test_adding_breaks_nothing() -> None:
-    now = copy.deepcopy(contract())
-    now["messages"]["hadron.v1.FetchRequest"]["more"] = [15, "string"]  # type: ignore[index]
-    now["messages"]["hadron.v1.New"] = {}  # type: ignore[index]
+    now: Any = copy.deepcopy(contract())
+    now["messages"]["hadron.v1.FetchRequest"]["more"] = [15, "string"]
+    now["messages"]["hadron.v1.New"] = {}
     assert not broken(contract(), now)

@@ -27,6 +27,7 @@ def program(cluster: LocalCluster) -> Iterator[Program]:
     with Program(address) as program:
         yield program
 
+
 _numbers = itertools.count(1)
 
 
@@ -37,4 +38,3 @@ def stream(cluster: LocalCluster) -> str:
     with hadron.connect_sync(f"hadron://{cluster.config.leader.address}") as client:
         client.create_stream(name)
     return name
-

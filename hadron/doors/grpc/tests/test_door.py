@@ -25,12 +25,14 @@ def test_methods_have_the_names_of_the_contract(program: Program, cluster: Local
     assert groups(groups_pb2.ListGroupsRequest(namespace="default"), timeout=30) is not None
 
 
-def test_batches_travel_in_a_field(
-    program: Program, cluster: LocalCluster, stream: str
-) -> None:
+def test_batches_travel_in_a_field(program: Program, cluster: LocalCluster, stream: str) -> None:
     program.publish(stream, "a", "b")
     fetch = program.unary("/hadron.v1.Streams/Fetch", streams_pb2.FetchResponse)
-    where = {"namespace": "default", "stream": stream, "partition": cluster.config.name}
+    where: dict[str, Any] = {
+        "namespace": "default",
+        "stream": stream,
+        "partition": cluster.config.name,
+    }
     answer = fetch(streams_pb2.FetchRequest(**where, max_bytes=1 << 20), timeout=30)
     assert sum(each.length for each in answer.batches) == len(answer.attachment) > 0
     assert sum(each.count for each in answer.batches) == 2
@@ -41,12 +43,12 @@ def test_batches_travel_in_a_field(
     assert produce(asked, timeout=30).duplicate
 
 
-def test_the_leader_of_a_set_is_reached_by_name(program: Program, cluster: LocalCluster) -> None:
+def test_who_names_no_replica_set_is_told(program: Program) -> None:
     status = program.unary("/hadron.v1.Cluster/Status", cluster_pb2.StatusResponse)
     metadata = [("hadron-replica-set", "no such set!")]
     with pytest.raises(grpc.RpcError) as caught:
         status(cluster_pb2.StatusRequest(), timeout=30, metadata=metadata)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_the_leader_of_a_set_is_reached_by_name(program: Program, cluster: Local
 def test_what_is_not_for_clients_is_unknown(program: Program, path: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         program.unary(path, pb.Value)(b"", timeout=30)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_reflection_tells_of_services_and_their_files(program: Program) -> None:
@@ -84,10 +86,10 @@ def test_health_is_served(program: Program) -> None:
 def test_a_message_that_is_too_large_ends_its_call_alone(program: Program, stream: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         program.publish(stream, "x" * (25 << 20))
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     with pytest.raises(grpc.RpcError) as caught:
         program.publish(stream, "x" * (2 << 20))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     program.publish(stream, "x")
 
 
@@ -103,7 +105,7 @@ def test_a_deadline_ends_what_waits(program: Program, cluster: LocalCluster, str
     began = time.monotonic()
     with pytest.raises(grpc.RpcError) as caught:
         fetch(asked, timeout=0.3)
-    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - began < 30
 
 

@@ -12,6 +12,7 @@ import hadron
 from hadron.doors.grpc.tests.support import RECORDS, Program, Said
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire._pb import records_pb2 as pb
+from hadron.wire.messages import cluster_pb2
 
 COUNT = 300
 
@@ -55,3 +56,17 @@ def test_the_leader_dies_under_a_publisher_and_a_subscriber(tmp_path: Path) -> N
             assert publisher.texts("s", timeout=60) == [str(number) for number in range(COUNT)]
             events.cancel()
             said.end()
+
+
+def test_a_replica_hands_a_call_on_to_the_leader_that_is_named(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
+    with LocalCluster(tmp_path, config=config) as cluster:
+        leader = cluster.config.leader
+        replica = next(each for each in cluster.config.nodes if each.name != leader.name)
+        assert replica.grpc is not None
+        with Program(replica.grpc) as program:
+            status = program.unary("/hadron.v1.Cluster/Status", cluster_pb2.StatusResponse)
+            asked = cluster_pb2.StatusRequest()
+            assert status(asked, timeout=30).node == replica.name
+            metadata = [("hadron-replica-set", cluster.config.name)]
+            assert status(asked, timeout=30, metadata=metadata).node == leader.name

@@ -20,12 +20,19 @@ def test_its_program_does_what_it_says(cluster: LocalCluster, tmp_path: Path) ->
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto}"]
     command += [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}", *sources]
     subprocess.run(command, check=True)
+    # The page's program knows proto/ alone; here the package is installed, which has the same name.
+    (tmp_path / "hadron" / "__init__.py").touch()
     assert cluster.config.leader.grpc is not None
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("localhost:7100", cluster.config.leader.grpc))
     done = subprocess.run(
-        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-         f"exec(open({str(program)!r}).read())"],
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+            f"exec(open({str(program)!r}).read())",
+        ],
         capture_output=True,
         text=True,
         timeout=60,
