@@ -41,9 +41,13 @@ class HadronError(Exception):
         self.fates: RecordFates | None = None
         self.retryable = self.default_retryable if retryable is None else retryable
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, travels: bool = True) -> None:
+        """Args:
+        travels: it may cross the wire, and is made anew there, as this class's own are.
+        """
         super().__init_subclass__()
-        HadronError.by_code[cls.__name__] = cls
+        if travels:
+            HadronError.by_code[cls.__name__] = cls
 
     @property
     def code(self) -> str:

@@ -85,7 +85,7 @@ _NEVER: Final = (NotFoundError, TrimmedError, CorruptionError)
 """What a peer says that has no copy, or none that fits; anything else may pass."""
 
 
-class _AheadError(NotFoundError):
+class _AheadError(NotFoundError, travels=False):
     """The log of the peer ends before the entry."""
 
     def __init__(self, end: int) -> None:

@@ -92,7 +92,7 @@ _RETRY_AFTER_S: Final = 1
 """Told with 503: a leader's restart takes a second or two."""
 
 
-class HttpError(RequestError):
+class HttpError(RequestError, travels=False):
     """What only HTTP can get wrong: it has a status of its own."""
 
     def __init__(
