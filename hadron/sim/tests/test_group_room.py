@@ -12,6 +12,16 @@ from hadron.sim.rooms import groups
 
 _SEEDS: Final = 30
 
+_FIRST: Final = {
+    "a record that a transaction has is given to somebody": 2,
+    "a record whose dead letter was refused is settling for ever": 1,
+    "in strict order others go on behind a record that a transaction has": 1,
+    "the next in order comes before the one before it is committed": 1,
+    "the next of a key comes once the one before is acknowledged, committed or not": 1,
+    "what a transaction has acknowledged above the cursor is delivered": 1,
+}
+"""Seeds that meet a bug which the first one does not, tried before it."""
+
 BUGS: Final[dict[str, Edit]] = {
     "what follows a record that is due goes out with it, also while it is to wait": Edit(
         "delivery.waiting:Waiting.pop", "            and item.not_before <= now\n", ""
@@ -86,7 +96,7 @@ BUGS: Final[dict[str, Edit]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_it_finds(bug: str) -> None:
     with patched(BUGS[bug]) as reached:
-        for seed in range(_SEEDS):
+        for seed in (_FIRST.get(bug, 0), *range(_SEEDS)):
             if groups.play(seed).complaints:
                 break
         else:
