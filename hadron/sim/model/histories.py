@@ -81,6 +81,7 @@ class Histories:
         self._known: dict[_Key, Applied] = {}
         self._at: dict[int, tuple[str, str, Applied | None]] = {}
         self._seen: dict[str, int] = {}
+        self._looked: dict[int, tuple[Applied, int]] = {}
         self.judged: Counter[str] = Counter()
         self.unjudged: Counter[str] = Counter()
 
@@ -95,6 +96,7 @@ class Histories:
         except apsw.Error:
             at = None
         self._at[id(db)] = node, replica_set, at
+        self._looked.pop(id(db), None)
 
     def applied(
         self,
@@ -172,9 +174,13 @@ class Histories:
             self.unjudged["tables that could not be read"] += 1
 
     def look(self, db: apsw.Connection) -> None:
-        """At all tables of a node."""
+        """At all tables of a node; not again when nothing was written since, and taken back."""
         node, _, at = self._at[id(db)]
-        if at is not None:
+        if at is None:
+            return
+        looked = at, db.total_changes()
+        if self._looked.get(id(db)) != looked:
+            self._looked[id(db)] = looked
             at.tables.append((node, read(db)))
 
     def answers(self, db: apsw.Connection, answers: list[Answered]) -> None:
