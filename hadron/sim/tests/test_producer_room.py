@@ -14,6 +14,19 @@ from hadron.sim.rooms import producer
 
 _SEEDS: Final = 60
 
+_FIRST: Final = {
+    "a name is claimed again where nobody leads any more": 3,
+    "a refusal ends the doubt that an earlier try has left": 25,
+    "any mismatch is final": 58,
+    "no batch is too old": 3,
+    "room that a known batch took is not given back": 13,
+    "what is in doubt is numbered again once it does not follow": 11,
+    "what may be in a log is published elsewhere": 6,
+    "who shuts down is taken for not having logged": 28,
+}
+"""Seeds that meet a bug which the first one does not, tried before it. One that has changed costs a
+search, of seconds."""
+
 _ACCUMULATOR: Final = "client.producing.accumulator:PartitionAccumulator."
 
 BUGS: Final[dict[str, Patch]] = {
@@ -73,7 +86,7 @@ BUGS: Final[dict[str, Patch]] = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_it_finds(bug: str) -> None:
     with patched(BUGS[bug]) as reached:
-        for seed in range(_SEEDS):
+        for seed in (_FIRST.get(bug, 0), *range(_SEEDS)):
             if producer.play(seed).complaints:
                 break
         else:
