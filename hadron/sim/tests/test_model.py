@@ -28,12 +28,11 @@ _SEEDS = 120
 
 _FIRST = {
     "a backfill doubles what was looked at": 1,
-    "a backfill goes on though it was stopped": 16,
     "a batch is passed over": 7,
     "a batch is published again": 7,
-    "a cancelled instance goes on": 2,
     "a claim that comes late counts": 1,
-    "a copy of a finish meets late intents": 10,
+    "a copy of a finish meets late intents": 3,
+    "a condition is asked of what is known already": 1,
     "a deleted object comes back under its id": 2,
     "a letter is sent again": 3,
     "a query goes on at a sink that is not known": 12,
