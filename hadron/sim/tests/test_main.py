@@ -183,7 +183,8 @@ def test_a_seed_that_is_interrupted_ends_without_a_traceback(
 
 def test_output_that_nobody_reads_ends_a_run_without_a_traceback() -> None:
     ended = subprocess.run(
-        f"{sys.executable} -m hadron.sim --seed {_CHEAP} --replay | head -n 1; echo ${{PIPESTATUS[0]}}",
+        f"{sys.executable} -m hadron.sim --seed {_CHEAP} --replay | head -n 1; "
+        "echo ${PIPESTATUS[0]}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,
