@@ -178,17 +178,23 @@ class Endpoint:
         if self.is_settled and all(server.is_leaving for server in self.servers):
             raise self._no_server()
 
-    def _no_server(self) -> NoServerError:
+    def _no_server(self, call: Call | None = None) -> HadronError:
+        """For a call that nobody will take."""
         name = self.label.rpartition(" ")[2].rpartition("/")[2]
-        return NoServerError(
-            f"nobody serves {self.label}: the call was not run", _START_HINT.format(name=name)
-        )
+        hint = _START_HINT.format(name=name)
+        if call is not None and call.attempts:
+            return CallUnknownError(
+                f"nobody serves {self.label} any more, and who had the call was lost while it ran "
+                "it: it has run, or in part, or not at all",
+                hint,
+            )
+        return NoServerError(f"nobody serves {self.label}: the call was not run", hint)
 
     def refuse_without_servers(self) -> None:
         """Who waits is told at once that nobody is left."""
         if self.waiting and self.is_settled and all(each.is_leaving for each in self.servers):
             for call in list(self.waiting):
-                self.fail(call, self._no_server())
+                self.fail(call, self._no_server(call))
 
     def _is_full(self, size: int) -> bool:
         return bool(size) and self.waiting_bytes + size > MAX_WAITING_BYTES
@@ -310,7 +316,7 @@ class Endpoint:
             elif call.values and not call.runs:
                 self._wait(call, again=True)
             elif not call.runs:
-                self.fail(call, self._no_server())
+                self.fail(call, self._no_server(call))
         self.done(run, now_s)
         self.serve_waiting(now_s)
         self.refuse_without_servers()

@@ -24,7 +24,9 @@ from hadron.model.errors import (
     DeadlineExceededError,
     HadronError,
     MetadataBehindError,
+    NoServerError,
     NotFoundError,
+    OverloadedError,
     PeerError,
     RequestError,
 )
@@ -37,6 +39,9 @@ from hadron.wire.messages import endpoints_pb2, method
 _DESCRIBE: Final = method("DescribeEndpoints")
 
 MAX_TIMEOUT_S: Final = MAX_CALL_MS / 1_000
+
+_NOT_RUN: Final = (NotFoundError, NoServerError, OverloadedError, MetadataBehindError)
+"""What says that a call was not run."""
 
 NOTHING: Final = msgspec.UNSET
 """A value that is not given; None is one."""
@@ -175,26 +180,39 @@ class EndpointCalls:
             before, trouble: of an attempt that was made already, the endpoint, and what ended it.
         """
         backoff = Backoff(self._session.ports.random)
-        while True:
-            self._session.check_open()
-            ready = await self._ready(told, deadline_s, trouble)
-            if ready is None:
-                break
-            item, channel = ready
-            if trouble is not None and before is not None:
-                _check_changed(before, item, trouble)
-            left_s = deadline_s - anyio.current_time()
-            if left_s <= 0:
-                break
-            try:
-                return await attempt(item, channel, left_s)
-            except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
-                self._check_again(item, error)
-                before, trouble = item, error
-            await anyio.sleep(min(backoff.next_s(), max(0.0, deadline_s - anyio.current_time())))
-        raise trouble or DeadlineExceededError(
-            f"the leader of endpoint {told.endpoint!r} was not reached within {told.timeout_s:g} s",
-            "see `hadron status`; the call was not run",
+        unknown = trouble if isinstance(trouble, CallUnknownError) else None
+        try:
+            while True:
+                self._session.check_open()
+                ready = await self._ready(told, deadline_s, trouble)
+                if ready is None:
+                    break
+                item, channel = ready
+                if trouble is not None and before is not None:
+                    _check_changed(before, item, trouble)
+                left_s = deadline_s - anyio.current_time()
+                if left_s <= 0:
+                    break
+                try:
+                    return await attempt(item, channel, left_s)
+                except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
+                    self._check_again(item, error)
+                    before, trouble = item, error
+                    unknown = error if isinstance(error, CallUnknownError) else unknown
+                await anyio.sleep(
+                    min(backoff.next_s(), max(0.0, deadline_s - anyio.current_time()))
+                )
+        except _NOT_RUN as error:
+            # By whom it was sent to last, which says nothing of those before.
+            raise unknown or error from error.__cause__
+        raise (
+            unknown
+            or trouble
+            or DeadlineExceededError(
+                f"the leader of endpoint {told.endpoint!r} was not reached within "
+                f"{told.timeout_s:g} s",
+                "see `hadron status`; the call was not run",
+            )
         )
 
     async def _ready(

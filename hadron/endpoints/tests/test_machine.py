@@ -98,6 +98,19 @@ def test_an_idempotent_call_goes_elsewhere_within_its_deadline() -> None:
     assert room.endpoint.kept_bytes == 0
 
 
+def test_who_was_lost_with_a_call_may_have_run_it_though_nobody_is_left() -> None:
+    room = Room(idempotent=True)
+    first = room.serve(name="one")
+    room.caller.call(1)
+    room.broker.detach_server(first.it, GONE, 2.0)
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallUnknownError)
+    assert "nobody serves" in error.message
+    # The next one has not been given to anybody.
+    room.caller.call(2)
+    assert isinstance(room.caller.error_of(2), NoServerError)
+
+
 def test_what_a_server_has_not_begun_goes_elsewhere() -> None:
     room = Room()
     first = room.serve(name="one")

@@ -360,6 +360,25 @@ async def test_a_leader_is_lost(tmp_path: Path) -> None:
             assert again.begun == [2, 2]
 
 
+async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_now(
+    tmp_path: Path,
+) -> None:
+    """The next leader has nobody to give it to, and does not know of the first time."""
+    async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
+        await declare(client, "twice", idempotent=True)
+        gate = Gate()
+        with trio.CancelScope() as serving:
+            async with server.serve("twice", gate):
+                outcome = await start(nursery, lambda: client.call("twice", 1))
+                await until(lambda: gate.begun)
+                await nodes.crash("n1")
+                serving.cancel()
+                await trio.lowlevel.checkpoint()
+        await nodes.restart("n1")
+        await until(lambda: outcome)
+        assert isinstance(outcome[0], CallUnknownError)
+
+
 async def test_who_leaves_ends_what_it_has_begun(tmp_path: Path) -> None:
     async with one_node(tmp_path) as (_, server, client):
         await declare(client, "slow")

@@ -8,7 +8,8 @@ call's shows, and so does a call that is run twice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -66,7 +67,23 @@ class ServingActor(ClientActor):
         super().__init__(world, history, host, seed)
         self._book = book
 
+    async def run(self) -> None:
+        await super().run()
+        # Who drains is served to the end, by whom nothing befalls any more.
+        while True:
+            try:
+                async with self.world.client(self.host) as client, self._serving(client):
+                    await trio.sleep_forever()
+            except HadronError:
+                await trio.sleep(0.2)
+
     async def session(self, client: Client) -> None:
+        async with self._serving(client):
+            with trio.move_on_after(self.random.choice((1.0, 5.0, 30.0))):
+                await self._stopped.wait()
+
+    @asynccontextmanager
+    async def _serving(self, client: Client) -> AsyncIterator[None]:
         most = self.random.randint(1, 3)
         # The process's number, which a server is called by else, would be in the trace.
         how: dict[str, Any] = {"max_in_flight": most, "drain_s": 1.0, "name": self.name}
@@ -74,11 +91,7 @@ class ServingActor(ClientActor):
             client.serve(ONCE, self._handler(ONCE, most), **how),
             client.serve(TWICE, self._handler(TWICE, most), **how),
         ):
-            with trio.move_on_after(self.random.choice((1.0, 5.0, 30.0))):
-                await self._stopped.wait()
-            if self.stopping:
-                # The others have calls to the end.
-                await trio.sleep(_DRAIN_S)
+            yield
 
     def _handler(self, endpoint: str, most: int) -> Callable[[str, IncomingCall], Awaitable[str]]:
         at_once = 0

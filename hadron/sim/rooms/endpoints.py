@@ -23,6 +23,8 @@ from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
+    NoServerError,
+    OverloadedError,
 )
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
 from hadron.sim.rooms.played import Played
@@ -131,8 +133,11 @@ class FakeCaller:
         if isinstance(error, CallUnknownError):
             if not any(server.is_gone or server.is_frozen for server, _ in call.runs):
                 world.complain("N7", f"{call.token!r} was told of a loss that nobody had")
-            if call.spec.idempotent and not call.answers and len(call.runs) < MAX_ATTEMPTS:
+            again = call.spec.idempotent and not call.answers and len(call.runs) < MAX_ATTEMPTS
+            if again and world.is_served(call.name):
                 world.complain("N1", f"{call.token!r} could have been run again: {error.message}")
+        elif isinstance(error, NoServerError | OverloadedError) and len(call.runs) > call.refused:
+            world.complain("N1", f"{call.token!r} was said not to have run: {error.message}")
         elif isinstance(error, DeadlineExceededError) and world.now_s < call.deadline_s - 1e-6:
             world.complain("N4", f"{call.token!r} ended before its deadline")
         self._last(call)
@@ -259,6 +264,9 @@ class World:
 
     def complain(self, rule: str, text: str) -> None:
         self.complaints.append((rule, f"at {self.now_s:.2f} s: {text}"))
+
+    def is_served(self, endpoint: str) -> bool:
+        return any(server.endpoint == endpoint and not server.is_leaving for server in self.servers)
 
     # --- what happens -----------------------------------------------------------------------------
 

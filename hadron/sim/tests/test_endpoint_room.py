@@ -20,6 +20,10 @@ BUGS: Final = {
         "N1",
         Edit(_ENDPOINT + "_lost", "if self.spec.idempotent:", "if True:"),
     ),
+    "who was lost with a call is said not to have run it": (
+        "N1",
+        Edit(_ENDPOINT + "_no_server", "call is not None and call.attempts", "False"),
+    ),
     "one that answers in part is run again": (
         "N1",
         Edit(_ENDPOINT + "_lost", "and not call.has_answered and", "and"),
