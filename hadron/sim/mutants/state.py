@@ -44,6 +44,35 @@ plant(
 )
 
 plant(
+    "key is its sender's",
+    "what is sent again under a key by somebody else is logged once more",
+    Edit("client.producing.once:_batch", "once_id_of(key)", 'once_id_of(f"{key} {now_ms}")'),
+    scenarios=("key-that-is-sent-again",),
+)
+
+plant(
+    "key is forgotten for the next one",
+    "each new key has others forgotten, however young they are",
+    Edit(
+        "state.streams.producers:_make_room_once",
+        "context.now_ms - PRODUCER_IDLE_MS",
+        "context.now_ms + 1",
+    ),
+    scenarios=("key-that-is-sent-again",),
+)
+
+plant(
+    "key is known whatever comes with it",
+    "another number of records under a key is taken for those that were logged",
+    Edit(
+        "state.streams.producers:check",
+        "known.sequence == batch.sequence and known.count == batch.count",
+        "known.sequence == batch.sequence",
+    ),
+    scenarios=("key-that-is-sent-again",),
+)
+
+plant(
     "zombie of a name is heard",
     "what a producer writes after another one has taken its name is logged",
     Edit("state.streams.producers:check", "if batch.producer_epoch < epoch:", "if False:"),

@@ -1,10 +1,13 @@
-"""PROTOCOL D: records that are logged under a condition, or by a producer with a name."""
+"""PROTOCOL D: records that are logged under a condition, once under a key, or by a producer with a
+name."""
 
 from __future__ import annotations
 
+from hadron.client.terms.results import BatchReceipt
 from hadron.model.batch import producer_id_of
-from hadron.model.errors import HadronError, ProducerFencedError
+from hadron.model.errors import HadronError, KeyReusedError, ProducerFencedError
 from hadron.sim.actors.clients import STREAM
+from hadron.sim.evidence.history import Publish
 from hadron.sim.scenarios.play import Play, scenario
 
 _PRODUCER = b"a producer's id."
@@ -111,3 +114,67 @@ async def claim_that_comes_late(play: Play) -> None:
         except HadronError as error:
             raise AssertionError(f"who has the name is shut out: {error}") from error
         play.history.unknown(operation, "not what this is about")
+
+
+@scenario("D7: what is sent again under a key is logged once, whoever sends it, and whoever leads")
+async def key_that_is_sent_again(play: Play) -> None:
+    """Requests are sent under keys of their own, some of them by a leader that cannot have them
+    committed; it is killed, or loses its disk. Somebody else sends them all again, then with
+    another content."""
+    world = play.world
+    sent: dict[str, tuple[Publish, BatchReceipt]] = {}
+    for turn in range(4):
+        requests = [(f"k{turn}.{number}", f"order {turn}.{number}") for number in range(3)]
+        for key, value in requests:
+            operation = play.history.publish(
+                "c1", "", STREAM, world.config.name, (value, f"{value}, more")
+            )
+            cut = key.endswith("2")
+            if cut:
+                play.part("n1")
+            receipt = await _send_once(play, operation, key, "c1", timeout_s=1.0 if cut else 30.0)
+            sent[key] = operation, receipt or await _again(play, operation, key, turn)
+        await world.wait_in_step()
+    for key, (operation, receipt) in sent.items():
+        told = await _send_once(play, operation, key, "c3")
+        assert told is not None
+        if (told.base_offset, told.duplicate) != (receipt.base_offset, True):
+            raise AssertionError(f"{key} is at {receipt.base_offset}, and now at {told}")
+        async with world.client("c3") as client:
+            for other in ([f"instead of {key}", "more"], [operation.values[0]]):
+                try:
+                    logged = await client.send_once(STREAM, other, key=key)
+                except KeyReusedError:
+                    continue
+                raise AssertionError(f"{key} was taken for {other}: {logged}")
+
+
+async def _again(play: Play, operation: Publish, key: str, turn: int) -> BatchReceipt:
+    """Its first sender was not answered, and the leader goes."""
+    world = play.world
+    if turn % 2:
+        await play.lose("n1")
+    else:
+        await world.crash("n1", power=True)
+    play.join("n1")
+    await world.start("n1")
+    await world.wait_serving()
+    receipt = await _send_once(play, operation, key, "c2")
+    assert receipt is not None
+    return receipt
+
+
+async def _send_once(
+    play: Play, operation: Publish, key: str, host: str, *, timeout_s: float = 30.0
+) -> BatchReceipt | None:
+    """None when nobody has answered."""
+    try:
+        async with play.world.client(host, request_timeout_s=timeout_s) as client:
+            (receipt,) = await client.send_once(STREAM, operation.values, key=key)
+    except HadronError as error:
+        play.history.unknown(operation, error)
+        return None
+    operation.runs = [(receipt.base_offset, receipt.count)]
+    operation.duplicate = receipt.duplicate
+    play.history.ok(operation)
+    return receipt
