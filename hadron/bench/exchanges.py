@@ -1,7 +1,8 @@
 """`hadron bench exchanges`: fan-out, latency, and what many subscriptions cost.
 
 Publisher and subscribers are in this one process, with a few connections: deliveries/s are those of
-one client process as much as of the leader, whose CPU time stands beside them.
+one client process as much as of the leader, whose CPU time stands beside them. Where NATS is
+installed, the same messages go to the same subscribers through it as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from typing import Final
 
 import anyio
 
-from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
+from hadron.bench.nats import Handle, Nats, nats, nats_server
+from hadron.bench.report import (
+    Part,
+    Verdict,
+    middle,
+    middle_ratio,
+    number,
+    print_json,
+    print_tables,
+    ratio,
+)
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
 from hadron.client.exchanges.exchange import Exchange
@@ -134,24 +145,20 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) 
 
 async def measure_fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> Part:
     """Every message to every subscriber, as fast as the slowest of them takes it."""
-    rounds = [await _fan_out(url, client, plan, leader) for _ in range(plan.rounds)]
+    rounds, theirs = [], list[FanOut]()
+    with nats_server() as other:
+        for _ in range(plan.rounds):
+            rounds.append(await _fan_out(url, client, plan, leader))
+            if other is not None:
+                theirs.append(await _nats_fan_out(*other, plan))
     per_s = middle([each.deliveries_per_s for each in rounds])
     missed = sum(each.missed for each in rounds)
     part = Part(
         f"messages of {plan.record_bytes} B to {plan.subscribers} subscribers on {CLIENTS} "
         f"connections, {_CHUNK} published together",
-        ("", "deliveries/s", "messages/s", "leader µs each", "clients µs each", "missed"),
+        ("", "deliveries/s", "messages/s", "broker µs each", "clients µs each", "missed"),
     )
-    part.rows.append(
-        (
-            f"{plan.subscribers} subscribers",
-            number(per_s),
-            number(middle([each.messages_per_s for each in rounds])),
-            number(middle([each.leader_us for each in rounds])),
-            number(middle([each.client_us for each in rounds])),
-            f"{missed}",
-        )
-    )
+    part.rows.append(_row("Hadron", rounds))
     part.figures = {
         "deliveries_per_s": per_s,
         "leader_us": middle([each.leader_us for each in rounds]),
@@ -166,7 +173,28 @@ async def measure_fan_out(url: str, client: Client, plan: Plan, leader: ProcessU
             per_s >= MIN_DELIVERIES_PER_S and not missed,
         )
     )
+    if theirs:
+        part.rows.append(_row("NATS", theirs))
+        to_nats = middle_ratio(
+            [each.deliveries_per_s for each in rounds], [each.deliveries_per_s for each in theirs]
+        )
+        part.figures |= {
+            "nats_deliveries_per_s": middle([each.deliveries_per_s for each in theirs]),
+            "deliveries_to_nats": to_nats,
+        }
+        part.verdicts.append(Verdict("deliveries/s to those through NATS", ratio(to_nats)))
     return part
+
+
+def _row(name: str, rounds: Sequence[FanOut]) -> tuple[str, ...]:
+    return (
+        name,
+        number(middle([each.deliveries_per_s for each in rounds])),
+        number(middle([each.messages_per_s for each in rounds])),
+        number(middle([each.leader_us for each in rounds])),
+        number(middle([each.client_us for each in rounds])),
+        f"{sum(each.missed for each in rounds)}",
+    )
 
 
 async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> FanOut:
@@ -211,9 +239,52 @@ async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> 
         used = leader.cpu_s() - leader_s, time.process_time() - own_s
         missed = sum(each.missed for each in subscribed)
         tasks.cancel_scope.cancel()
+    return _found(plan, sent, took_s, used, missed)
+
+
+def _found(
+    plan: Plan, sent: int, took_s: float, used_s: tuple[float, float], missed: int
+) -> FanOut:
     deliveries = sent * plan.subscribers
-    leader_us, client_us = (seconds / deliveries * 1e6 for seconds in used)
+    leader_us, client_us = (seconds / deliveries * 1e6 for seconds in used_s)
     return FanOut(deliveries / took_s, sent / took_s, leader_us, client_us, missed)
+
+
+async def _nats_fan_out(port: int, broker: ProcessUse, plan: Plan) -> FanOut:
+    """The same through NATS, which is told of a message on the wire, each by itself."""
+    value = b"x" * plan.record_bytes
+    taken = [0] * plan.subscribers
+    news = anyio.Event()
+
+    def take_at(at: int) -> Handle:
+        def take(_subject: str, _reply: str, _data: bytes) -> None:
+            taken[at] += 1
+            if not taken[at] % _CHUNK:
+                news.set()
+
+        return take
+
+    async with AsyncExitStack() as stack:
+        publisher = await stack.enter_async_context(nats(port))
+        clients: list[Nats] = [await stack.enter_async_context(nats(port)) for _ in range(CLIENTS)]
+        for at in range(plan.subscribers):
+            clients[at % CLIENTS].subscribe("eu.*", take_at(at))
+        for each in clients:
+            await each.flush()
+        sent = 0
+        began, broker_s, own_s = time.monotonic(), broker.cpu_s(), time.process_time()
+        while time.monotonic() - began < plan.seconds or min(taken) < sent:
+            if time.monotonic() - began < plan.seconds and sent - min(taken) <= _AHEAD * _CHUNK:
+                for _ in range(_CHUNK):
+                    publisher.publish("eu.ibm", value)
+                sent += _CHUNK
+                await publisher.flush()
+            else:
+                news = anyio.Event()
+                await news.wait()
+        took_s = time.monotonic() - began
+        used = broker.cpu_s() - broker_s, time.process_time() - own_s
+    return _found(plan, sent, took_s, used, 0)
 
 
 # --- one at a time ----------------------------------------------------------------------------

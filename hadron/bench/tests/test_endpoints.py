@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -23,6 +24,7 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "stream_values_per_s",
         "cpu_leader_us",
         "cpu_server_us",
+        *(("nats_one_p50_ms", "call_64_to_nats") if shutil.which("nats-server") else ()),
     ):
         assert figures[name] > 0, name
-    assert [each["met"] in (True, False) for each in figures["verdicts"]] == [True, True]
+    assert len([each for each in figures["verdicts"] if each["met"] is not None]) == 2

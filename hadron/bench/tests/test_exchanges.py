@@ -29,4 +29,4 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     for name in ("deliveries_per_s", "delivered_p50_us", "beside_few_us", "beside_many_us"):
         assert figures[name] > 0, name
     assert figures["missed"] == 0
-    assert [each["met"] in (True, False) for each in figures["verdicts"]] == [True] * 2
+    assert len([each for each in figures["verdicts"] if each["met"] is not None]) == 2
