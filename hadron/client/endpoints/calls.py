@@ -46,6 +46,11 @@ _NOT_RUN: Final = (NotFoundError, NoServerError, OverloadedError, MetadataBehind
 NOTHING: Final = msgspec.UNSET
 """A value that is not given; None is one."""
 
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+Answered = tuple[Packed, Mapping[str, str]]
+"""One value, and the headers that came with it."""
+
 T = TypeVar("T")
 
 
@@ -71,15 +76,18 @@ def told(endpoint: str, timeout_s: float, region: str, headers: Mapping[str, str
 class _Answer:
     """`channel.Waiter`: one value for one."""
 
-    __slots__ = ("done", "error", "packed")
+    __slots__ = ("done", "error", "headers", "packed")
 
     def __init__(self) -> None:
         self.done = anyio.Event()
         self.packed: Packed | None = None
+        self.headers: Mapping[str, str] = _NO_HEADERS
         self.error: HadronError | None = None
 
     def value(self, packed: Packed, item: Item) -> None:
         self.packed = packed
+        if item.headers:
+            self.headers = dict(item.headers)
         if not item.end:
             self.error = RequestError(
                 "the endpoint answers with a stream", "use `client.call_stream(...)`"
@@ -123,6 +131,11 @@ class EndpointCalls:
         self._known[name] = found
         return found
 
+    async def known(self, name: str) -> SchemaObject:
+        """The endpoint as it was when it was looked up last, and nobody has said otherwise since.
+        Raises `NotFoundError`."""
+        return self._known.get(name) or await self.find(name)
+
     def channel(self, replica_set: str) -> Channel:
         channel = self._channels.get(replica_set)
         if channel is None or channel.failure is not None:
@@ -145,7 +158,7 @@ class EndpointCalls:
 
     # --- calling ----------------------------------------------------------------------------------
 
-    async def call(self, told: Told, packed: Packed) -> Packed:
+    async def call(self, told: Told, packed: Packed) -> Answered:
         """Raises what ended it."""
         left_s = time_left_s(told.timeout_s)
         deadline_s = anyio.current_time() + left_s
@@ -160,7 +173,7 @@ class EndpointCalls:
                 self._check_again(item, error)
                 trouble = error
 
-        async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Packed:
+        async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answered:
             return await self._ask(channel, self.opening(item, told, left_s), packed)
 
         return await self.attempt_until(told, deadline_s, attempt, item, trouble)
@@ -221,7 +234,7 @@ class EndpointCalls:
         """The endpoint, and a channel on which it may be called; None when that takes too long."""
         with anyio.move_on_after(deadline_s - anyio.current_time()):
             try:
-                item = self._known.get(told.endpoint) or await self.find(told.endpoint)
+                item = await self.known(told.endpoint)
             except PeerError as error:
                 # What has become of the call says more than that nobody answers now.
                 raise trouble or error from error
@@ -238,7 +251,7 @@ class EndpointCalls:
 
     async def _ask(
         self, channel: Channel, opening: endpoints_pb2.CallOpening, packed: Packed
-    ) -> Packed:
+    ) -> Answered:
         answer = _Answer()
         number = channel.open(answer, opening, packed, end=True)
         try:
@@ -248,7 +261,7 @@ class EndpointCalls:
         if answer.error is not None:
             raise answer.error
         assert answer.packed is not None
-        return answer.packed
+        return answer.packed, answer.headers
 
     # --- looking ----------------------------------------------------------------------------------
 

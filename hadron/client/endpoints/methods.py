@@ -69,7 +69,8 @@ class EndpointMethods:
                 endpoint is declared `idempotent` it is run again instead.)
         """
         asked = told(endpoint, timeout_s, region, headers)
-        return unpack(await self._endpoints.call(asked, pack(value)), answer_type)
+        packed, _ = await self._endpoints.call(asked, pack(value))
+        return unpack(packed, answer_type)
 
     def call_stream(
         self,

@@ -155,3 +155,8 @@ class CallStream(EnteredOnce):
     def _grant(self, size: int) -> None:
         if self._channel is not None:
             self._channel.grant(self._number, size)
+
+
+async def take_packed(call: CallStream) -> Packed | None:
+    """The next value of the answer as it came, for who hands it on; None at the end."""
+    return await call._waiter.inflow.take()

@@ -22,10 +22,10 @@ from hadron.model.errors import (
     InvalidRecordError,
     OutcomeUnknownError,
     RecordFates,
-    RecordTooLargeError,
     RequestError,
 )
 from hadron.model.limits import MAX_BATCH_RECORDS
+from hadron.model.lines import Lines
 from hadron.model.record import JSON, NewRecord
 
 _decode = msgspec.json.Decoder().decode
@@ -61,11 +61,7 @@ class JsonLines:
     ) -> None:
         self._publisher = producer._publisher
         self._to_record = to_record
-        self._max_line_bytes = max_line_bytes
-        self._rest = b""
-        """The beginning of a line."""
-        self._lines = 0
-        """Seen before what is looked at."""
+        self._lines = Lines(max_line_bytes)
         self._segments: deque[Segment] = deque()
         self._runs: dict[str, Run] = {}
         self._published = 0
@@ -73,22 +69,11 @@ class JsonLines:
     async def feed(self, data: bytes) -> None:
         """Take some of the text. Raises what is wrong with it, or why it cannot be published."""
         self._reap()
-        whole, newline, rest = (self._rest + data).rpartition(b"\n")
-        if len(rest) > self._max_line_bytes:
-            raise RecordTooLargeError(
-                f"line {self._lines + whole.count(newline) + 1} is longer than "
-                f"{self._max_line_bytes} bytes",
-                "one JSON value a line",
-            )
-        self._rest = rest
-        if newline:
-            await self._add(whole)
+        await self._add(self._lines.feed(data))
 
     async def finish(self) -> list[Run]:
         """All of the text was given: until everything has its outcome."""
-        rest, self._rest = self._rest, b""
-        if rest.strip():
-            await self._add(rest)
+        await self._add(self._lines.finish())
         self._publisher.seal()
         while self._segments:
             await self._publisher.wait_all([self._segments[0].batch])
@@ -111,8 +96,7 @@ class JsonLines:
 
     # --- lines ----------------------------------------------------------------------------------
 
-    async def _add(self, text: bytes) -> None:
-        lines = [line.strip() for line in text.split(b"\n")]
+    async def _add(self, lines: list[bytes]) -> None:
         if self._to_record is None:
             given = [line for line in lines if line]
             if given and not _are_values(given):
@@ -120,11 +104,10 @@ class JsonLines:
             await self._add_values(given)
         else:
             await self._add_each(lines, self._to_record)
-        self._lines += len(lines)
 
     def _complain(self, lines: list[bytes]) -> None:
         """Raises what is wrong with the first of them that is no JSON."""
-        for number, line in enumerate(lines, self._lines + 1):
+        for number, line in enumerate(lines, self._before(lines) + 1):
             if line:
                 try:
                     _decode(line)
@@ -133,9 +116,13 @@ class JsonLines:
                         f"line {number} is no JSON: {error}", "one JSON value a line"
                     ) from None
         raise InvalidRecordError(
-            f"lines {self._lines + 1} to {self._lines + len(lines)} are no JSON",
+            f"lines {self._before(lines) + 1} to {self._lines.seen} are no JSON",
             "one JSON value a line",
         )
+
+    def _before(self, lines: list[bytes]) -> int:
+        """How many came before these, which are the latest."""
+        return self._lines.seen - len(lines)
 
     async def _add_values(self, values: list[bytes]) -> None:
         publisher = self._publisher
@@ -157,9 +144,8 @@ class JsonLines:
                 sender = await publisher.wait_room(record.key, record.partition)
                 batch, place = publisher.add(record, sender)
             except RequestError as error:
-                raise type(error)(f"line {self._lines + index}: {error.message}", error.hint) from (
-                    error
-                )
+                number = self._before(lines) + index
+                raise type(error)(f"line {number}: {error.message}", error.hint) from error
             last = self._segments[-1] if self._segments else None
             if last is not None and last.batch is batch and last.first + last.count == place:
                 last.count += 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
-from urllib.parse import unquote
+from typing import Annotated, Final
 
 import msgspec
 import trio
@@ -16,26 +14,18 @@ from hadron.client.producing.new_records import check_record
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.doors.clients import REQUEST_S
 from hadron.doors.http import limits as bounds
+from hadron.doors.http.bodies import CE_BATCH, event_in, headers_for, json_of_body, value_in
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
 from hadron.doors.http.door import Door
-from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
-from hadron.model.cloudevents import ABSENT, CloudEvent
 from hadron.model.errors import HadronError, InvalidRecordError, OutcomeUnknownError, RequestError
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
-
-CE_JSON: Final = cloudevents.CONTENT_TYPE
-CE_BATCH: Final = "application/cloudevents-batch+json"
-_FORM: Final = "application/x-www-form-urlencoded"
-"""What `curl -d` says when it is told nothing: text."""
 
 _BATCH_BYTES: Final = 256 << 10
 """Of a producer for NDJSON: as much as is read in one go."""
 
 _MAX_ONCE_CHARACTERS: Final = 255
-_CE: Final = "ce-"
-_CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
 
 Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -284,44 +274,17 @@ def _once(call: Call) -> str | None:
 
 async def _record(call: Call, query: PublishQuery) -> NewRecord:
     """The one that the request is."""
-    if "ce-specversion" in call.headers:
-        return _with(query, cloudevents.to_record(_binary_event(call.headers, await call.body())))
-    if call.media == CE_JSON:
-        try:
-            return _with(query, cloudevents.to_record(cloudevents.from_json(await call.body())))
-        except RecursionError:
-            raise InvalidRecordError("the event is nested too deeply") from None
-    if call.media.startswith("application/cloudevents"):
-        raise HttpError(
-            415,
-            f"the event format {shorten(call.media)} is not known",
-            f"send {CE_JSON}, {CE_BATCH}, or an event in headers (binary mode)",
-        )
-    body = await call.body()
-    headers = None
-    value: Any
-    if cloudevents.is_json(call.media) and call.media:
-        value = _json(body)
-    elif call.media.startswith("text/") or call.media == _FORM:
-        value = _text(body, call.headers.get("content-type", ""))
-    else:
-        value = body
-    if call.media and call.media not in _PLAIN_TYPES:
-        # Read back as what it was.
-        headers = {"datacontenttype": call.headers["content-type"].strip()}
+    event = await event_in(call)
+    if event is not None:
+        return _with(query, event)
     return NewRecord(
-        value=value,
+        value=await value_in(call),
         key=query.key,
         type=query.type,
         timestamp_ms=query.timestamp_ms,
-        headers=headers,
+        headers=headers_for(call),
         id=query.id,
     )
-
-
-_PLAIN_TYPES: Final = frozenset(
-    {"application/json", "text/plain", "application/octet-stream", _FORM}
-)
 
 
 def _with(query: PublishQuery, record: NewRecord) -> NewRecord:
@@ -335,72 +298,14 @@ def _with(query: PublishQuery, record: NewRecord) -> NewRecord:
     return record
 
 
-def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:
-    """An event in HTTP's binary mode: its attributes are headers, its data the body."""
-    given = {
-        name.removeprefix(_CE): _unquoted(name, value)
-        for name, value in headers.items()
-        if name.startswith(_CE)
-    }
-    content_type = headers.get("content-type")
-    if (version := given.pop("specversion")) != cloudevents.SPECVERSION:
-        raise InvalidRecordError(
-            f"the event has the specversion {version!r}",
-            f"CloudEvents {cloudevents.SPECVERSION} is understood",
-        )
-    own: dict[str, Any] = {name: given.pop(name, "") for name in ("id", "source", "type")}
-    own |= {name: given.pop(name, None) for name in _CE_ATTRIBUTES}
-    if "datacontenttype" in given:
-        raise InvalidRecordError(
-            "the attribute datacontenttype is given as a header of its own",
-            "in binary mode it is the content-type",
-        )
-    data: Any = body
-    if not body and content_type is None:
-        data = ABSENT
-    elif content_type is not None and cloudevents.is_json(content_type):
-        data = _json(body)
-    elif content_type is not None and content_type.lower().startswith("text/"):
-        try:
-            data = _text(body, content_type)
-        except InvalidRecordError:
-            data = body
-    return CloudEvent(data=data, datacontenttype=content_type, extensions=given, **own)
-
-
-def _unquoted(name: str, value: str) -> str:
-    """An attribute as it was before it became a header: percent-encoded where it is no ASCII."""
-    try:
-        return unquote(value, errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidRecordError(
-            f"the header {name} is not percent-encoded UTF-8: {shorten(value)}"
-        ) from None
-
-
-_decode = msgspec.json.Decoder().decode
-
-
-def _json(body: bytes) -> msgspec.Raw:
-    """The value as it was written; numbers keep their digits. Raises `InvalidRecordError`."""
-    try:
-        _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRecordError(
-            f"the body is no JSON: {error}",
-            "one JSON value; application/x-ndjson has one a line, text/plain is text",
-        ) from None
-    return msgspec.Raw(body.strip())
-
-
 def _json_record(line: bytes) -> NewRecord:
-    return NewRecord(value=_json(line))
+    return NewRecord(value=json_of_body(line))
 
 
 def _record_of_line(line: bytes) -> NewRecord:
     try:
         given = msgspec.json.decode(line, type=Line)
-        value = _json(bytes(given.value))
+        value = json_of_body(bytes(given.value))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecordError(
             f"no record: {error}", 'such as {"value": 1, "key": "a", "type": "b.c"}'
@@ -416,19 +321,3 @@ def _record_of_line(line: bytes) -> NewRecord:
             partition=given.partition,
         )
     )
-
-
-def _text(body: bytes, content_type: str) -> str:
-    charset = "utf-8"
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.strip().partition("=")
-        if name.lower() == "charset":
-            charset = value.strip('"').lower()
-    if charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
-        raise HttpError(415, f"the charset is {shorten(charset)}", "send UTF-8")
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRecordError(
-            f"the body is no text in UTF-8: {error}", "application/octet-stream is for any bytes"
-        ) from None

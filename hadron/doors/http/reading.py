@@ -14,9 +14,9 @@ from starlette.responses import Response
 from hadron.client.client import Client
 from hadron.client.reading.reader import Position
 from hadron.doors.http import limits as bounds
+from hadron.doors.http.bodies import CE_BATCH, CE_JSON
 from hadron.doors.http.call import JSON, NDJSON, Call, Query
 from hadron.doors.http.door import Door
-from hadron.doors.http.publishing import CE_BATCH, CE_JSON
 from hadron.doors.http.records import RecordAnswer, event_of, json_of
 from hadron.doors.positions import Cursor, format_cursor, parse_position
 from hadron.model import cloudevents

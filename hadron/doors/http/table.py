@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.doors.http import events, groups, openapi, publishing, reading, schema, status
+from hadron.doors.http import bodies, events, groups, openapi, publishing, reading, schema, status
 from hadron.doors.http.call import JSON, NDJSON, NoQuery, Query
 from hadron.doors.http.operations import Operation
 
@@ -22,8 +22,8 @@ OPERATIONS: Final = (
         body={
             JSON: {},
             NDJSON: {"type": "string"},
-            publishing.CE_JSON: {"type": "object"},
-            publishing.CE_BATCH: {"type": "array", "items": {"type": "object"}},
+            bodies.CE_JSON: {"type": "object"},
+            bodies.CE_BATCH: {"type": "array", "items": {"type": "object"}},
             "text/plain": {"type": "string"},
             "application/octet-stream": _ANY,
         },
@@ -46,7 +46,7 @@ OPERATIONS: Final = (
         answer={
             JSON: reading.RecordsAnswer,
             NDJSON: {"type": "string"},
-            publishing.CE_BATCH: {"type": "array", "items": {"type": "object"}},
+            bodies.CE_BATCH: {"type": "array", "items": {"type": "object"}},
         },
         errors=(404, 406, 416),
     ),

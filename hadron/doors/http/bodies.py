@@ -1,0 +1,138 @@
+"""What the body of a request is: a value, by its content type, or a CloudEvent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from hadron.doors.http.call import Call
+from hadron.doors.http.problems import HttpError
+from hadron.model import cloudevents
+from hadron.model.cloudevents import ABSENT, CloudEvent
+from hadron.model.errors import InvalidRecordError
+from hadron.model.problems import shorten
+from hadron.model.record import NewRecord
+
+CE_JSON: Final = cloudevents.CONTENT_TYPE
+CE_BATCH: Final = "application/cloudevents-batch+json"
+
+_FORM: Final = "application/x-www-form-urlencoded"
+"""What `curl -d` says when it is told nothing: text."""
+
+_PLAIN_TYPES: Final = frozenset(
+    {"application/json", "text/plain", "application/octet-stream", _FORM}
+)
+_CE: Final = "ce-"
+_CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
+
+
+async def value_in(call: Call) -> Any:
+    """The value that the request is: JSON, text, or bytes."""
+    body = await call.body()
+    if call.media and cloudevents.is_json(call.media):
+        return json_of_body(body)
+    if call.media.startswith("text/") or call.media == _FORM:
+        return _text(body, call.headers.get("content-type", ""))
+    return body
+
+
+def headers_for(call: Call) -> dict[str, str] | None:
+    """With which a value is read back as what it was."""
+    if not call.media or call.media in _PLAIN_TYPES:
+        return None
+    return {"datacontenttype": call.headers["content-type"].strip()}
+
+
+async def event_in(call: Call) -> NewRecord | None:
+    """The CloudEvent that the request is, in either mode, as a record; None where it is none."""
+    if "ce-specversion" in call.headers:
+        return cloudevents.to_record(_binary_event(call.headers, await call.body()))
+    if call.media == CE_JSON:
+        try:
+            return cloudevents.to_record(cloudevents.from_json(await call.body()))
+        except RecursionError:
+            raise InvalidRecordError("the event is nested too deeply") from None
+    if call.media.startswith("application/cloudevents"):
+        raise HttpError(
+            415,
+            f"the event format {shorten(call.media)} is not known",
+            f"send {CE_JSON}, {CE_BATCH}, or an event in headers (binary mode)",
+        )
+    return None
+
+
+def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:
+    """An event in HTTP's binary mode: its attributes are headers, its data the body."""
+    given = {
+        name.removeprefix(_CE): unquoted(name, value)
+        for name, value in headers.items()
+        if name.startswith(_CE)
+    }
+    content_type = headers.get("content-type")
+    if (version := given.pop("specversion")) != cloudevents.SPECVERSION:
+        raise InvalidRecordError(
+            f"the event has the specversion {version!r}",
+            f"CloudEvents {cloudevents.SPECVERSION} is understood",
+        )
+    own: dict[str, Any] = {name: given.pop(name, "") for name in ("id", "source", "type")}
+    own |= {name: given.pop(name, None) for name in _CE_ATTRIBUTES}
+    if "datacontenttype" in given:
+        raise InvalidRecordError(
+            "the attribute datacontenttype is given as a header of its own",
+            "in binary mode it is the content-type",
+        )
+    data: Any = body
+    if not body and content_type is None:
+        data = ABSENT
+    elif content_type is not None and cloudevents.is_json(content_type):
+        data = json_of_body(body)
+    elif content_type is not None and content_type.lower().startswith("text/"):
+        try:
+            data = _text(body, content_type)
+        except InvalidRecordError:
+            data = body
+    return CloudEvent(data=data, datacontenttype=content_type, extensions=given, **own)
+
+
+def unquoted(name: str, value: str) -> str:
+    """An attribute as it was before it became a header: percent-encoded where it is no ASCII."""
+    try:
+        return unquote(value, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidRecordError(
+            f"the header {name} is not percent-encoded UTF-8: {shorten(value)}"
+        ) from None
+
+
+_decode = msgspec.json.Decoder().decode
+
+
+def json_of_body(body: bytes) -> msgspec.Raw:
+    """The value as it was written; numbers keep their digits. Raises `InvalidRecordError`."""
+    try:
+        _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(
+            f"the body is no JSON: {error}",
+            "one JSON value; application/x-ndjson has one a line, text/plain is text",
+        ) from None
+    return msgspec.Raw(body.strip())
+
+
+def _text(body: bytes, content_type: str) -> str:
+    charset = "utf-8"
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.strip().partition("=")
+        if name.lower() == "charset":
+            charset = value.strip('"').lower()
+    if charset not in ("utf-8", "utf8", "us-ascii", "ascii"):
+        raise HttpError(415, f"the charset is {shorten(charset)}", "send UTF-8")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(
+            f"the body is no text in UTF-8: {error}", "application/octet-stream is for any bytes"
+        ) from None
