@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 import trio
@@ -17,7 +17,8 @@ import trio
 from hadron.client.client import Client
 from hadron.doors.http.call import Call, Query
 from hadron.doors.http.door import Door
-from hadron.doors.http.reading import SECURITY_HEADERS, Source
+from hadron.doors.http.live import EVENTS, PIECE_BYTES, RETRY_MS, Live
+from hadron.doors.http.reading import Source
 from hadron.doors.http.records import event_of, json_of
 from hadron.doors.positions import Cursor, format_cursor, parse_cursor, parse_position
 from hadron.model.errors import HadronError, OffsetOutOfRangeError
@@ -26,12 +27,6 @@ from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import StreamSpec
 
 _log = logging.getLogger(__name__)
-
-MEDIA: Final = "text/event-stream"
-
-_PIECE_BYTES: Final = 64 << 10
-_RETRY_MS: Final = 1_000
-"""Told to `EventSource`: a leader's restart takes a second or two, and browsers wait three."""
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
@@ -49,7 +44,7 @@ class EventsQuery(Query, frozen=True, kw_only=True):
 
 async def events(door: Door, call: Call, query: EventsQuery) -> None:
     """Until whoever follows is gone, or the node stops."""
-    call.choose(MEDIA)
+    call.choose(EVENTS)
     last = call.headers.get("last-event-id", "").strip()
     if last:
         position = parse_cursor(last, "Last-Event-ID")
@@ -81,62 +76,52 @@ class _Following:
         query: EventsQuery,
         write: Callable[[Record], bytes],
     ) -> None:
-        self._door = door
         self._call = call
         self._client = client
+        self._every_s = door.limits.heartbeat_s
+        self._live = Live(call, door.limits, EVENTS)
         self._stream: str = call.path["stream"]
         self._cursor: Cursor = source.cursor
         self._skipped = source.skipped
         self._partition = query.partition
         self._write = write
-        self._writing = trio.Lock()
-        self._wrote_s = trio.current_time()
         self._is_over = trio.Event()
 
     async def run(self) -> None:
-        await self._call.send(
-            {
-                "type": "http.response.start",
-                "status": 200,
-                "headers": [(b"content-type", MEDIA.encode()), *SECURITY_HEADERS],
-            }
-        )
+        await self._live.run(self._follow_all, self._call.wait_disconnected)
+
+    async def _follow_all(self) -> None:
+        """Until one of them has ended."""
         # The place is known before the first record: who is cut off until then misses none.
-        await self._send(f"retry: {_RETRY_MS}\nid: {format_cursor(self._cursor)}\n\n".encode())
+        await self._live.say(f"retry: {RETRY_MS}\nid: {format_cursor(self._cursor)}\n\n".encode())
         for partition, (asked, first) in self._skipped.items():
             told = {"partition": partition, "from": asked, "to": first}
-            await self._send(b"event: skipped\ndata: %b\n\n" % msgspec.json.encode(told))
-        try:
-            async with trio.open_nursery() as nursery:
-                for partition, start in list(self._cursor.items()):
-                    nursery.start_soon(self._follow, partition, start)
-                nursery.start_soon(self._beat, nursery)
-                nursery.start_soon(self._listen)
-                await self._is_over.wait()
-                nursery.cancel_scope.cancel()
-        except* OSError as group:
-            # The other side is gone, or reads nothing: the connection ends with this.
-            raise OSError(str(group.exceptions[0])) from None
-        with trio.move_on_after(1.0):
-            await self._call.send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self._live.say(self._live.word("skipped", msgspec.json.encode(told)))
+        async with trio.open_nursery() as nursery:
+            for partition, start in list(self._cursor.items()):
+                nursery.start_soon(self._follow, partition, start)
+            nursery.start_soon(self._join_added, nursery)
+            await self._is_over.wait()
+            nursery.cancel_scope.cancel()
 
     async def _follow(self, partition: str, start: int) -> None:
         """Its records as they become visible, and no faster than they are read there."""
+        live = self._live
         try:
             batch: RecordBatch
             async for batch in self._client.read_batches(
                 self._stream, partition=partition, start=start, follow=True
             ):
                 piece = bytearray()
-                async with self._writing:
+                async with live.writing:
                     for record in batch.records():
                         self._cursor[partition] = record.offset + 1
                         self._event(piece, record)
-                        if len(piece) >= _PIECE_BYTES:
-                            await self._send(bytes(piece))
+                        if len(piece) >= PIECE_BYTES:
+                            await live.send(bytes(piece))
                             piece.clear()
                     if piece:
-                        await self._send(bytes(piece))
+                        await live.send(bytes(piece))
         except HadronError as error:
             # Whoever follows connects again, and hears by its status what is wrong.
             _log.info("a stream of events of %s/%s ends: %s", self._stream, partition, error)
@@ -150,33 +135,17 @@ class _Following:
         piece += json_of(record) if record.damage else self._write(record)
         piece += b"\n\n"
 
-    async def _beat(self, nursery: trio.Nursery) -> None:
-        """Say that the stream is open; join partitions that are added to it."""
-        every_s = self._door.limits.heartbeat_s
-        while True:
-            await trio.sleep(every_s)
+    async def _join_added(self, nursery: trio.Nursery) -> None:
+        """Follow partitions that are added to the stream."""
+        while self._partition is None:
+            await trio.sleep(self._every_s)
             try:
-                await self._join_added(nursery)
+                item = await self._client.stream(self._stream)
             except HadronError as error:
                 _log.debug("partitions of %s: %s", self._stream, error)
-            if trio.current_time() - self._wrote_s >= every_s:
-                async with self._writing:
-                    await self._send(b":\n\n")
-
-    async def _join_added(self, nursery: trio.Nursery) -> None:
-        if self._partition is not None:
-            return
-        item = await self._client.stream(self._stream)
-        assert isinstance(item.spec, StreamSpec)
-        for name in item.spec.partitions:
-            if name not in self._cursor:
-                self._cursor[name] = 0
-                nursery.start_soon(self._follow, name, 0)
-
-    async def _listen(self) -> None:
-        await self._call.wait_disconnected()
-        self._is_over.set()
-
-    async def _send(self, body: bytes) -> None:
-        await self._call.send({"type": "http.response.body", "body": body, "more_body": True})
-        self._wrote_s = trio.current_time()
+                continue
+            assert isinstance(item.spec, StreamSpec)
+            for name in item.spec.partitions:
+                if name not in self._cursor:
+                    self._cursor[name] = 0
+                    nursery.start_soon(self._follow, name, 0)

@@ -6,6 +6,7 @@ from typing import Final
 
 from hadron.doors.http import bodies, events, groups, openapi, publishing, reading, schema, status
 from hadron.doors.http.call import JSON, NDJSON, NoQuery, Query
+from hadron.doors.http.live import EVENTS
 from hadron.doors.http.operations import Operation
 
 _GROUP: Final = "/v1/streams/{stream}/groups/{group}"
@@ -67,7 +68,7 @@ OPERATIONS: Final = (
         summary="Server-sent events: records as they come, going on from Last-Event-ID.",
         handle=events.events,
         query=events.EventsQuery,
-        answer={events.MEDIA: {"type": "string"}},
+        answer={EVENTS: {"type": "string"}},
         headers={"Last-Event-ID": ("Where to go on.", "^[-_.:,/a-zA-Z0-9]+$")},
         errors=(404, 406, 416),
     ),
