@@ -235,6 +235,21 @@ class Inflow:
                 return None
             self._arrival = anyio.Event()
             await self._arrival.wait()
+        return self._pop()
+
+    async def take_some(self, max_bytes: int) -> list[Packed]:
+        """The next values, those that are here, up to so many bytes or one; none at the end. Raises
+        what ended it, behind all values."""
+        packed = await self.take()
+        if packed is None:
+            return []
+        found, size = [packed], len(packed[1])
+        while self._values and size < max_bytes:
+            found.append(self._pop())
+            size += len(found[-1][1])
+        return found
+
+    def _pop(self) -> Packed:
         packed = self._values.popleft()
         if not self._has_ended:
             self._owed += len(packed[1]) + CALL_VALUE_BYTES

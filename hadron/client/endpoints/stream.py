@@ -157,6 +157,7 @@ class CallStream(EnteredOnce):
             self._channel.grant(self._number, size)
 
 
-async def take_packed(call: CallStream) -> Packed | None:
-    """The next value of the answer as it came, for who hands it on; None at the end."""
-    return await call._waiter.inflow.take()
+async def take_some(call: CallStream, max_bytes: int) -> list[Packed]:
+    """Values of the answer as they came, for who hands them on: those that are here, up to so many
+    bytes or one; none at the end."""
+    return await call._waiter.inflow.take_some(max_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -12,7 +12,7 @@ from hadron.doors.http.call import Call
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
 from hadron.model.cloudevents import ABSENT, CloudEvent
-from hadron.model.errors import InvalidRecordError
+from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
@@ -64,6 +64,23 @@ async def event_in(call: Call) -> NewRecord | None:
     return None
 
 
+def events_of(body: bytes) -> list[NewRecord]:
+    """A batch of CloudEvents as records."""
+    try:
+        events = msgspec.json.decode(body, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"no batch of CloudEvents: {error}", "give a JSON array") from None
+    records = []
+    for number, event in enumerate(events, 1):
+        try:
+            records.append(cloudevents.to_record(cloudevents.from_json(bytes(event))))
+        except InvalidRecordError as error:
+            raise InvalidRecordError(f"event {number}: {error.message}", error.hint) from error
+        except RecursionError:
+            raise InvalidRecordError(f"event {number} is nested too deeply") from None
+    return records
+
+
 def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:
     """An event in HTTP's binary mode: its attributes are headers, its data the body."""
     given = {
@@ -97,8 +114,17 @@ def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:
     return CloudEvent(data=data, datacontenttype=content_type, extensions=given, **own)
 
 
+_SAFE: Final = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
+"""What a header's value may have as it is; CloudEvents percent-encodes the rest, and so do we."""
+
+
+def quoted(text: str) -> str:
+    """Any text as a header's value."""
+    return quote(text, safe=_SAFE)
+
+
 def unquoted(name: str, value: str) -> str:
-    """An attribute as it was before it became a header: percent-encoded where it is no ASCII."""
+    """A text as it was before it became a header's value. Raises `InvalidRecordError`."""
     try:
         return unquote(value, errors="strict")
     except UnicodeDecodeError:

@@ -56,11 +56,11 @@ class Door:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """While a stream of events is open. Raises `HttpError` where there are too many."""
+        """While an answer is open that goes on. Raises `HttpError` where there are too many."""
         if self._streams >= self.limits.streams:
             raise HttpError(
                 429,
-                f"{self.limits.streams} streams of events are open at this node",
+                f"{self.limits.streams} streams are open at this node",
                 "close some, or use another node",
                 retryable=True,
             )

@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     happen sends an empty line meanwhile."""
 
     streams: int = 200
-    """Server-sent events that are followed at once."""
+    """Events and messages that are followed, and calls with streams, at once."""
 
     consumers: int = 200
     """Members of groups that poll here."""

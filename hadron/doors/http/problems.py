@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from hadron.model.errors import (
+    CallFailedError,
     ClosedError,
     ConfigurationError,
     ConflictError,
@@ -25,6 +26,7 @@ from hadron.model.errors import (
     KeyReusedError,
     LogTruncatedError,
     MetadataBehindError,
+    NoServerError,
     NotFoundError,
     NotLeaderError,
     NotReadyError,
@@ -46,8 +48,12 @@ from hadron.model.errors import (
     UnreachableError,
 )
 
+WRONG_VALUE: Final = "ValidationError"
+"""The type of what a handler says, also by itself, of a value that it cannot take."""
+
 STATUSES: Final[dict[type[HadronError], int]] = {
     HadronError: 500,
+    CallFailedError: 500,
     # The caller's.
     RequestError: 400,
     ClosedError: 503,
@@ -76,6 +82,7 @@ STATUSES: Final[dict[type[HadronError], int]] = {
     MetadataBehindError: 503,
     NotReadyError: 503,
     OverloadedError: 503,
+    NoServerError: 503,
     DiskFullError: 507,
     OldMemberError: 503,
     FencedError: 503,
@@ -123,11 +130,14 @@ class Problem(msgspec.Struct, omit_defaults=True):
     published: int | None = None
     unknown: int | None = None
     lost: int | None = None
+    error_type: str | None = None
 
 
 def status_of(error: HadronError) -> int:
     if isinstance(error, HttpError):
         return error.status
+    if isinstance(error, CallFailedError) and error.type == WRONG_VALUE:
+        return 422
     return next(STATUSES[each] for each in type(error).__mro__ if each in STATUSES)
 
 
@@ -153,6 +163,8 @@ def body_of(error: HadronError) -> bytes:
     others: dict[str, Any] = {}
     if isinstance(error, OffsetMismatchError):
         others = {"expected": error.expected, "actual": error.actual}
+    if isinstance(error, CallFailedError):
+        others = {"error_type": error.type}
     if error.fates is not None:
         others |= error.fates._asdict()
     return problem_body(

@@ -14,10 +14,16 @@ from hadron.client.producing.new_records import check_record
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.doors.clients import REQUEST_S
 from hadron.doors.http import limits as bounds
-from hadron.doors.http.bodies import CE_BATCH, event_in, headers_for, json_of_body, value_in
+from hadron.doors.http.bodies import (
+    CE_BATCH,
+    event_in,
+    events_of,
+    headers_for,
+    json_of_body,
+    value_in,
+)
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
 from hadron.doors.http.door import Door
-from hadron.model import cloudevents
 from hadron.model.errors import HadronError, InvalidRecordError, OutcomeUnknownError, RequestError
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
@@ -186,7 +192,7 @@ async def _publish_many(
     """What is taken as a whole."""
     _refuse_for_many(query, but_partition=True)
     body = await call.body()
-    records = _batch(body) if call.media == CE_BATCH else _lines(body, query)
+    records = events_of(body) if call.media == CE_BATCH else _lines(body, query)
     if once is not None:
         receipts = await client.send_once(stream, records, key=once, partition=query.partition)
     else:
@@ -204,23 +210,6 @@ async def _publish_many(
     answer = _many(stream, list(runs.values()))
     answer.duplicate = bool(receipts) and all(each.duplicate for each in receipts)
     return json_response(answer)
-
-
-def _batch(body: bytes) -> list[NewRecord]:
-    """Of a batch of CloudEvents."""
-    try:
-        events = msgspec.json.decode(body, type=list[msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestError(f"no batch of CloudEvents: {error}", "give a JSON array") from None
-    records = []
-    for number, event in enumerate(events, 1):
-        try:
-            records.append(cloudevents.to_record(cloudevents.from_json(bytes(event))))
-        except InvalidRecordError as error:
-            raise InvalidRecordError(f"event {number}: {error.message}", error.hint) from error
-        except RecursionError:
-            raise InvalidRecordError(f"event {number} is nested too deeply") from None
-    return records
 
 
 def _lines(body: bytes, query: PublishQuery) -> list[NewRecord]:

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import msgspec
 from starlette.responses import Response
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from hadron.client.client import Client
 from hadron.client.reading.reader import Position
 from hadron.doors.http import limits as bounds
-from hadron.doors.http.bodies import CE_BATCH, CE_JSON
+from hadron.doors.http.bodies import CE_BATCH, CE_JSON, quoted
 from hadron.doors.http.call import JSON, NDJSON, Call, Query
 from hadron.doors.http.door import Door
 from hadron.doors.http.records import RecordAnswer, event_of, json_of
@@ -27,9 +26,6 @@ from hadron.model.record_batch import RecordBatch
 _DEFAULT_LIMIT: Final = 100
 _PIECE_BYTES: Final = 64 << 10
 """Of NDJSON: written at once."""
-
-_SAFE: Final = "".join(chr(each) for each in range(0x21, 0x7F) if chr(each) not in '"%')
-"""What a header's value may have as it is; CloudEvents percent-encodes the rest."""
 
 Limit = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -236,10 +232,10 @@ def _one(record: Record, call: Call) -> Response:
     headers = {"ce-specversion": cloudevents.SPECVERSION}
     for name in ("id", "source", "type", "subject", "time", "dataschema"):
         if (text := getattr(event, name)) is not None:
-            headers[f"ce-{name}"] = quote(text, safe=_SAFE)
+            headers[f"ce-{name}"] = quoted(text)
     for name, value in event.extensions.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        headers[f"ce-{name}"] = quote(text, safe=_SAFE)
+        headers[f"ce-{name}"] = quoted(text)
     body = b"" if event.data is cloudevents.ABSENT else record.value_bytes
     response = Response(body, 200, headers)
     if event.datacontenttype is not None and _is_header(event.datacontenttype):

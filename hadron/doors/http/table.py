@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from hadron.doors.http import bodies, events, groups, openapi, publishing, reading, schema, status
+from hadron.client.terms.results import EndpointLife
+from hadron.doors.http import (
+    bodies,
+    endpoints,
+    events,
+    groups,
+    openapi,
+    publishing,
+    reading,
+    schema,
+    status,
+)
 from hadron.doors.http.call import JSON, NDJSON, NoQuery, Query
 from hadron.doors.http.live import EVENTS
 from hadron.doors.http.operations import Operation
@@ -163,6 +174,42 @@ OPERATIONS: Final = (
         body={JSON: groups.Reset},
         answer={JSON: groups.ResetAnswer},
         errors=(415,),
+    ),
+    Operation(
+        name="call",
+        method="POST",
+        path="/v1/endpoints/{endpoint}",
+        summary="Call an endpoint: one value for one, or NDJSON or events where it has streams.",
+        handle=endpoints.invoke,
+        query=endpoints.CallQuery,
+        body={
+            JSON: {},
+            NDJSON: {"type": "string"},
+            "text/plain": {"type": "string"},
+            "application/octet-stream": _ANY,
+        },
+        needs_body=False,
+        answer={
+            JSON: {},
+            "text/plain": {"type": "string"},
+            "application/octet-stream": _ANY,
+            NDJSON: {"type": "string"},
+            EVENTS: {"type": "string"},
+        },
+        headers={
+            "traceparent": ("Where a trace goes on; handed on to the handler.", "^[-0-9a-f]+$"),
+            "tracestate": ("The same.", "^[!-~]+$"),
+        },
+        errors=(406, 415, 422),
+    ),
+    Operation(
+        name="endpoint",
+        method="GET",
+        path="/v1/endpoints/{endpoint}",
+        summary="What lives of an endpoint: its servers, their load, and how long calls take.",
+        handle=endpoints.describe,
+        query=Query,
+        answer={JSON: EndpointLife},
     ),
     Operation(
         name="createStream",

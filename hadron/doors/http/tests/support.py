@@ -13,8 +13,10 @@ import httpcore
 import httpx
 import trio
 
+from hadron.client import Client
 from hadron.fakes.network import SimNetwork
 from hadron.model.ports import Network, Transport
+from hadron.model.schema import SchemaObject, Spec
 from hadron.testing.nodes import CLIENT, Nodes, replica_set
 
 HTTP_PORT = 7200
@@ -36,6 +38,10 @@ async def serving(nodes: Nodes) -> AsyncIterator[httpx.AsyncClient]:
     async with http_of(nodes, "n1") as http:
         assert (await http.put("/v1/streams/s")).status_code == 200
         yield http
+
+
+async def declare(client: Client, kind: str, name: str, spec: Spec) -> None:
+    await client.apply([SchemaObject(kind=kind, name=name, spec=spec)])
 
 
 def http_of(nodes: Nodes, name: str, **options: Any) -> httpx.AsyncClient:
