@@ -7,6 +7,8 @@ import socket
 from typing import Any
 
 import trio
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
@@ -104,10 +106,11 @@ class H2:
 
 
 def _patient(app: App, limits: Limits) -> App:
-    """The application, for which a body that stalls is one that was cut off."""
+    """The application, for which a body that stalls is one that was cut off, and an answer that
+    nobody takes is one whose connection has broken; what it leaves half done is cut short."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        is_whole = False
+        is_whole = has_started = is_done = False
 
         async def receiving() -> Message:
             nonlocal is_whole
@@ -119,6 +122,35 @@ def _patient(app: App, limits: Limits) -> App:
                 return message
             return {"type": "http.disconnect"}
 
-        await app(scope, receiving, send)
+        async def sending(message: Message) -> None:
+            nonlocal has_started, is_done
+            has_started = True
+            with trio.move_on_after(limits.stall_s) as scope:
+                await send(message)
+                is_done = message["type"] != "http.response.start" and not message.get("more_body")
+            if scope.cancelled_caught:
+                raise OSError(f"nothing was read there for {limits.stall_s:g} s")
+
+        try:
+            await app(scope, receiving, sending)
+        except OSError as error:
+            _log.debug("%s: %s", scope.get("client"), error)
+        if has_started and not is_done:
+            await _reset(send, limits.stall_s)
 
     return served
+
+
+async def _reset(send: Any, within_s: float) -> None:
+    """Tell who reads an answer that there is no more of it, and that it is none. Hypercorn has no
+    word for this, and would leave the stream open: its own parts are asked."""
+    stream = send.__self__
+    protocol, number = stream.send.__self__, stream.stream_id
+    with trio.move_on_after(within_s):
+        if number in protocol.stream_buffers:
+            await protocol.stream_buffers[number].drain()
+    try:
+        protocol.connection.reset_stream(number, ErrorCodes.INTERNAL_ERROR)
+    except ProtocolError:
+        return
+    await protocol._flush()

@@ -31,6 +31,7 @@ class App:
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.disconnected = 0
+        self.unread = 0
         self.chunk = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +52,11 @@ class App:
         start: Message = {"type": "http.response.start", "status": 200, "headers": []}
         await send(start)
         while scope["path"] == "/flood":
-            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            try:
+                await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+            except OSError:
+                self.unread += 1
+                raise
         if scope["path"] == "/early":
             return
         for _ in range(3 if scope["path"] == "/parts" else 0):
@@ -277,3 +282,24 @@ async def test_http2_with_a_body_that_stalls(autojump_clock: MockClock, world: W
         with trio.move_on_after(QUICK.stall_s + 2):
             await http.post("/", content=body())
         assert world.app.disconnected == 1
+
+
+async def test_http2_with_an_answer_that_nobody_reads(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with http_at(world.network.host("client"), "s:80", http2=True) as http:
+        async with http.stream("POST", "/flood") as answer:
+            assert answer.status_code == 200
+            await trio.sleep(QUICK.stall_s + 1)
+            assert world.app.unread == 1
+            with pytest.raises(httpx.RemoteProtocolError):
+                await answer.aread()
+        answer = await http.post("/", content=b"others")
+        assert answer.content == b"others", "go on"
+
+
+async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World) -> None:
+    async with http_at(world.network.host("client"), "s:80", http2=True) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.post("/early")
+        assert (await http.post("/")).status_code == 200
