@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -55,6 +55,19 @@ def answer_of(record: Record) -> RecordAnswer:
         type=record.type,
         headers=dict(record.headers),
     )
+    put_key_and_value(answer, record)
+    return answer
+
+
+class _HasValue(Protocol):
+    key: str | None
+    key_base64: str | None
+    value: Any
+    value_base64: str | None
+
+
+def put_key_and_value(answer: _HasValue, record: Record) -> None:
+    """Each under the name that says what it is."""
     key = record.key
     if isinstance(key, str):
         answer.key = key
@@ -69,7 +82,6 @@ def answer_of(record: Record) -> RecordAnswer:
         answer.value = msgspec.Raw(data) if b"\n" not in data and b"\r" not in data else value
     else:
         answer.value = value
-    return answer
 
 
 _encode = msgspec.json.Encoder().encode

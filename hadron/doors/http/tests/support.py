@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,57 @@ class _Backend(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+
+class Events:
+    """What an `EventSource` makes of server-sent events, over one connection after the other.
+
+    Attributes:
+        data: of events that have no kind.
+        others: kind and data of those that have one.
+    """
+
+    def __init__(self) -> None:
+        self.data: list[Any] = []
+        self.others: list[tuple[str, Any]] = []
+        self.last_id = ""
+        self.comments = 0
+        self.connected = 0
+        self._given: dict[str, str] = {}
+
+    async def follow(
+        self, http: httpx.AsyncClient, path: str, params: Mapping[str, str] | None = None
+    ) -> None:
+        """Over one connection, until it ends."""
+        headers = {"last-event-id": self.last_id} if self.last_id else {}
+        async with http.stream("GET", path, params=params, headers=headers) as answer:
+            if answer.status_code != 200:
+                raise RuntimeError(f"{answer.status_code} {await answer.aread()!r}")
+            assert answer.headers["content-type"] == "text/event-stream"
+            self.connected += 1
+            self._given = {}
+            async for line in answer.aiter_lines():
+                self._line(line)
+
+    def feed(self, text: str) -> None:
+        for line in text.splitlines():
+            self._line(line)
+
+    def _line(self, line: str) -> None:
+        if line.startswith(":"):
+            self.comments += 1
+        elif line:
+            name, _, value = line.partition(": ")
+            self._given[name] = value
+        else:
+            given, self._given = self._given, {}
+            self.last_id = given.get("id", self.last_id)
+            if "data" in given:
+                data = json.loads(given["data"])
+                if "event" in given:
+                    self.others.append((given["event"], data))
+                else:
+                    self.data.append(data)
 
 
 async def until(what: str, holds: Callable[[], bool]) -> None:

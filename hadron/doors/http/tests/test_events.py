@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,64 +11,24 @@ import httpx
 import pytest
 import trio
 
-from hadron.doors.http.tests.support import http_of, nodes_with_doors, serving, until
+from hadron.doors.http.tests.support import Events, http_of, nodes_with_doors, serving, until
 from hadron.testing.nodes import Nodes
 
 EVENTS = "/v1/streams/s/events"
 
 
-class Follower:
-    """An `EventSource`, as the standard has it: it connects again with the last id."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-        self.others: list[tuple[str, Any]] = []
-        self.last_id = ""
-        self.comments = 0
-        self.connected = 0
-
-    async def follow(self, http: httpx.AsyncClient, **params: str) -> None:
-        """Over one connection, until it ends."""
-        headers = {"last-event-id": self.last_id} if self.last_id else {}
-        async with http.stream("GET", EVENTS, params=params, headers=headers) as answer:
-            if answer.status_code != 200:
-                raise RuntimeError(f"{answer.status_code} {await answer.aread()!r}")
-            assert answer.headers["content-type"] == "text/event-stream"
-            self.connected += 1
-            given: dict[str, str] = {}
-            async for line in answer.aiter_lines():
-                if line.startswith(":"):
-                    self.comments += 1
-                elif line:
-                    name, _, value = line.partition(": ")
-                    given[name] = value
-                else:
-                    self._event(given)
-                    given = {}
-
-    def _event(self, given: dict[str, str]) -> None:
-        self.last_id = given.get("id", self.last_id)
-        if "data" not in given:
-            return
-        data = json.loads(given["data"])
-        if "event" in given:
-            self.others.append((given["event"], data))
-        else:
-            self.records.append(data)
-
-    @property
-    def values(self) -> list[Any]:
-        return [each["value"] for each in self.records]
-
-
 @asynccontextmanager
-async def following(http: httpx.AsyncClient, **params: str) -> AsyncIterator[Follower]:
-    follower = Follower()
+async def following(http: httpx.AsyncClient, **params: str) -> AsyncIterator[Events]:
+    follower = Events()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: follower.follow(http, **params))
+        nursery.start_soon(lambda: follower.follow(http, EVENTS, params))
         await until("connected", lambda: bool(follower.connected and follower.last_id))
         yield follower
         nursery.cancel_scope.cancel()
+
+
+def values(follower: Events) -> list[Any]:
+    return [each["value"] for each in follower.data]
 
 
 async def publish(http: httpx.AsyncClient, *values: Any) -> None:
@@ -82,20 +41,20 @@ async def test_records_come_as_they_are_published(http: httpx.AsyncClient) -> No
     async with following(http) as follower:
         assert follower.last_id == "local/p0:1", "told before the first record"
         await publish(http, 1, {"a": 2})
-        await until("both", lambda: len(follower.records) == 2)
-        assert follower.values == [1, {"a": 2}]
+        await until("both", lambda: len(follower.data) == 2)
+        assert values(follower) == [1, {"a": 2}]
         assert follower.last_id == "local/p0:3"
 
 
 async def test_it_goes_on_behind_the_last_id(http: httpx.AsyncClient) -> None:
     await publish(http, 0, 1, 2)
-    follower = Follower()
+    follower = Events()
     follower.last_id = "local/p0:1"
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(follower.follow, http)
-        await until("the rest", lambda: len(follower.records) == 2)
+        nursery.start_soon(follower.follow, http, EVENTS)
+        await until("the rest", lambda: len(follower.data) == 2)
         nursery.cancel_scope.cancel()
-    assert follower.values == [1, 2]
+    assert values(follower) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +79,8 @@ async def test_what_is_wrong_has_a_status(
 async def test_as_cloudevents(http: httpx.AsyncClient) -> None:
     await publish(http, {"a": 1})
     async with following(http, **{"from": "earliest", "format": "cloudevents"}) as follower:
-        await until("it", lambda: bool(follower.records))
-        (found,) = follower.records
+        await until("it", lambda: bool(follower.data))
+        (found,) = follower.data
         assert (found["specversion"], found["data"]) == ("1.0", {"a": 1})
 
 
@@ -133,7 +92,7 @@ async def test_each_record_comes_once_while_leaders_die(
     """A follower connects again, each time at another node, while the leader is killed."""
     nodes = nodes_with_doors(tmp_path, 3, nursery)
     async with serving(nodes) as http:
-        follower = Follower()
+        follower = Events()
         names = ("n2", "n1", "n3")
         async with trio.open_nursery() as inner:
             inner.start_soon(_reconnect, nodes, names, follower)
@@ -158,20 +117,20 @@ async def test_each_record_comes_once_while_leaders_die(
                 await nodes.crash("n1")
                 await nodes.start("n1")
                 await nodes.wait_serving()
-            await until("all", lambda: len(follower.records) >= published)
+            await until("all", lambda: len(follower.data) >= published)
             inner.cancel_scope.cancel()
-        assert follower.values == list(range(published))
-        assert [each["offset"] for each in follower.records] == list(range(published))
+        assert values(follower) == list(range(published))
+        assert [each["offset"] for each in follower.data] == list(range(published))
         assert follower.connected >= 4
 
 
-async def _reconnect(nodes: Nodes, names: tuple[str, ...], follower: Follower) -> None:
+async def _reconnect(nodes: Nodes, names: tuple[str, ...], follower: Events) -> None:
     params = {"from": "earliest"}
     while True:
         for name in names:
             async with http_of(nodes, name) as http:
                 with trio.move_on_after(0.5):
                     try:
-                        await follower.follow(http, **params)
+                        await follower.follow(http, EVENTS, params)
                     except (httpx.TransportError, RuntimeError):
                         await trio.sleep(0.05)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from hadron.client import IncomingCall
 from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.http.app import HttpApp
 from hadron.doors.http.asgi import Message
@@ -24,7 +26,11 @@ from hadron.doors.http.guard import Guard
 from hadron.doors.http.h1 import Connection
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.table import OPERATIONS
+from hadron.doors.http.tests.support import declare
+from hadron.model.services import STREAM, EndpointSpec, ExchangeSpec
 from hadron.testing.nodes import CLIENT, Nodes
+
+SET = "local/p0"
 
 _CASES = 5_000
 _PARSED = 3_000
@@ -47,7 +53,9 @@ _MEDIA = (
     ";",
     "a/b/c",
 )
-_NAMES = st.sampled_from(("s", "s", "s", "none", "a b", "..", "ü", "s%2Fs", "", "x" * 200))
+_NAMES = st.sampled_from(
+    ("s", "s", "s", "in", "out", "both", "none", "a b", "..", "ü", "s%2Fs", "", "x" * 200)
+)
 _TEXT = st.text(max_size=20)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
@@ -138,6 +146,11 @@ _VALUES = st.sampled_from(
         b"NaN",
         b"1.5",
         b"cloudevents",
+        b"messages",
+        b"a.b",
+        b"a.*+>",
+        b">.a",
+        b"aws.us-east-1",
     )
 )
 _PARAMETERS = st.sampled_from(
@@ -158,6 +171,12 @@ _PARAMETERS = st.sampled_from(
         b"name",
         b"dry_run",
         b"force",
+        b"timeout_s",
+        b"region",
+        b"topic",
+        b"logged",
+        b"pattern",
+        b"group",
         b"nonsense",
         b"",
     )
@@ -179,6 +198,10 @@ _HEADERS = st.lists(
                 b"x-own",
                 b"content-type",
                 b"transfer-encoding",
+                b"call-own",
+                b"call-",
+                b"traceparent",
+                b"tracestate",
             )
         )
         | _CE,
@@ -192,6 +215,8 @@ _HEADERS = st.lists(
                 b"%ff",
                 b"2013-01-01T00:00:00Z",
                 b"local/p0:0",
+                b"live",
+                b"application/x-ndjson",
                 b"-5",
                 b"99999999999",
                 b"\xff",
@@ -209,11 +234,42 @@ _PATHS = st.sampled_from([(each.method, each.path) for each in OPERATIONS]) | st
 )
 
 
+async def _echo_one(value: Any, call: IncomingCall) -> Any:
+    call.answer_headers.update(call.headers)
+    return value
+
+
+async def _last(values: AsyncIterator[Any]) -> Any:
+    found = None
+    async for found in values:
+        pass
+    return found
+
+
+async def _repeat(value: Any) -> AsyncIterator[Any]:
+    for _ in range(3):
+        yield value
+
+
+async def _echo_all(values: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for each in values:
+        yield each
+
+
+_SERVED: Mapping[str, tuple[Any, EndpointSpec]] = {
+    "s": (_echo_one, EndpointSpec(replica_set=SET)),
+    "in": (_last, EndpointSpec(replica_set=SET, input=STREAM)),
+    "out": (_repeat, EndpointSpec(replica_set=SET, output=STREAM)),
+    "both": (_echo_all, EndpointSpec(replica_set=SET, input=STREAM, output=STREAM)),
+}
+
+
 class _Client:
     """What is sent, and what comes."""
 
-    def __init__(self, chunks: Sequence[bytes], *, hangs_up: bool) -> None:
+    def __init__(self, chunks: Sequence[bytes], *, hangs_up: bool, patience_s: float) -> None:
         self._chunks = list(chunks)
+        self._patience_s = patience_s
         self._hangs_up = hangs_up
         self.status = 0
         self.body = b""
@@ -225,8 +281,7 @@ class _Client:
             more = bool(self._chunks) or self._hangs_up
             return {"type": "http.request", "body": data, "more_body": more}
         if not self._hangs_up:
-            # A stream of events is followed for a moment.
-            with trio.move_on_after(0.05):
+            with trio.move_on_after(self._patience_s):
                 await self.is_done.wait()
         return {"type": "http.disconnect"}
 
@@ -246,10 +301,12 @@ _CASE = (_PATHS, _NAMES, _QUERIES, _HEADERS, st.sampled_from(_MEDIA), _BODIES, s
 
 async def _ask(app: HttpApp, case: Any) -> None:
     (method, path), name, query, headers, media, body, hangs_up = case
-    for parameter in ("stream", "group", "consumer", "kind", "name"):
+    # What has no end is followed for a moment; a call has its answer.
+    patience_s = _ANSWER_S if "{endpoint}" in path else 0.05
+    for parameter in ("stream", "endpoint", "exchange", "group", "consumer", "kind", "name"):
         path = path.replace(f"{{{parameter}}}", name)
     path = path.replace("{offset:int}", "0")
-    client = _Client([body[:7], body[7:]], hangs_up=hangs_up)
+    client = _Client([body[:7], body[7:]], hangs_up=hangs_up, patience_s=patience_s)
     scope = {
         "type": "http",
         "method": method,
@@ -306,9 +363,15 @@ def test_whatever_is_asked_is_answered(tmp_path: Path) -> None:
             door = Door(node, ClientPorts(network=nodes.network.host(CLIENT)), Limits())
             await nursery.start(door.run)
             app = HttpApp(door, Guard([]), OPERATIONS)
-            await (await door.clients.of("default")).create_stream("s")
-            for _ in range(_CASES):
-                await _ask(app, [rng.choice(part) for part in parts])
+            client = await door.clients.of("default")
+            await client.create_stream("s")
+            await declare(client, "Exchange", "s", ExchangeSpec(replica_set=SET, to_stream="s"))
+            async with AsyncExitStack() as stack:
+                for name, (handler, spec) in _SERVED.items():
+                    await declare(client, "Endpoint", name, spec)
+                    await stack.enter_async_context(client.serve(name, handler))
+                for _ in range(_CASES):
+                    await _ask(app, [rng.choice(part) for part in parts])
             nursery.cancel_scope.cancel()
 
     trio.run(main)

@@ -300,6 +300,8 @@ async def test_http2_with_an_answer_that_nobody_reads(
 
 async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World) -> None:
     async with http_at(world.network.host("client"), "s:80", http2=True) as http:
+        began_s = trio.current_time()
         with pytest.raises(httpx.RemoteProtocolError):
             await http.post("/early")
+        assert trio.current_time() - began_s < 1, "not only when the connection ends"
         assert (await http.post("/")).status_code == 200

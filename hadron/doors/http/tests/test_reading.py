@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from hadron.doors.http import limits
-from hadron.doors.http.tests.support import NDJSON, until
-from hadron.doors.http.tests.test_events import Follower
+from hadron.doors.http.tests.support import NDJSON, Events, until
+from hadron.doors.http.tests.test_events import EVENTS
 from hadron.testing.nodes import Nodes
 
 RECORDS = "/v1/streams/s/records"
@@ -149,12 +149,12 @@ async def test_what_retention_has_dropped(http: httpx.AsyncClient, nodes: Nodes)
         assert first > 1, "nothing was dropped"
     answer = await http.get(RECORDS, params={"from": "1"})
     assert answer.status_code == 416
-    follower = Follower()
+    follower = Events()
     follower.last_id = "local/p0:1"
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(follower.follow, http)
-        await until("a record", lambda: bool(follower.records))
+        nursery.start_soon(follower.follow, http, EVENTS)
+        await until("a record", lambda: bool(follower.data))
         nursery.cancel_scope.cancel()
     ((name, told),) = follower.others
     assert (name, told["partition"], told["from"]) == ("skipped", "local/p0", 1)
-    assert follower.records[0]["offset"] == told["to"]
+    assert follower.data[0]["offset"] == told["to"]
