@@ -127,6 +127,13 @@ async def unless_gone(work: Callable[[], Awaitable[T]], gone: Work) -> T:
             found.append(await work())
         except Exception as error:
             failures.append(_first_of(error))
+        except BaseExceptionGroup as group:
+            # It failed, or something in it, while it was cancelled.
+            failed, others = group.split(Exception)
+            if others is not None and others.split(trio.Cancelled)[1] is not None:
+                raise
+            if failed is not None:
+                failures.append(_first_of(failed))
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
