@@ -140,7 +140,7 @@ class _Streams:
         self._asked = asked
         self._takes_stream = spec.input == STREAM
         self._gives_stream = spec.output == STREAM
-        media = call.choose(NDJSON, EVENTS) if self._gives_stream else NDJSON
+        media = _streamed_media(call) if self._gives_stream else NDJSON
         self._live = Live(call, door.limits, media)
         self._stream: CallStream | None = None
         self._opened = trio.Event()
@@ -232,6 +232,16 @@ class _Streams:
                 # The call is over, which its answer says better.
                 return False
         return True
+
+
+def _streamed_media(call: Call) -> str:
+    try:
+        return call.choose(NDJSON, EVENTS)
+    except HttpError:
+        # As `curl --json` says: lines of it are the nearest.
+        if JSON in call.headers["accept"].lower():
+            return NDJSON
+        raise
 
 
 def _line(packed: Packed) -> bytes:

@@ -39,7 +39,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Hadron",
             "version": VERSION,
-            "description": "Replicated streams and consumer groups. docs/HTTP.md has the rules.",
+            "description": "Streams, groups, calls and messages. docs/HTTP.md has the rules.",
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -254,6 +254,9 @@ async def test_a_streamed_answer_as_lines(nodes: Nodes, http: httpx.AsyncClient)
         answer = await http.post("/v1/endpoints/mixed", json=1)
         assert answer.headers["content-type"] == "application/x-ndjson"
         assert answer.headers["call-first"] == "yes"
+        by_curl = {"accept": "application/json"}
+        again = await http.post("/v1/endpoints/mixed", json=1, headers=by_curl)
+        assert (again.headers["content-type"], again.text) == ("application/x-ndjson", answer.text)
         assert [json.loads(line) for line in answer.text.splitlines()] == [
             {"a": [1, None]},
             "two\nlines",

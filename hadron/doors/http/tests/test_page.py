@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,19 +20,27 @@ from hadron.node.supervision.cluster import LocalCluster, free_ports, write_conf
 PAGE = (Path(__file__).parents[4] / "docs" / "HTTP.md").read_text()
 README = (Path(__file__).parents[4] / "README.md").read_text()
 
-LINES = re.findall(r"^    \$ (.*curl .+)$", re.sub(r" \\\n +", " ", PAGE), re.MULTILINE)
+LINES = re.findall(
+    r"^    \$ (.*curl .+|hadron serve .+) *$", re.sub(r" \\\n +", " ", PAGE), re.MULTILINE
+)
 _TIMED_OUT = 28
 """Of curl: what has no end was watched for a while."""
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("page")
     config = write_config(directory / "cluster.yaml", 1, "os", http_ports=free_ports(1))
     with LocalCluster(directory, config=config) as cluster:
         cluster.start_all()
-        assert cluster.config.leader.http is not None
-        yield cluster.config.leader.http
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def door(cluster: LocalCluster) -> str:
+    address = cluster.config.leader.http
+    assert address is not None
+    return address
 
 
 def run(line: str, door: str) -> subprocess.CompletedProcess[str]:
@@ -38,17 +50,43 @@ def run(line: str, door: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
 
-def test_its_lines_do_what_they_say(door: str) -> None:
-    found = {}
-    for line in LINES:
-        done = run(line, door)
-        found[line] = done.stdout
-        endless = "curl -N" in line
-        assert done.returncode == (_TIMED_OUT if endless else 0), (line, done.stdout, done.stderr)
-        if endless:
-            assert "id: local/p0:" in done.stdout, line
+@contextmanager
+def serving(line: str, cluster: LocalCluster, door: str) -> Iterator[None]:
+    """The program of a line that goes on in the background, once it is there."""
+    _, _, name, *how = shlex.split(line.removesuffix("&"))
+    command = [sys.executable, "-m", "hadron", "serve", name, *how]
+    with subprocess.Popen(command, env={**os.environ, "HADRON_URL": cluster.url}) as process:
+        try:
+            deadline_s = time.monotonic() + 30
+            while '"servers":[{' not in run(f"curl {door}/v1/endpoints/{name}", door).stdout:
+                assert time.monotonic() < deadline_s, line
+                assert process.poll() is None, line
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
+
+
+def test_its_lines_do_what_they_say(cluster: LocalCluster, door: str) -> None:
+    with ExitStack() as background:
+        found = {}
+        for line in LINES:
+            if line.startswith("hadron serve"):
+                background.enter_context(serving(line, cluster, door))
+            else:
+                found[line] = checked(line, door)
     again = [answer for line, answer in found.items() if "order-17" in line]
     assert all('"duplicate":true' in answer for answer in again), "the same line, twice"
+
+
+def checked(line: str, door: str) -> str:
+    """What it has printed."""
+    done = run(line, door)
+    endless = "curl -N" in line
+    assert done.returncode == (_TIMED_OUT if endless else 0), (line, done.stdout, done.stderr)
+    if endless and "x-ndjson" not in line:
+        assert "id: " in done.stdout, line
+    return done.stdout
 
 
 def test_every_operation_has_a_line() -> None:
