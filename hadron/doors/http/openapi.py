@@ -22,6 +22,9 @@ _ERRORS: Final = (400, 403, 404, 405, 408, 413, 414, 421, 429, 431, 500, 502, 50
 
 _REFERENCES: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_EXAMPLES: Final = {"endpoint": "quote", "exchange": "prices"}
+"""Of names in paths, as docs/HTTP.md has them."""
+
 _NAMES: Final = {"type": "string", "pattern": "^[-_.a-zA-Z0-9]+$", "maxLength": 100}
 
 
@@ -96,6 +99,7 @@ def _path(path: str) -> list[dict[str, Any]]:
             "in": "path",
             "required": True,
             "schema": {"type": "integer", "minimum": 0} if kind == "int" else _NAMES,
+            **({"example": _EXAMPLES[name]} if name in _EXAMPLES else {}),
         }
         for name, kind in _PARAMETER.findall(path)
     ]
