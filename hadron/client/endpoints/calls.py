@@ -6,6 +6,7 @@ declared idempotent (ENDPOINTS N1).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -45,6 +46,11 @@ _NOT_RUN: Final = (NotFoundError, NoServerError, OverloadedError, MetadataBehind
 
 NOTHING: Final = msgspec.UNSET
 """A value that is not given; None is one."""
+
+RECENT_S: Final = 5.0
+"""After so long it is looked up anew whether an endpoint takes, or gives, a stream."""
+
+_LOOK_S: Final = 0.5
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
@@ -117,6 +123,7 @@ class EndpointCalls:
         self._session = session
         self._catalog = catalog
         self._known: dict[str, SchemaObject] = {}
+        self._looked_s: dict[str, float] = {}
         self._channels: dict[str, Channel] = {}
 
     @property
@@ -129,12 +136,23 @@ class EndpointCalls:
         """The endpoint as it is now. Raises `NotFoundError`."""
         found = await self._catalog.one("Endpoint", name)
         self._known[name] = found
+        self._looked_s[name] = anyio.current_time()
         return found
 
     async def known(self, name: str) -> SchemaObject:
         """The endpoint as it was when it was looked up last, and nobody has said otherwise since.
         Raises `NotFoundError`."""
         return self._known.get(name) or await self.find(name)
+
+    async def recent(self, name: str) -> SchemaObject:
+        """The same, for who chooses by it how to call: looked up anew every few seconds, but not
+        waited for where that takes long. Raises `NotFoundError`."""
+        now_s = anyio.current_time()
+        if name in self._known and now_s - self._looked_s.get(name, now_s) >= RECENT_S:
+            self._looked_s[name] = now_s
+            with anyio.move_on_after(_LOOK_S), contextlib.suppress(PeerError):
+                await self.find(name)
+        return await self.known(name)
 
     def channel(self, replica_set: str) -> Channel:
         channel = self._channels.get(replica_set)

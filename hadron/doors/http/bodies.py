@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from hadron.doors.http.call import Call
+from hadron.doors.http.limits import MAX_BODY_BYTES
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
 from hadron.model.cloudevents import ABSENT, CloudEvent
@@ -29,9 +30,9 @@ _CE: Final = "ce-"
 _CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
 
 
-async def value_in(call: Call) -> Any:
+async def value_in(call: Call, max_bytes: int = MAX_BODY_BYTES) -> Any:
     """The value that the request is: JSON, text, or bytes."""
-    body = await call.body()
+    body = await call.body(max_bytes)
     if call.media and cloudevents.is_json(call.media):
         return json_of_body(body)
     if call.media.startswith("text/") or call.media == _FORM:

@@ -17,7 +17,7 @@ import trio
 from starlette.responses import Response
 
 from hadron.client.client import Client
-from hadron.client.endpoints.calls import MAX_TIMEOUT_S, NOTHING, Told, spec_of, told
+from hadron.client.endpoints.calls import MAX_TIMEOUT_S, Told, spec_of, told
 from hadron.client.endpoints.incoming import TRACE_HEADERS
 from hadron.client.endpoints.items import Packed, pack
 from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
@@ -36,6 +36,7 @@ from hadron.model.errors import (
     InvalidRecordError,
     NotReadyError,
 )
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.lines import Lines
 from hadron.model.problems import shorten
 from hadron.model.record import JSON as JSON_VALUE
@@ -74,7 +75,7 @@ async def describe(door: Door, call: Call, query: Query) -> Response:
 async def invoke(door: Door, call: Call, query: CallQuery) -> Response | None:
     name = call.path["endpoint"]
     client = await door.clients.of(query.namespace)
-    spec = spec_of(await client._endpoints.known(name))
+    spec = spec_of(await client._endpoints.recent(name))
     has_streams = STREAM in (spec.input, spec.output)
     timeout_s = query.timeout_s or (STREAM_TIMEOUT_S if has_streams else CALL_TIMEOUT_S)
     asked = told(name, timeout_s, query.region, _headers_in(call))
@@ -90,7 +91,7 @@ async def invoke(door: Door, call: Call, query: CallQuery) -> Response | None:
 
 async def _one_value(call: Call) -> Any:
     """Of a request that says nothing, null: what a program gives that gives none."""
-    value = await value_in(call)
+    value = await value_in(call, MAX_CALL_MESSAGE_BYTES)
     return None if value == b"" and not call.media else value
 
 
@@ -146,9 +147,9 @@ class _Streams:
         self._opened = trio.Event()
 
     async def run(self) -> Response | None:
-        given: Any = NOTHING
+        given: Packed | None = None
         if not self._takes_stream:
-            given = await _one_value(self._call)
+            given = pack(await _one_value(self._call))
         elif self._call.media and self._call.media not in NDJSON_TYPES:
             raise HttpError(
                 415,
@@ -162,18 +163,12 @@ class _Streams:
                 return None
             return await unless_gone(lambda: self._answer(stack, given), gone)
 
-    async def _open(self, stack: AsyncExitStack, given: Any) -> CallStream:
+    async def _open(self, stack: AsyncExitStack, given: Packed | None) -> CallStream:
         asked = self._asked
-        opening = self._client.call_stream(
-            asked.endpoint,
-            given,
-            timeout_s=asked.timeout_s,
-            region=asked.region,
-            headers=asked.headers,
-        )
+        stream = CallStream(self._client._endpoints, asked, given, None)
         # Streams have an hour; nobody waits so long for a status.
         with trio.move_on_after(REQUEST_S):
-            self._stream = await stack.enter_async_context(opening)
+            self._stream = await stack.enter_async_context(stream)
         if self._stream is None:
             raise DeadlineExceededError(
                 f"the leader of endpoint {asked.endpoint!r} was not reached within {REQUEST_S:g} s",
@@ -182,7 +177,7 @@ class _Streams:
         self._opened.set()
         return self._stream
 
-    async def _answer(self, stack: AsyncExitStack, given: Any) -> Response:
+    async def _answer(self, stack: AsyncExitStack, given: Packed | None) -> Response:
         """To a stream, with one value."""
         stream = await self._open(stack, given)
         found = await take_some(stream, 0)
@@ -194,7 +189,7 @@ class _Streams:
             )
         return _one_answer(found[0], stream.headers)
 
-    async def _answer_all(self, stack: AsyncExitStack, given: Any) -> None:
+    async def _answer_all(self, stack: AsyncExitStack, given: Packed | None) -> None:
         """Values as they come, and no faster than they are read."""
         stream, live = await self._open(stack, given), self._live
         while values := await take_some(stream, PIECE_BYTES):

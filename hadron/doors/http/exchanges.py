@@ -195,20 +195,19 @@ class _Sending:
 
     async def lines(self, lines: Lines, latest: Sequence[bytes], query: SendQuery) -> None:
         """Publish the latest lines. Raises what is wrong, with what became of those before."""
+        sending = 0
         try:
             for messages in _parted(lines, latest, query):
+                sending = len(messages)
                 await self.all(messages)
+                sending = 0
         except HadronError as error:
-            if error.fates is None:
-                error.fates = RecordFates(self.sent.messages, 0, 0)
+            unknown = sending if isinstance(error, OutcomeUnknownError) else 0
+            error.fates = RecordFates(self.sent.messages, unknown, sending - unknown)
             raise
 
     async def all(self, messages: list[NewRecord]) -> None:
-        try:
-            found = await self._exchange.publish_many(messages, logged=self._logged)
-        except OutcomeUnknownError as error:
-            error.fates = RecordFates(self.sent.messages, len(messages), 0)
-            raise
+        found = await self._exchange.publish_many(messages, logged=self._logged)
         sent = self.sent
         sent.messages += len(messages)
         sent.deliveries += found.deliveries

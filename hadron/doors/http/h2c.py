@@ -146,6 +146,9 @@ async def _reset(send: Any, within_s: float) -> None:
     word for this, and would leave the stream open: its own parts are asked."""
     stream = send.__self__
     protocol, number = stream.send.__self__, stream.stream_id
+    if number not in protocol.streams:
+        # Who read it has said so first.
+        return
     with trio.move_on_after(within_s):
         if number in protocol.stream_buffers:
             await protocol.stream_buffers[number].drain()

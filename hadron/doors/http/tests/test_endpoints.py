@@ -183,6 +183,26 @@ async def test_what_is_wrong_with_a_call_has_a_status(
         assert (await http.post(path, json=2)).json() == 2
 
 
+async def test_an_endpoint_that_is_declared_anew(
+    nodes: Nodes, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The door knew it as it was before."""
+    monkeypatch.setattr("hadron.client.endpoints.calls.RECENT_S", 0.0)
+    path = "/v1/endpoints/it"
+    async with served(nodes, "it", echo) as client:
+        assert (await http.post(path, json=1)).json() == 1
+        await client.delete(("Endpoint", "default", "it"), allow_destructive=True)
+    async with served(nodes, "it", mixed, output=STREAM):
+        answer = await http.post(path, json=1)
+        assert (answer.status_code, answer.text.count("\n")) == (200, 3), answer.text
+    async with served(nodes, "it", total, input=STREAM):
+        answer = await http.post(path, content=b"1\n2\n", headers=NDJSON)
+        assert (answer.status_code, answer.text) == (200, "3")
+    async with nodes.client("server") as client:
+        await client.delete(("Endpoint", "default", "it"), allow_destructive=True)
+    assert (await http.post(path, content=b"1", headers=NDJSON)).status_code == 404
+
+
 async def test_a_deadline_that_passes(nodes: Nodes, http: httpx.AsyncClient) -> None:
     ended = trio.Event()
 
