@@ -163,3 +163,12 @@ def _text(body: bytes, content_type: str) -> str:
         raise InvalidRecordError(
             f"the body is no text in UTF-8: {error}", "application/octet-stream is for any bytes"
         ) from None
+
+
+def line_of(line: bytes, kind: type[Any], what: str, such_as: str) -> tuple[Any, msgspec.Raw]:
+    """A line of NDJSON that is a struct, and the value in it. Raises `InvalidRecordError`."""
+    try:
+        given = msgspec.json.decode(line, type=kind)
+        return given, json_of_body(bytes(given.value))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecordError(f"no {what}: {error}", f"such as {such_as}") from None

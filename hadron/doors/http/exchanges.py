@@ -25,6 +25,7 @@ from hadron.doors.http.bodies import (
     events_of,
     headers_for,
     json_of_body,
+    line_of,
     value_in,
 )
 from hadron.doors.http.call import NDJSON, NDJSON_TYPES, Call, Query, json_response
@@ -32,13 +33,7 @@ from hadron.doors.http.door import Door
 from hadron.doors.http.live import EVENTS, PIECE_BYTES, RETRY_MS, Live
 from hadron.doors.http.messages import plain
 from hadron.doors.http.records import put_key_and_value
-from hadron.model.errors import (
-    HadronError,
-    InvalidRecordError,
-    OutcomeUnknownError,
-    RecordFates,
-    RequestError,
-)
+from hadron.model.errors import HadronError, OutcomeUnknownError, RecordFates, RequestError
 from hadron.model.lines import Lines
 from hadron.model.record import NewRecord
 
@@ -247,13 +242,7 @@ def _parted(lines: Lines, latest: Sequence[bytes], query: SendQuery) -> Iterator
 def _message(line: bytes, query: SendQuery) -> NewRecord:
     if query.lines == "values":
         return NewRecord(value=json_of_body(line), type=_topic(query.topic))
-    try:
-        given = msgspec.json.decode(line, type=MessageLine)
-        value = json_of_body(bytes(given.value))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRecordError(
-            f"no message: {error}", 'such as {"topic": "eu.ibm", "value": 1}'
-        ) from None
+    given, value = line_of(line, MessageLine, "message", '{"topic": "eu.ibm", "value": 1}')
     return NewRecord(
         value=value, key=given.key, type=_topic(given.topic or query.topic), headers=given.headers
     )

@@ -20,11 +20,12 @@ from hadron.doors.http.bodies import (
     events_of,
     headers_for,
     json_of_body,
+    line_of,
     value_in,
 )
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
 from hadron.doors.http.door import Door
-from hadron.model.errors import HadronError, InvalidRecordError, OutcomeUnknownError, RequestError
+from hadron.model.errors import HadronError, OutcomeUnknownError, RequestError
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
@@ -292,13 +293,7 @@ def _json_record(line: bytes) -> NewRecord:
 
 
 def _record_of_line(line: bytes) -> NewRecord:
-    try:
-        given = msgspec.json.decode(line, type=Line)
-        value = json_of_body(bytes(given.value))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRecordError(
-            f"no record: {error}", 'such as {"value": 1, "key": "a", "type": "b.c"}'
-        ) from None
+    given, value = line_of(line, Line, "record", '{"value": 1, "key": "a", "type": "b.c"}')
     return check_record(
         NewRecord(
             value=value,
