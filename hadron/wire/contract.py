@@ -15,11 +15,14 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-from hadron.wire._pb import records_pb2
+from hadron.wire._pb import calls_pb2, messages_pb2, records_pb2
 from hadron.wire.messages import METHODS, Audience, files
 
 Contract = Mapping[str, Mapping[str, Any]]
 """For messages, enums and methods: by full name, what is promised of each."""
+
+DOOR_FILES: Final = tuple(each.DESCRIPTOR for each in (calls_pb2, messages_pb2, records_pb2))
+"""Of services that only a door has: their methods have names, and no numbers."""
 
 RELEASED: Final = Path(__file__).parents[2] / "proto" / "released.json"
 
@@ -27,7 +30,7 @@ RELEASED: Final = Path(__file__).parents[2] / "proto" / "released.json"
 def contract() -> Contract:
     """That of the code at hand, as far as it is for clients to rely on. Deterministic."""
     found: dict[str, dict[str, Any]] = {"messages": {}, "enums": {}, "methods": {}}
-    for file in (*files(), records_pb2.DESCRIPTOR):
+    for file in (*files(), *DOOR_FILES):
         for message in file.message_types_by_name.values():
             _add_message(found, message)
         for enum in file.enum_types_by_name.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -52,10 +52,7 @@ RECENT_S: Final = 5.0
 
 _LOOK_S: Final = 0.5
 
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
-Answered = tuple[Packed, Mapping[str, str]]
-"""One value, and the headers that came with it."""
 
 T = TypeVar("T")
 
@@ -79,21 +76,25 @@ def told(endpoint: str, timeout_s: float, region: str, headers: Mapping[str, str
     )
 
 
-class _Answer:
+class Answer(NamedTuple):
+    """One value, and what the server has said beside it."""
+
+    packed: Packed
+    headers: Mapping[str, str]
+
+
+class _Waiter:
     """`channel.Waiter`: one value for one."""
 
-    __slots__ = ("done", "error", "headers", "packed")
+    __slots__ = ("answer", "done", "error")
 
     def __init__(self) -> None:
         self.done = anyio.Event()
-        self.packed: Packed | None = None
-        self.headers: Mapping[str, str] = _NO_HEADERS
+        self.answer: Answer | None = None
         self.error: HadronError | None = None
 
     def value(self, packed: Packed, item: Item) -> None:
-        self.packed = packed
-        if item.headers:
-            self.headers = dict(item.headers)
+        self.answer = Answer(packed, item.headers)
         if not item.end:
             self.error = RequestError(
                 "the endpoint answers with a stream", "use `client.call_stream(...)`"
@@ -101,7 +102,7 @@ class _Answer:
         self.done.set()
 
     def end(self, _item: Item) -> None:
-        if self.packed is None:
+        if self.answer is None:
             self.error = RequestError(
                 "the endpoint has answered with a stream, without a value",
                 "use `client.call_stream(...)`",
@@ -176,7 +177,7 @@ class EndpointCalls:
 
     # --- calling ----------------------------------------------------------------------------------
 
-    async def call(self, told: Told, packed: Packed) -> Answered:
+    async def call(self, told: Told, packed: Packed) -> Answer:
         """Raises what ended it."""
         left_s = time_left_s(told.timeout_s)
         deadline_s = anyio.current_time() + left_s
@@ -191,7 +192,7 @@ class EndpointCalls:
                 self._check_again(item, error)
                 trouble = error
 
-        async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answered:
+        async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
             return await self._ask(channel, self.opening(item, told, left_s), packed)
 
         return await self.attempt_until(told, deadline_s, attempt, item, trouble)
@@ -269,17 +270,17 @@ class EndpointCalls:
 
     async def _ask(
         self, channel: Channel, opening: endpoints_pb2.CallOpening, packed: Packed
-    ) -> Answered:
-        answer = _Answer()
-        number = channel.open(answer, opening, packed, end=True)
+    ) -> Answer:
+        waiter = _Waiter()
+        number = channel.open(waiter, opening, packed, end=True)
         try:
-            await answer.done.wait()
+            await waiter.done.wait()
         finally:
             channel.cancel(number)
-        if answer.error is not None:
-            raise answer.error
-        assert answer.packed is not None
-        return answer.packed, answer.headers
+        if waiter.error is not None:
+            raise waiter.error
+        assert waiter.answer is not None
+        return waiter.answer
 
     # --- looking ----------------------------------------------------------------------------------
 

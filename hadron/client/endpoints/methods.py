@@ -69,8 +69,8 @@ class EndpointMethods:
                 endpoint is declared `idempotent` it is run again instead.)
         """
         asked = told(endpoint, timeout_s, region, headers)
-        packed, _ = await self._endpoints.call(asked, pack(value))
-        return unpack(packed, answer_type)
+        answer = await self._endpoints.call(asked, pack(value))
+        return unpack(answer.packed, answer_type)
 
     def call_stream(
         self,

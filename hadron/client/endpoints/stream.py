@@ -136,19 +136,23 @@ class CallStream(EnteredOnce):
         return self
 
     async def __anext__(self) -> Any:
-        packed = await self._waiter.inflow.take()
+        packed = await self._take()
         if packed is None:
             raise StopAsyncIteration
         return unpack(packed, self._answer_type)
+
+    async def _take(self) -> Packed | None:
+        """The next value as it was sent; None at the end."""
+        return await self._waiter.inflow.take()
 
     async def result(self) -> Any:
         """End the input, and return the one value of the answer. Raises `RequestError` where there
         are none, or several."""
         await self.end()
-        packed = await self._waiter.inflow.take()
+        packed = await self._take()
         if packed is None:
             raise RequestError("the answer has no value", "loop over the call")
-        if await self._waiter.inflow.take() is not None:
+        if await self._take() is not None:
             raise RequestError("the answer has several values", "loop over the call")
         return unpack(packed, self._answer_type)
 

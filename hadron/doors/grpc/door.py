@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 import trio
 
 from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.clients import Clients
 from hadron.doors.defects import defect
+from hadron.doors.grpc.calling import Calling
 from hadron.doors.grpc.consuming import Consuming
+from hadron.doors.grpc.exchanging import Exchanging
 from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.publishing import Publishing
 from hadron.doors.grpc.reading import Reading
 from hadron.doors.grpc.relay import Relays, offered
 from hadron.doors.grpc.rpc import Held, Rpc, Talk
+from hadron.doors.grpc.serving import ServingCalls
 from hadron.doors.grpc.transacting import Transacting
 from hadron.model.errors import HadronError, ShuttingDownError, UnknownMethodError
+from hadron.wire.contract import DOOR_FILES
 
-_RECORDS: Final = "hadron.v1.Records"
+
+def _own() -> dict[str, bool]:
+    """By path: what is served here, and whether one message is answered by one."""
+    return {
+        f"/{service.full_name}/{method.name}": not (
+            method.client_streaming or method.server_streaming
+        )
+        for file in DOOR_FILES
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
 
 
 def paths() -> dict[str, bool]:
@@ -28,9 +41,7 @@ def paths() -> dict[str, bool]:
         path: not (method.client_streams or method.server_streams)
         for path, method in offered().items()
     }
-    streams = ("PublishStream", "Read", "Subscribe", "Transact")
-    own = {f"/{_RECORDS}/Publish": True} | {f"/{_RECORDS}/{name}": False for name in streams}
-    return relayed | own
+    return relayed | _own()
 
 
 def services() -> list[str]:
@@ -52,13 +63,21 @@ class GrpcDoor:
         self._is_draining = False
         consuming = Consuming(clients, ports.clock.now_ms, ports.random)
         publishing = Publishing(clients)
+        calling = Calling(clients)
+        exchanging = Exchanging(clients, limits)
         self._served: dict[str, Callable[[Talk], Awaitable[None]]] = {
-            f"/{_RECORDS}/Publish": publishing.publish,
-            f"/{_RECORDS}/PublishStream": publishing.publish_stream,
-            f"/{_RECORDS}/Read": Reading(clients, ports.clock.now_ms).read,
-            f"/{_RECORDS}/Subscribe": consuming.subscribe,
-            f"/{_RECORDS}/Transact": Transacting(clients, consuming).transact,
+            "/hadron.v1.Records/Publish": publishing.publish,
+            "/hadron.v1.Records/PublishStream": publishing.publish_stream,
+            "/hadron.v1.Records/Read": Reading(clients, ports.clock.now_ms).read,
+            "/hadron.v1.Records/Subscribe": consuming.subscribe,
+            "/hadron.v1.Records/Transact": Transacting(clients, consuming).transact,
+            "/hadron.v1.Calls/Call": calling.call,
+            "/hadron.v1.Calls/CallStream": calling.call_stream,
+            "/hadron.v1.Calls/Serve": ServingCalls(clients).serve,
+            "/hadron.v1.Messages/Publish": exchanging.publish,
+            "/hadron.v1.Messages/Subscribe": exchanging.subscribe,
         }
+        assert self._served.keys() == _own().keys()
         self._is_unary = paths()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

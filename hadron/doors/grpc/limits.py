@@ -37,6 +37,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: int = 128 << 20
     """Of requests and answers on their way through the door, those of slow readers too."""
 
+    buffer_bytes: int = 256 << 20
+    """Of messages of exchanges that wait for subscribers: the sum of what each may hold."""
+
     drain_s: float = 5.0
     """For calls that are under way when the node stops; streams are told at once."""
 

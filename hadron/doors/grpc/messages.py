@@ -27,14 +27,25 @@ def value_of(message: pb.Value) -> Any:
             return _decode_json(message.json)
         except (msgspec.DecodeError, RecursionError) as error:
             raise InvalidRecordError(f"a value's `json` is no JSON: {error}") from None
-    raise InvalidRecordError("a record has no value", "set one of `data`, `text`, `json`")
+    raise InvalidRecordError("there is no value", "set one of `data`, `text`, `json`")
 
 
-def key_of(message: pb.PublishedRecord) -> str | bytes | None:
+def value_message(encoding: int, data: bytes) -> pb.Value:
+    """Of a value as it is sent: how it was given is kept."""
+    if encoding == BYTES:
+        return pb.Value(data=data)
+    if encoding == JSON:
+        return pb.Value(json=data.decode())
+    return pb.Value(text=data.decode())
+
+
+def key_of(message: Any) -> str | bytes | None:
+    """Of anything that has a `key`."""
     kind = message.key.WhichOneof("kind") if message.HasField("key") else None
     if kind is None:
         return None
-    return message.key.text if kind == "text" else message.key.data
+    key: pb.Key = message.key
+    return key.text if kind == "text" else key.data
 
 
 def new_record(message: pb.PublishedRecord) -> NewRecord:
@@ -82,21 +93,18 @@ def stored_record(record: Record) -> pb.StoredRecord:
         return message
     message.type = record.type
     message.id = record.id
-    key = record.key
+    set_key(message, record.key)
+    message.value.CopyFrom(value_message(record.encoding, record.value_bytes))
+    for name, text in record.headers.items():
+        message.headers[name] = text
+    return message
+
+
+def set_key(message: Any, key: str | bytes | None) -> None:
     if isinstance(key, str):
         message.key.text = key
     elif key is not None:
         message.key.data = key
-    data = record.value_bytes
-    if record.encoding == BYTES:
-        message.value.data = data
-    elif record.encoding == JSON:
-        message.value.json = data.decode()
-    else:
-        message.value.text = data.decode()
-    for name, text in record.headers.items():
-        message.headers[name] = text
-    return message
 
 
 def run_of(receipt: Receipt) -> pb.Run:

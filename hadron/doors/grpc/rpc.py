@@ -58,6 +58,7 @@ class Rpc:
 
     Attributes:
         path: `/package.Service/Method`.
+        left_s: when it came, until its deadline; None: it has none.
         on_message: the next message of the program.
         on_end: the program says nothing more.
         on_cancel: the call is over, and was not finished here: the program has gone, does not want
@@ -66,13 +67,20 @@ class Rpc:
     """
 
     def __init__(
-        self, lane: Lane, other: Other, path: str, metadata: Mapping[str, Any], peer: str
+        self,
+        lane: Lane,
+        other: Other,
+        path: str,
+        metadata: Mapping[str, Any],
+        peer: str,
+        left_s: float | None = None,
     ) -> None:
         self._lane = lane
         self._other = other
         self.path = path
         self.metadata = metadata
         self.peer = peer
+        self.left_s = left_s
         self.held: Held | None = None
         self._held_bytes = 0
         self._window = WINDOW_BYTES
@@ -171,6 +179,7 @@ class Talk:
         rpc.on_message = self._on_message
         rpc.on_end = self._on_end
         rpc.on_written = lambda _: self._room.set()
+        rpc.on_over = lambda: self._room.set()
 
     def _on_message(self, data: bytes) -> None:
         self._received.append(data)
@@ -192,8 +201,9 @@ class Talk:
         return data
 
     async def send(self, data: bytes) -> None:
-        """Waits for room before."""
-        while not self.rpc.writable:
-            self._room = trio.Event()
+        """Waits for room before; several tasks of the call may. Once it is over nothing happens."""
+        while not self.rpc.writable and not self.rpc.is_finished:
+            if self._room.is_set():
+                self._room = trio.Event()
             await self._room.wait()
         self.rpc.send(data)

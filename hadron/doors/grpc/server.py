@@ -72,7 +72,14 @@ class _Method:
     def _open(self, context: Any) -> tuple[Rpc, Remote]:
         remote = Remote()
         metadata = dict(context.invocation_metadata() or ())
-        rpc = Rpc(self._bridge.to_grpc, remote, self._path, metadata, context.peer())
+        rpc = Rpc(
+            self._bridge.to_grpc,
+            remote,
+            self._path,
+            metadata,
+            context.peer(),
+            context.time_remaining(),
+        )
         self._bridge.to_trio.put(self._accept, rpc)
         return rpc, remote
 

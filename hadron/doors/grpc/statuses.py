@@ -13,6 +13,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 
 from hadron.model.errors import (
+    CallFailedError,
     ClosedError,
     ConfigurationError,
     ConflictError,
@@ -65,6 +66,8 @@ CODES: Final[dict[type[HadronError], Any]] = {
     # Nobody knows: the call may have done what it was to do. Not UNAVAILABLE, which libraries
     # repeat by themselves.
     OutcomeUnknownError: Code.UNKNOWN,
+    # What serves an endpoint has failed, and may have done a part.
+    CallFailedError: Code.UNKNOWN,
     # A peer's, or the way there.
     PeerError: Code.UNAVAILABLE,
     ConnectionLostError: Code.UNAVAILABLE,
@@ -124,6 +127,8 @@ def _details(error: HadronError, code: Any) -> list[Any]:
         known["hint"] = _shortened(error.hint)
     if isinstance(error, OffsetMismatchError):
         known |= {"expected": str(error.expected), "actual": str(error.actual)}
+    if isinstance(error, CallFailedError):
+        known["type"] = _shortened(error.type)
     if error.fates is not None:
         known |= {name: str(count) for name, count in error.fates._asdict().items()}
     details: list[Any] = [

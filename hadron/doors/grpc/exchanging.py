@@ -1,0 +1,114 @@
+"""Messages: to publish on exchanges, and to subscribe to them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hadron.client.exchanges.message import Message
+from hadron.client.exchanges.messages import take_one, take_ready
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.limits import MAX_PUBLISHED, READ_BYTES, READ_RECORDS, Limits
+from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
+from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE, receive_one
+from hadron.doors.grpc.rpc import Held, Talk
+from hadron.model.errors import OverloadedError, RequestError
+from hadron.model.record import NewRecord
+from hadron.wire._pb import messages_pb2 as pb
+
+_DEFAULT_BUFFER_BYTES: Final = 1 << 20
+_MAX_BUFFER_BYTES: Final = 4 << 20
+
+
+class Exchanging:
+    """At one door."""
+
+    def __init__(self, clients: Clients, limits: Limits) -> None:
+        self._clients = clients
+        self._buffers = Held(limits.buffer_bytes)
+
+    async def publish(self, talk: Talk) -> None:
+        request = await receive_one(talk, pb.MessagesRequest)
+        if not request.messages or len(request.messages) > MAX_PUBLISHED:
+            raise RequestError(
+                f"a request with {len(request.messages)} messages",
+                f"publish 1 to {MAX_PUBLISHED} at a time",
+            )
+        messages = [new_message(each) for each in request.messages]
+        client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
+        exchange = client.exchange(request.exchange)
+        found = await exchange.publish_many(messages, logged=request.logged)
+        response = pb.MessagesResponse(
+            deliveries=found.deliveries, dropped=found.dropped, runs=runs_of(found.receipts)
+        )
+        await talk.send(response.SerializeToString())
+
+    async def subscribe(self, talk: Talk) -> None:
+        request = await receive_one(talk, pb.SubscriptionRequest)
+        client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
+        size = request.max_buffer_bytes or _DEFAULT_BUFFER_BYTES
+        if size > _MAX_BUFFER_BYTES:
+            raise RequestError(
+                f"max_buffer_bytes is {size}", f"at most {_MAX_BUFFER_BYTES}, for each subscription"
+            )
+        try:
+            self._buffers.take(size)
+        except OverloadedError:
+            raise OverloadedError(
+                f"subscriptions at this node's gRPC door hold {self._buffers.bytes} bytes, and "
+                f"{size} more are over its limit",
+                "subscribe with several patterns at once, with less `max_buffer_bytes`, or at "
+                "another node",
+            ) from None
+        try:
+            async with client.exchange(request.exchange).subscribe(
+                list(request.patterns) or ">", group=request.group or None, max_buffer_bytes=size
+            ) as messages:
+                subscribed = pb.SubscriptionEvent(subscribed=pb.SubscriptionEvent.Subscribed())
+                await talk.send(subscribed.SerializeToString())
+                while (first := await take_one(messages)) is not None:
+                    await _send(talk, [first, *take_ready(messages, READ_RECORDS - 1)])
+        finally:
+            self._buffers.give(size)
+
+
+async def _send(talk: Talk, messages: list[Message]) -> None:
+    """What is here, in as few events as it fits into."""
+    event, size = pb.SubscriptionEvent(), 0
+    for each in messages:
+        message = arrived(each)
+        event.arrived.messages.append(message)
+        size += message.ByteSize()
+        if size >= READ_BYTES:
+            await talk.send(event.SerializeToString())
+            event, size = pb.SubscriptionEvent(), 0
+    if size:
+        await talk.send(event.SerializeToString())
+
+
+def new_message(message: pb.NewMessage) -> NewRecord:
+    """Raises `InvalidRecordError`."""
+    return NewRecord(
+        value_of(message.value),
+        key=key_of(message),
+        type=message.topic,
+        timestamp_ms=message.timestamp_ms if message.HasField("timestamp_ms") else None,
+        headers=dict(message.headers) or None,
+    )
+
+
+def arrived(message: Message) -> pb.ArrivedMessage:
+    found = pb.ArrivedMessage(
+        topic=message.topic,
+        timestamp_ms=message.timestamp_ms,
+        type=message.type,
+        missed=message.missed,
+        interrupted=message.interrupted,
+    )
+    record = message._record
+    if damage := record.damage:
+        found.damage = damage
+        return found
+    set_key(found, message.key)
+    found.value.CopyFrom(value_message(record.encoding, message.value_bytes))
+    found.headers.update(message.headers)
+    return found

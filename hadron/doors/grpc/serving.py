@@ -1,0 +1,332 @@
+"""Serve: a program that serves an endpoint for as long as its call is open.
+
+To the node's client it is a handler, which ends when the program has said its last word. Safety
+rule: a call that nobody waits for any more keeps its slot until then (ENDPOINTS N3), and what a
+program says of a call that is over, late or a second time, nobody hears (N2).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import trio
+
+from hadron.client.endpoints.calls import MAX_TIMEOUT_S, spec_of
+from hadron.client.endpoints.incoming import IncomingCall
+from hadron.client.endpoints.items import headers_of
+from hadron.client.endpoints.serving import DEFAULT_CALLS, Serving
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.limits import WINDOW_BYTES
+from hadron.doors.grpc.messages import value_message, value_of
+from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE
+from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import (
+    CallFailedError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    HadronError,
+    RequestError,
+)
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
+from hadron.model.record import encode_value
+from hadron.model.services import STREAM
+from hadron.wire._pb import calls_pb2 as pb
+from hadron.wire._pb import records_pb2
+
+_BAD_ANSWER: Final = "BadAnswer"
+"""The type of the error that a caller is told when a program answers with what is no answer."""
+
+_MAX_TYPE: Final = 200
+"""Characters of an error's type."""
+
+
+class _Given:
+    """A call that the program has, and what it has said of it."""
+
+    def __init__(self, number: int, call: IncomingCall) -> None:
+        self.number = number
+        self.call = call
+        self.values: deque[Any] = deque()
+        self.bytes = 0
+        self.is_told = False
+        """The program knows of it, and owes a last word."""
+        self.is_over = False
+        self.error: HadronError | None = None
+        self.feeding = trio.CancelScope()
+        self._news = trio.Event()
+
+    def wake(self) -> None:
+        news, self._news = self._news, trio.Event()
+        news.set()
+
+    async def change(self) -> None:
+        await self._news.wait()
+
+    def end(self, error: HadronError | None = None) -> None:
+        """The last word."""
+        if not self.is_over:
+            self.is_over, self.error = True, error
+            self.wake()
+
+    async def take(self) -> Any:
+        """The next value of the answer, in a tuple; None at the end. Raises what ended it."""
+        while not self.values:
+            if self.error is not None:
+                raise self.error
+            if self.is_over:
+                return None
+            await self.change()
+        value, size = self.values.popleft()
+        self.bytes -= size
+        self.wake()
+        return (value,)
+
+
+class Served:
+    """One Serve call: `answer` or `answer_all` is what the client runs for each call."""
+
+    def __init__(self, talk: Talk, nursery: trio.Nursery, most: int, *, is_single: bool) -> None:
+        """
+        Args:
+            nursery: of the Serve call; streamed inputs are passed on there.
+            is_single: an answer is one value.
+        """
+        self._talk = talk
+        self._nursery = nursery
+        self._is_single = is_single
+        # Also those of an earlier leader, which the client does not count any more.
+        self._slots = trio.Semaphore(most)
+        self._open: dict[int, _Given] = {}
+        self._last = 0
+        self.opened = trio.Event()
+        self.is_leaving = False
+        self.until_drained = trio.CancelScope()
+
+    # --- what the client runs -------------------------------------------------------------------
+
+    async def answer(self, value: Any, call: IncomingCall) -> Any:
+        async with self._given(value, call) as given:
+            found = await given.take()
+            if found is None:
+                raise _bad_answer("the call was ended without a value")
+            return found[0]
+
+    async def answer_all(self, value: Any, call: IncomingCall) -> AsyncIterator[Any]:
+        async with self._given(value, call) as given:
+            while (found := await given.take()) is not None:
+                yield found[0]
+
+    @asynccontextmanager
+    async def _given(self, value: Any, call: IncomingCall) -> AsyncIterator[_Given]:
+        """From when the program is given the call until its last word on it, whoever waits."""
+        async with self._slots:
+            await self.opened.wait()
+            self._last += 1
+            given = self._open[self._last] = _Given(self._last, call)
+            try:
+                await self._tell(given, value)
+                yield given
+            finally:
+                given.feeding.cancel()
+                with trio.CancelScope(shield=True):
+                    await self._wait_end(given)
+
+    async def _tell(self, given: _Given, value: Any) -> None:
+        call, is_stream = given.call, hasattr(value, "__aiter__")
+        event = pb.ServerEvent(
+            call=pb.ServerEvent.Incoming(
+                id=given.number,
+                value=None if is_stream else _message_of(value),
+                headers=call.headers,
+                attempt=call.attempt,
+                left_ms=int(call.left_s * 1_000),
+                caller=call.caller,
+            )
+        )
+        await self._talk.send(event.SerializeToString())
+        given.is_told = True
+        if is_stream:
+            self._nursery.start_soon(self._feed, given, value)
+
+    async def _feed(self, given: _Given, values: AsyncIterator[Any]) -> None:
+        """A streamed input, no faster than the program reads it."""
+        number = given.number
+        with given.feeding:
+            try:
+                async for value in values:
+                    told = pb.ServerEvent.Input(id=number, value=_message_of(value))
+                    await self._talk.send(pb.ServerEvent(input=told).SerializeToString())
+            except Exception as error:
+                # Of a caller that sends what is no value.
+                given.end(_bad_answer(f"the input cannot be read: {error}"))
+                return
+            ended = pb.ServerEvent.InputEnded(id=number)
+            await self._talk.send(pb.ServerEvent(input_ended=ended).SerializeToString())
+
+    async def _wait_end(self, given: _Given) -> None:
+        if not given.is_told:
+            given.end()
+        elif not given.is_over:
+            cancelled = pb.ServerEvent.Cancelled(id=given.number)
+            await self._talk.send(pb.ServerEvent(cancelled=cancelled).SerializeToString())
+        while not given.is_over:
+            given.values.clear()
+            given.bytes = 0
+            given.wake()
+            await given.change()
+        del self._open[given.number]
+
+    async def watch(self, serving: Serving) -> None:
+        """Raises what ended it: the endpoint was deleted, for example."""
+        await serving.wait()
+        if not self.is_leaving:
+            raise ConnectionLostError(
+                "this node's way to the endpoint's leader has ended", "serve it again, at any node"
+            )
+
+    def release(self) -> None:
+        """The program says nothing more."""
+        for given in self._open.values():
+            given.end()
+
+    # --- what the program says ------------------------------------------------------------------
+
+    async def listen(self, serving: Serving, silence_s: float) -> None:
+        """Up to its end."""
+        while True:
+            with trio.move_on_after(silence_s) as waiting:
+                data = await self._talk.receive()
+            if waiting.cancelled_caught:
+                raise DeadlineExceededError(
+                    f"the server has said nothing for {silence_s:g} s",
+                    "say `alive` as often as `open` promises, or set no `silence_ms`",
+                )
+            if data is None:
+                return
+            request = parse(pb.ServerRequest, data)
+            kind = request.WhichOneof("said")
+            if kind == "answer":
+                await self._answered(request.answer)
+            elif kind == "end":
+                self._ended(request.end, None)
+            elif kind == "failure":
+                self._ended(request.failure, _failure_of(request.failure))
+            elif kind == "drain":
+                self._nursery.start_soon(self._drain, serving)
+            elif kind != "alive":
+                raise RequestError(
+                    f"a request of Serve says {kind or 'nothing'}",
+                    "after `open` say answer, end, failure, drain or alive",
+                )
+
+    def _find(self, number: int) -> _Given | None:
+        """None where it is over. Raises `RequestError` for one that never was."""
+        if not 0 < number <= self._last:
+            raise RequestError(
+                f"a server speaks of call {number}, which it was never given",
+                "answer by the id that came with `call`",
+            )
+        given = self._open.get(number)
+        return None if given is None or given.is_over else given
+
+    async def _answered(self, answer: pb.ServerRequest.Answer) -> None:
+        given = self._find(answer.id)
+        if given is None:
+            return
+        try:
+            size = answer.value.ByteSize()
+            if size > MAX_CALL_MESSAGE_BYTES:
+                raise RequestError(
+                    f"{size} bytes are over the limit of {MAX_CALL_MESSAGE_BYTES}",
+                    "answer in pieces, of an endpoint with `output: stream`",
+                )
+            value = value_of(answer.value)
+            given.call.answer_headers.update(headers_of(answer.headers))
+        except HadronError as error:
+            given.end(_bad_answer(error.message, error.hint))
+            return
+        given.values.append((value, size))
+        given.bytes += size
+        if self._is_single:
+            given.end()
+            return
+        given.wake()
+        # The connection is read on when the caller has taken some of it.
+        while given.bytes >= WINDOW_BYTES and not given.is_over:
+            await given.change()
+
+    def _ended(self, said: Any, error: HadronError | None) -> None:
+        given = self._find(said.id)
+        if given is None:
+            return
+        try:
+            given.call.answer_headers.update(headers_of(said.headers))
+        except HadronError as refused:
+            error = error or _bad_answer(refused.message, refused.hint)
+        given.end(error)
+
+    async def _drain(self, serving: Serving) -> None:
+        await serving.drain()
+        self.until_drained.cancel()
+
+
+class ServingCalls:
+    """At one door."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    async def serve(self, talk: Talk) -> None:
+        data = await talk.receive()
+        request = parse(pb.ServerRequest, data) if data is not None else pb.ServerRequest()
+        if request.WhichOneof("said") != "open":
+            raise RequestError("Serve begins without `open`", "say it first")
+        asked = request.open
+        client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
+        is_single = spec_of(await client._endpoints.find(asked.endpoint)).output != STREAM
+        most = asked.max_in_flight or DEFAULT_CALLS
+        async with trio.open_nursery() as nursery:
+            served = Served(talk, nursery, most, is_single=is_single)
+            try:
+                async with client.serve(
+                    asked.endpoint,
+                    served.answer if is_single else served.answer_all,
+                    max_in_flight=most,
+                    region=asked.region,
+                    name=asked.name or f"gRPC {talk.rpc.peer}"[:100],
+                    drain_s=MAX_TIMEOUT_S,
+                ) as serving:
+                    nursery.start_soon(served.watch, serving)
+                    opened = pb.ServerEvent(opened=pb.ServerEvent.Opened())
+                    await talk.send(opened.SerializeToString())
+                    served.opened.set()
+                    with served.until_drained:
+                        await served.listen(serving, asked.silence_ms / 1_000 or float("inf"))
+                    # What it has not answered it never will: its callers are told.
+                    served.is_leaving = True
+                    serving.close()
+            finally:
+                # Not before: to the client it would look like answers.
+                served.release()
+            nursery.cancel_scope.cancel()
+
+
+def _message_of(value: Any) -> records_pb2.Value:
+    return value_message(*encode_value(value))
+
+
+def _failure_of(said: pb.ServerRequest.Failure) -> CallFailedError:
+    return CallFailedError(
+        said.message or "the call has failed",
+        said.hint,
+        retryable=said.retryable,
+        type=said.type[:_MAX_TYPE] or "CallFailedError",
+    )
+
+
+def _bad_answer(message: str, hint: str = "") -> CallFailedError:
+    return CallFailedError(f"the endpoint's server: {message}", hint, type=_BAD_ANSWER)
