@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,4 +39,28 @@ def stream(cluster: LocalCluster) -> str:
     name = f"s{next(_numbers)}"
     with hadron.connect_sync(f"hadron://{cluster.config.leader.address}") as client:
         client.create_stream(name)
+    return name
+
+
+@pytest.fixture
+def endpoint(cluster: LocalCluster) -> Callable[..., str]:
+    """Declares new ones."""
+
+    def declare(**spec: Any) -> str:
+        name = f"e{next(_numbers)}"
+        declared = {"kind": "Endpoint", "name": name, "replica_set": cluster.config.name} | spec
+        with hadron.connect_sync(f"hadron://{cluster.config.leader.address}") as client:
+            client.apply(json.dumps(declared))
+        return name
+
+    return declare
+
+
+@pytest.fixture
+def exchange(cluster: LocalCluster) -> str:
+    """A new one."""
+    name = f"x{next(_numbers)}"
+    declared = {"kind": "Exchange", "name": name, "replica_set": cluster.config.name}
+    with hadron.connect_sync(f"hadron://{cluster.config.leader.address}") as client:
+        client.apply(json.dumps(declared))
     return name

@@ -11,9 +11,12 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from hadron.doors.grpc.statuses import DETAILS
+from hadron.wire._pb import calls_pb2
 from hadron.wire._pb import records_pb2 as pb
 
 RECORDS = "/hadron.v1.Records/"
+CALLS = "/hadron.v1.Calls/"
+MESSAGES = "/hadron.v1.Messages/"
 
 
 class Program:
@@ -78,6 +81,41 @@ class Said:
 
     def end(self) -> None:
         self._waiting.put(None)
+
+
+class Server:
+    """A Serve call of a program, which is open once this is made."""
+
+    def __init__(self, program: Program, endpoint: str, **opening: Any) -> None:
+        self._said = Said()
+        self.say(open=calls_pb2.ServerRequest.Open(endpoint=endpoint, **opening))
+        serve = program.stream(CALLS + "Serve", calls_pb2.ServerEvent)
+        self.events = serve(iter(self._said), timeout=90)
+        assert next(self.events).HasField("opened")
+
+    def say(self, **said: Any) -> None:
+        self._said.say(calls_pb2.ServerRequest(**said))
+
+    def next(self, kind: str) -> Any:
+        """What comes next, which is of this kind."""
+        event = next(self.events)
+        assert event.WhichOneof("said") == kind, event
+        return getattr(event, kind)
+
+    def answer(self, id: int, value: str, **said: Any) -> None:
+        answer = calls_pb2.ServerRequest.Answer(id=id, value=pb.Value(text=value), **said)
+        self.say(answer=answer)
+
+    def end(self, id: int) -> None:
+        self.say(end=calls_pb2.ServerRequest.End(id=id))
+
+    def leave(self) -> None:
+        """Say nothing more."""
+        self._said.end()
+
+    def vanish(self) -> None:
+        self.events.cancel()
+        self._said.end()
 
 
 def to_bytes(message: Any) -> bytes:
