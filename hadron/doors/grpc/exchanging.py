@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import trio
+
+from hadron.client.exchanges.inbox import CUT_S
 from hadron.client.exchanges.message import Message
-from hadron.client.exchanges.messages import take_one, take_ready
+from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import MAX_PUBLISHED, READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
@@ -66,23 +69,33 @@ class Exchanging:
                 subscribed = pb.SubscriptionEvent(subscribed=pb.SubscriptionEvent.Subscribed())
                 await talk.send(subscribed.SerializeToString())
                 while (first := await take_one(messages)) is not None:
-                    await _send(talk, [first, *take_ready(messages, READ_RECORDS - 1)])
+                    await self._send(talk, messages, first)
         finally:
             self._buffers.give(size)
 
+    async def _send(self, talk: Talk, messages: Messages, first: Message) -> None:
+        """What is here, in as few events as it fits into."""
+        event, size = pb.SubscriptionEvent(), 0
+        for each in (first, *take_ready(messages, READ_RECORDS - 1)):
+            message = arrived(each)
+            event.arrived.messages.append(message)
+            size += message.ByteSize()
+            if size >= READ_BYTES:
+                await send_or_end(talk, messages, event.SerializeToString())
+                event, size = pb.SubscriptionEvent(), 0
+        if size:
+            await send_or_end(talk, messages, event.SerializeToString())
 
-async def _send(talk: Talk, messages: list[Message]) -> None:
-    """What is here, in as few events as it fits into."""
-    event, size = pb.SubscriptionEvent(), 0
-    for each in messages:
-        message = arrived(each)
-        event.arrived.messages.append(message)
-        size += message.ByteSize()
-        if size >= READ_BYTES:
-            await talk.send(event.SerializeToString())
-            event, size = pb.SubscriptionEvent(), 0
-    if size:
-        await talk.send(event.SerializeToString())
+
+async def send_or_end(talk: Talk, messages: Messages, data: bytes) -> None:
+    """Raises what has ended a subscription meanwhile whose program does not read."""
+    while True:
+        with trio.move_on_after(CUT_S) as waiting:
+            await talk.send(data)
+        if not waiting.cancelled_caught:
+            return
+        if (failure := messages._inbox.failure) is not None:
+            raise failure
 
 
 def new_message(message: pb.NewMessage) -> NewRecord:

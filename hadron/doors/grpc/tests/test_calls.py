@@ -408,6 +408,33 @@ def test_a_stream_may_be_answered_with_one_value_before_it_has_ended(
     server.vanish()
 
 
+def test_who_cancels_a_stream_half_way_is_not_worked_for(
+    program: Program, endpoint: Declare
+) -> None:
+    name = endpoint(input="stream", output="stream")
+    server = Server(program, name, max_in_flight=1)
+    said = Said()
+    answers = begin_stream(program, said, name)
+    server.next("call")
+    said.say(value("1"))
+    server.next("input")
+    server.answer(1, "one")
+    assert next(answers).value.text == "one"
+    answers.cancel()
+    assert server.next("cancelled").id == 1
+    said.end()
+    for _ in range(1_000):
+        server.answer(1, "x" * 10_000)
+    server.end(1)
+    said = Said()
+    answers = begin_stream(program, said, name)
+    given = server.next("call")
+    server.end(given.id)
+    assert list(answers) == []
+    said.end()
+    server.vanish()
+
+
 def test_a_streamed_answer_fails_behind_its_values(program: Program, endpoint: Declare) -> None:
     name = endpoint(output="stream")
     server = Server(program, name)

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from hadron.doors.grpc.tests.support import RECORDS, Program, Said, text
+from hadron.doors.grpc.tests.support import RECORDS, Program, Said, text, until
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire._pb import records_pb2 as pb
 from hadron.wire.messages import cluster_pb2, groups_pb2, streams_pb2
@@ -178,10 +178,3 @@ def test_a_node_that_stops_tells_its_streams(tmp_path: Any) -> None:
             thread.join(30)
             assert ended[0].code() is grpc.StatusCode.UNAVAILABLE
             assert "the node is stopping" in ended[0].details()
-
-
-def until(holds: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
