@@ -75,14 +75,27 @@ class Calling:
 
 
 async def _feed(talk: Talk, call: CallStream, takes_more: bool) -> None:
-    """What the program sends, up to its end."""
+    """What the program sends, up to its end.
+
+    gRPC tells of a call that was cancelled as of one whose requests have ended: what was sent until
+    then would be taken for a whole input.
+    """
     while (data := await talk.receive()) is not None:
         request = parse(pb.StreamCallRequest, data)
-        if request.WhichOneof("said") != "value":
-            raise RequestError("a call is opened twice", "after `open` say `value`")
+        kind = request.WhichOneof("said")
+        if kind == "end":
+            await call.end()
+            takes_more = False
+            continue
+        if kind != "value":
+            raise RequestError(
+                f"a request of CallStream says {kind or 'nothing'}",
+                "after `open` say value, then end",
+            )
         if not takes_more:
             raise RequestError(
-                "a value follows the one that `open` has", "open it without, to send a stream"
+                "a value follows the last one of the input",
+                "open the call without a value, to send a stream, and end it behind all",
             )
         try:
             await call.send(value_of(request.value))
@@ -91,7 +104,8 @@ async def _feed(talk: Talk, call: CallStream, takes_more: bool) -> None:
         except HadronError:
             # The call is over: how it ended, or its answer, is told by who reads that.
             return
-    await call.end()
+    if takes_more:
+        raise RequestError("the requests ended before the input did", "say `end` first")
 
 
 async def _pass_on(talk: Talk, call: CallStream) -> None:

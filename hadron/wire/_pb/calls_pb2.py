@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hadron.wire._pb import records_pb2 as hadron_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hadron/v1/calls.proto\x12\thadron.v1\x1a\x17hadron/v1/records.proto\"\xd5\x01\n\x11SingleCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x1f\n\x05value\x18\x03 \x01(\x0b\x32\x10.hadron.v1.Value\x12:\n\x07headers\x18\x04 \x03(\x0b\x32).hadron.v1.SingleCallRequest.HeadersEntry\x12\x0e\n\x06region\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa2\x01\n\x12SingleCallResponse\x12\x1f\n\x05value\x18\x01 \x01(\x0b\x32\x10.hadron.v1.Value\x12;\n\x07headers\x18\x02 \x03(\x0b\x32*.hadron.v1.SingleCallResponse.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x02\n\x11StreamCallRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.hadron.v1.StreamCallRequest.OpenH\x00\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.ValueH\x00\x1a\xcd\x01\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x1f\n\x05value\x18\x03 \x01(\x0b\x32\x10.hadron.v1.Value\x12?\n\x07headers\x18\x04 \x03(\x0b\x32..hadron.v1.StreamCallRequest.Open.HeadersEntry\x12\x0e\n\x06region\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04said\"\x9c\x01\n\x0fStreamCallEvent\x12\x1f\n\x05value\x18\x01 \x01(\x0b\x32\x10.hadron.v1.Value\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.hadron.v1.StreamCallEvent.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb3\x07\n\rServerRequest\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.ServerRequest.OpenH\x00\x12\x31\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.ServerRequest.AnswerH\x00\x12+\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1c.hadron.v1.ServerRequest.EndH\x00\x12\x33\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32 .hadron.v1.ServerRequest.FailureH\x00\x12/\n\x05\x64rain\x18\x05 \x01(\x0b\x32\x1e.hadron.v1.ServerRequest.DrainH\x00\x12/\n\x05\x61live\x18\x06 \x01(\x0b\x32\x1e.hadron.v1.ServerRequest.AliveH\x00\x1at\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rmax_in_flight\x18\x03 \x01(\r\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0e\n\x06region\x18\x05 \x01(\t\x12\x12\n\nsilence_ms\x18\x06 \x01(\r\x1a\xa4\x01\n\x06\x41nswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x12=\n\x07headers\x18\x03 \x03(\x0b\x32,.hadron.v1.ServerRequest.Answer.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a}\n\x03\x45nd\x12\n\n\x02id\x18\x01 \x01(\x04\x12:\n\x07headers\x18\x02 \x03(\x0b\x32).hadron.v1.ServerRequest.End.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\xc5\x01\n\x07\x46\x61ilure\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\x12\x11\n\tretryable\x18\x05 \x01(\x08\x12>\n\x07headers\x18\x06 \x03(\x0b\x32-.hadron.v1.ServerRequest.Failure.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x07\n\x05\x44rain\x1a\x07\n\x05\x41liveB\x06\n\x04said\"\xe5\x04\n\x0bServerEvent\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.ServerEvent.OpenedH\x00\x12/\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.ServerEvent.IncomingH\x00\x12-\n\x05input\x18\x03 \x01(\x0b\x32\x1c.hadron.v1.ServerEvent.InputH\x00\x12\x38\n\x0binput_ended\x18\x04 \x01(\x0b\x32!.hadron.v1.ServerEvent.InputEndedH\x00\x12\x35\n\tcancelled\x18\x05 \x01(\x0b\x32 .hadron.v1.ServerEvent.CancelledH\x00\x1a\x08\n\x06Opened\x1a\xd8\x01\n\x08Incoming\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x12=\n\x07headers\x18\x03 \x03(\x0b\x32,.hadron.v1.ServerEvent.Incoming.HeadersEntry\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0f\n\x07left_ms\x18\x05 \x01(\x04\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x05Input\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x1a\x18\n\nInputEnded\x12\n\n\x02id\x18\x01 \x01(\x04\x1a\x17\n\tCancelled\x12\n\n\x02id\x18\x01 \x01(\x04\x42\x06\n\x04said2\xdd\x01\n\x05\x43\x61lls\x12\x45\n\x04\x43\x61ll\x12\x1c.hadron.v1.SingleCallRequest\x1a\x1d.hadron.v1.SingleCallResponse\"\x00\x12L\n\nCallStream\x12\x1c.hadron.v1.StreamCallRequest\x1a\x1a.hadron.v1.StreamCallEvent\"\x00(\x01\x30\x01\x12?\n\x05Serve\x12\x18.hadron.v1.ServerRequest\x1a\x16.hadron.v1.ServerEvent\"\x00(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hadron/v1/calls.proto\x12\thadron.v1\x1a\x17hadron/v1/records.proto\"\xd5\x01\n\x11SingleCallRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x1f\n\x05value\x18\x03 \x01(\x0b\x32\x10.hadron.v1.Value\x12:\n\x07headers\x18\x04 \x03(\x0b\x32).hadron.v1.SingleCallRequest.HeadersEntry\x12\x0e\n\x06region\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa2\x01\n\x12SingleCallResponse\x12\x1f\n\x05value\x18\x01 \x01(\x0b\x32\x10.hadron.v1.Value\x12;\n\x07headers\x18\x02 \x03(\x0b\x32*.hadron.v1.SingleCallResponse.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xf9\x02\n\x11StreamCallRequest\x12\x31\n\x04open\x18\x01 \x01(\x0b\x32!.hadron.v1.StreamCallRequest.OpenH\x00\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.ValueH\x00\x12/\n\x03\x65nd\x18\x03 \x01(\x0b\x32 .hadron.v1.StreamCallRequest.EndH\x00\x1a\xcd\x01\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x1f\n\x05value\x18\x03 \x01(\x0b\x32\x10.hadron.v1.Value\x12?\n\x07headers\x18\x04 \x03(\x0b\x32..hadron.v1.StreamCallRequest.Open.HeadersEntry\x12\x0e\n\x06region\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x05\n\x03\x45ndB\x06\n\x04said\"\x9c\x01\n\x0fStreamCallEvent\x12\x1f\n\x05value\x18\x01 \x01(\x0b\x32\x10.hadron.v1.Value\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.hadron.v1.StreamCallEvent.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb3\x07\n\rServerRequest\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.ServerRequest.OpenH\x00\x12\x31\n\x06\x61nswer\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.ServerRequest.AnswerH\x00\x12+\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1c.hadron.v1.ServerRequest.EndH\x00\x12\x33\n\x07\x66\x61ilure\x18\x04 \x01(\x0b\x32 .hadron.v1.ServerRequest.FailureH\x00\x12/\n\x05\x64rain\x18\x05 \x01(\x0b\x32\x1e.hadron.v1.ServerRequest.DrainH\x00\x12/\n\x05\x61live\x18\x06 \x01(\x0b\x32\x1e.hadron.v1.ServerRequest.AliveH\x00\x1at\n\x04Open\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rmax_in_flight\x18\x03 \x01(\r\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0e\n\x06region\x18\x05 \x01(\t\x12\x12\n\nsilence_ms\x18\x06 \x01(\r\x1a\xa4\x01\n\x06\x41nswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x12=\n\x07headers\x18\x03 \x03(\x0b\x32,.hadron.v1.ServerRequest.Answer.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a}\n\x03\x45nd\x12\n\n\x02id\x18\x01 \x01(\x04\x12:\n\x07headers\x18\x02 \x03(\x0b\x32).hadron.v1.ServerRequest.End.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\xc5\x01\n\x07\x46\x61ilure\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04hint\x18\x04 \x01(\t\x12\x11\n\tretryable\x18\x05 \x01(\x08\x12>\n\x07headers\x18\x06 \x03(\x0b\x32-.hadron.v1.ServerRequest.Failure.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x07\n\x05\x44rain\x1a\x07\n\x05\x41liveB\x06\n\x04said\"\xe5\x04\n\x0bServerEvent\x12/\n\x06opened\x18\x01 \x01(\x0b\x32\x1d.hadron.v1.ServerEvent.OpenedH\x00\x12/\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32\x1f.hadron.v1.ServerEvent.IncomingH\x00\x12-\n\x05input\x18\x03 \x01(\x0b\x32\x1c.hadron.v1.ServerEvent.InputH\x00\x12\x38\n\x0binput_ended\x18\x04 \x01(\x0b\x32!.hadron.v1.ServerEvent.InputEndedH\x00\x12\x35\n\tcancelled\x18\x05 \x01(\x0b\x32 .hadron.v1.ServerEvent.CancelledH\x00\x1a\x08\n\x06Opened\x1a\xd8\x01\n\x08Incoming\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x12=\n\x07headers\x18\x03 \x03(\x0b\x32,.hadron.v1.ServerEvent.Incoming.HeadersEntry\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0f\n\x07left_ms\x18\x05 \x01(\x04\x12\x0e\n\x06\x63\x61ller\x18\x06 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x05Input\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x1f\n\x05value\x18\x02 \x01(\x0b\x32\x10.hadron.v1.Value\x1a\x18\n\nInputEnded\x12\n\n\x02id\x18\x01 \x01(\x04\x1a\x17\n\tCancelled\x12\n\n\x02id\x18\x01 \x01(\x04\x42\x06\n\x04said2\xdd\x01\n\x05\x43\x61lls\x12\x45\n\x04\x43\x61ll\x12\x1c.hadron.v1.SingleCallRequest\x1a\x1d.hadron.v1.SingleCallResponse\"\x00\x12L\n\nCallStream\x12\x1c.hadron.v1.StreamCallRequest\x1a\x1a.hadron.v1.StreamCallEvent\"\x00(\x01\x30\x01\x12?\n\x05Serve\x12\x18.hadron.v1.ServerRequest\x1a\x16.hadron.v1.ServerEvent\"\x00(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -57,49 +57,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SINGLECALLRESPONSE_HEADERSENTRY']._serialized_start=229
   _globals['_SINGLECALLRESPONSE_HEADERSENTRY']._serialized_end=275
   _globals['_STREAMCALLREQUEST']._serialized_start=443
-  _globals['_STREAMCALLREQUEST']._serialized_end=764
-  _globals['_STREAMCALLREQUEST_OPEN']._serialized_start=551
-  _globals['_STREAMCALLREQUEST_OPEN']._serialized_end=756
+  _globals['_STREAMCALLREQUEST']._serialized_end=820
+  _globals['_STREAMCALLREQUEST_OPEN']._serialized_start=600
+  _globals['_STREAMCALLREQUEST_OPEN']._serialized_end=805
   _globals['_STREAMCALLREQUEST_OPEN_HEADERSENTRY']._serialized_start=229
   _globals['_STREAMCALLREQUEST_OPEN_HEADERSENTRY']._serialized_end=275
-  _globals['_STREAMCALLEVENT']._serialized_start=767
-  _globals['_STREAMCALLEVENT']._serialized_end=923
+  _globals['_STREAMCALLREQUEST_END']._serialized_start=807
+  _globals['_STREAMCALLREQUEST_END']._serialized_end=812
+  _globals['_STREAMCALLEVENT']._serialized_start=823
+  _globals['_STREAMCALLEVENT']._serialized_end=979
   _globals['_STREAMCALLEVENT_HEADERSENTRY']._serialized_start=229
   _globals['_STREAMCALLEVENT_HEADERSENTRY']._serialized_end=275
-  _globals['_SERVERREQUEST']._serialized_start=926
-  _globals['_SERVERREQUEST']._serialized_end=1873
-  _globals['_SERVERREQUEST_OPEN']._serialized_start=1237
-  _globals['_SERVERREQUEST_OPEN']._serialized_end=1353
-  _globals['_SERVERREQUEST_ANSWER']._serialized_start=1356
-  _globals['_SERVERREQUEST_ANSWER']._serialized_end=1520
+  _globals['_SERVERREQUEST']._serialized_start=982
+  _globals['_SERVERREQUEST']._serialized_end=1929
+  _globals['_SERVERREQUEST_OPEN']._serialized_start=1293
+  _globals['_SERVERREQUEST_OPEN']._serialized_end=1409
+  _globals['_SERVERREQUEST_ANSWER']._serialized_start=1412
+  _globals['_SERVERREQUEST_ANSWER']._serialized_end=1576
   _globals['_SERVERREQUEST_ANSWER_HEADERSENTRY']._serialized_start=229
   _globals['_SERVERREQUEST_ANSWER_HEADERSENTRY']._serialized_end=275
-  _globals['_SERVERREQUEST_END']._serialized_start=1522
-  _globals['_SERVERREQUEST_END']._serialized_end=1647
+  _globals['_SERVERREQUEST_END']._serialized_start=1578
+  _globals['_SERVERREQUEST_END']._serialized_end=1703
   _globals['_SERVERREQUEST_END_HEADERSENTRY']._serialized_start=229
   _globals['_SERVERREQUEST_END_HEADERSENTRY']._serialized_end=275
-  _globals['_SERVERREQUEST_FAILURE']._serialized_start=1650
-  _globals['_SERVERREQUEST_FAILURE']._serialized_end=1847
+  _globals['_SERVERREQUEST_FAILURE']._serialized_start=1706
+  _globals['_SERVERREQUEST_FAILURE']._serialized_end=1903
   _globals['_SERVERREQUEST_FAILURE_HEADERSENTRY']._serialized_start=229
   _globals['_SERVERREQUEST_FAILURE_HEADERSENTRY']._serialized_end=275
-  _globals['_SERVERREQUEST_DRAIN']._serialized_start=1849
-  _globals['_SERVERREQUEST_DRAIN']._serialized_end=1856
-  _globals['_SERVERREQUEST_ALIVE']._serialized_start=1858
-  _globals['_SERVERREQUEST_ALIVE']._serialized_end=1865
-  _globals['_SERVEREVENT']._serialized_start=1876
-  _globals['_SERVEREVENT']._serialized_end=2489
-  _globals['_SERVEREVENT_OPENED']._serialized_start=2149
-  _globals['_SERVEREVENT_OPENED']._serialized_end=2157
-  _globals['_SERVEREVENT_INCOMING']._serialized_start=2160
-  _globals['_SERVEREVENT_INCOMING']._serialized_end=2376
+  _globals['_SERVERREQUEST_DRAIN']._serialized_start=1905
+  _globals['_SERVERREQUEST_DRAIN']._serialized_end=1912
+  _globals['_SERVERREQUEST_ALIVE']._serialized_start=1914
+  _globals['_SERVERREQUEST_ALIVE']._serialized_end=1921
+  _globals['_SERVEREVENT']._serialized_start=1932
+  _globals['_SERVEREVENT']._serialized_end=2545
+  _globals['_SERVEREVENT_OPENED']._serialized_start=2205
+  _globals['_SERVEREVENT_OPENED']._serialized_end=2213
+  _globals['_SERVEREVENT_INCOMING']._serialized_start=2216
+  _globals['_SERVEREVENT_INCOMING']._serialized_end=2432
   _globals['_SERVEREVENT_INCOMING_HEADERSENTRY']._serialized_start=229
   _globals['_SERVEREVENT_INCOMING_HEADERSENTRY']._serialized_end=275
-  _globals['_SERVEREVENT_INPUT']._serialized_start=2378
-  _globals['_SERVEREVENT_INPUT']._serialized_end=2430
-  _globals['_SERVEREVENT_INPUTENDED']._serialized_start=2432
-  _globals['_SERVEREVENT_INPUTENDED']._serialized_end=2456
-  _globals['_SERVEREVENT_CANCELLED']._serialized_start=2458
-  _globals['_SERVEREVENT_CANCELLED']._serialized_end=2481
-  _globals['_CALLS']._serialized_start=2492
-  _globals['_CALLS']._serialized_end=2713
+  _globals['_SERVEREVENT_INPUT']._serialized_start=2434
+  _globals['_SERVEREVENT_INPUT']._serialized_end=2486
+  _globals['_SERVEREVENT_INPUTENDED']._serialized_start=2488
+  _globals['_SERVEREVENT_INPUTENDED']._serialized_end=2512
+  _globals['_SERVEREVENT_CANCELLED']._serialized_start=2514
+  _globals['_SERVEREVENT_CANCELLED']._serialized_end=2537
+  _globals['_CALLS']._serialized_start=2548
+  _globals['_CALLS']._serialized_end=2769
 # @@protoc_insertion_point(module_scope)

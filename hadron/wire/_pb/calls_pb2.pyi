@@ -44,7 +44,7 @@ class SingleCallResponse(_message.Message):
     def __init__(self, value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class StreamCallRequest(_message.Message):
-    __slots__ = ("open", "value")
+    __slots__ = ("open", "value", "end")
     class Open(_message.Message):
         __slots__ = ("namespace", "endpoint", "value", "headers", "region")
         class HeadersEntry(_message.Message):
@@ -65,11 +65,16 @@ class StreamCallRequest(_message.Message):
         headers: _containers.ScalarMap[str, str]
         region: str
         def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ..., region: _Optional[str] = ...) -> None: ...
+    class End(_message.Message):
+        __slots__ = ()
+        def __init__(self) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     open: StreamCallRequest.Open
     value: _records_pb2.Value
-    def __init__(self, open: _Optional[_Union[StreamCallRequest.Open, _Mapping]] = ..., value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ...) -> None: ...
+    end: StreamCallRequest.End
+    def __init__(self, open: _Optional[_Union[StreamCallRequest.Open, _Mapping]] = ..., value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ..., end: _Optional[_Union[StreamCallRequest.End, _Mapping]] = ...) -> None: ...
 
 class StreamCallEvent(_message.Message):
     __slots__ = ("value", "headers")

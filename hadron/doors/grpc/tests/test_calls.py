@@ -52,6 +52,9 @@ def begin_stream(program: Program, said: Said, endpoint: str, **opening: Any) ->
     return program.stream(CALLS + "CallStream", pb.StreamCallEvent)(iter(said), timeout=60)
 
 
+ENDED = pb.StreamCallRequest(end=pb.StreamCallRequest.End())
+
+
 def value(text: str) -> pb.StreamCallRequest:
     return pb.StreamCallRequest(value=records_pb2.Value(text=text))
 
@@ -383,12 +386,13 @@ def test_an_input_and_an_answer_may_be_streams(program: Program, endpoint: Decla
         answer = next(answers)
         assert answer.value.text == str(number * 2)
         assert answer.headers == ({"first": "yes"} if number == 0 else {})
-    said.end()
+    said.say(ENDED)
     server.next("input_ended")
     server.say(end=pb.ServerRequest.End(id=1, headers={"rows": "100"}))
     last = list(answers)
     assert [each.HasField("value") for each in last] == [False]
     assert last[0].headers == {"first": "yes", "rows": "100"}
+    said.end()
     server.vanish()
 
 
@@ -456,7 +460,9 @@ def test_a_streamed_answer_fails_behind_its_values(program: Program, endpoint: D
     [
         ({}, {}, [value("x")], "takes one value"),
         ({}, {"value": records_pb2.Value(text="x")}, [value("y")], "a value follows"),
-        ({"input": "stream"}, {}, [pb.StreamCallRequest()], "opened twice"),
+        ({"input": "stream"}, {}, [pb.StreamCallRequest()], "says nothing"),
+        ({"input": "stream"}, {}, [ENDED, value("x")], "a value follows"),
+        ({"input": "stream"}, {}, [value("x"), None], "before the input did"),
         ({"input": "stream"}, {}, [pb.StreamCallRequest(value=records_pb2.Value())], "no value"),
         (
             {"input": "stream"},
@@ -501,6 +507,7 @@ def test_a_large_stream_waits_for_who_is_slow_and_nothing_else_does(
         for _ in range(64):
             sent += 1
             yield pb.StreamCallRequest(value=records_pb2.Value(data=bytes(1 << 20)))
+        yield ENDED
 
     with Program(program.address) as slow, Program(program.address) as caller:
         server = Server(slow, name)
