@@ -19,6 +19,7 @@ from hadron.doors.grpc.relay import Relays, offered
 from hadron.doors.grpc.rpc import Held, Rpc, Talk
 from hadron.doors.grpc.serving import ServingCalls
 from hadron.doors.grpc.transacting import Transacting
+from hadron.doors.grpc.working import Working
 from hadron.model.errors import HadronError, ShuttingDownError, UnknownMethodError
 from hadron.wire.contract import DOOR_FILES
 
@@ -76,6 +77,7 @@ class GrpcDoor:
             "/hadron.v1.Calls/Serve": ServingCalls(clients).serve,
             "/hadron.v1.Messages/Publish": exchanging.publish,
             "/hadron.v1.Messages/Subscribe": exchanging.subscribe,
+            "/hadron.v1.Stages/Work": Working(clients).work,
         }
         assert self._served.keys() == _own().keys()
         self._is_unary = paths()

@@ -1,0 +1,139 @@
+"""Work: a program runs a stage of a pipeline for as long as its call is open."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import trio
+
+from hadron.client.handling.invocation import StageInvocation
+from hadron.client.handling.stage import DEFAULT_INVOCATIONS, StageInvocations
+from hadron.doors.clients import Clients
+from hadron.doors.grpc.messages import fields_of, new_record, run_of, stored_record
+from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE
+from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
+from hadron.wire._pb import stages_pb2 as pb
+
+_MAX_IN_FLIGHT: Final = 1_000
+"""Of one call: each of them has the records that it is about."""
+
+_UNCONDITIONED: Final = ("expect_offset", "expect_key_offset")
+
+
+class _Runner:
+    """One call, and the invocations that it has handed out and that have not ended."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._open: dict[int, StageInvocation] = {}
+        self._last = 0
+
+    async def hand_out(self, invocations: StageInvocations) -> None:
+        async for invocation in invocations:
+            self._last += 1
+            self._open[self._last] = invocation
+            event = pb.WorkEvent(work=work_of(self._last, invocation))
+            await self._talk.send(event.SerializeToString())
+        raise ConnectionLostError(
+            "this node's way to the pipeline's leader has ended", "work on, at any node"
+        )
+
+    async def listen(self, nursery: trio.Nursery) -> None:
+        """What the program says, up to its end; `nursery` does it."""
+        while (data := await self._talk.receive()) is not None:
+            request = parse(pb.WorkRequest, data)
+            kind = request.WhichOneof("said")
+            if kind not in ("complete", "fail"):
+                raise RequestError(
+                    f"a request of Work says {kind or 'nothing'}",
+                    "after `open` say complete or fail",
+                )
+            said = getattr(request, kind)
+            invocation = self._open.pop(said.id, None)
+            if invocation is None:
+                known = "is ended already" if 0 < said.id <= self._last else "was never handed out"
+                raise RequestError(f"invocation {said.id} {known} in this call", "end it once")
+            nursery.start_soon(self._end, invocation, said)
+
+    async def _end(self, invocation: StageInvocation, said: Any) -> None:
+        event = pb.WorkEvent(ended=pb.WorkEvent.Ended(id=said.id))
+        try:
+            if isinstance(said, pb.WorkRequest.Fail):
+                await invocation.fail(said.reason, retryable=not said.final)
+            elif (receipt := await _complete(invocation, said)) is not None:
+                event.ended.output.CopyFrom(run_of(receipt))
+        except HadronError as error:
+            is_over = isinstance(error, StaleCompletionError)
+            if not is_over:
+                self._open[said.id] = invocation
+            refused = pb.WorkEvent.Refused(
+                id=said.id,
+                reason=error.code,
+                message=error.message,
+                hint=error.hint,
+                is_over=is_over,
+            )
+            event = pb.WorkEvent(refused=refused)
+        await self._talk.send(event.SerializeToString())
+
+
+class Working:
+    """At one door."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    async def work(self, talk: Talk) -> None:
+        data = await talk.receive()
+        request = parse(pb.WorkRequest, data) if data is not None else pb.WorkRequest()
+        if request.WhichOneof("said") != "open":
+            raise RequestError("Work begins without `open`", "say it first")
+        asked = request.open
+        if asked.max_in_flight > _MAX_IN_FLIGHT:
+            raise RequestError(
+                f"max_in_flight is {asked.max_in_flight}",
+                f"at most {_MAX_IN_FLIGHT}; call Work several times for more",
+            )
+        client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
+        async with client.stage(
+            asked.pipeline,
+            asked.stage,
+            max_in_flight=asked.max_in_flight or DEFAULT_INVOCATIONS,
+            runner=asked.runner or f"gRPC {talk.rpc.peer}",
+            code_version=asked.code_version,
+        ) as invocations:
+            runner = _Runner(talk)
+            opened = pb.WorkEvent(opened=pb.WorkEvent.Opened())
+            await talk.send(opened.SerializeToString())
+            async with trio.open_nursery() as handing:
+                handing.start_soon(runner.hand_out, invocations)
+                async with trio.open_nursery() as ending:
+                    await runner.listen(ending)
+                handing.cancel_scope.cancel()
+
+
+async def _complete(invocation: StageInvocation, said: pb.WorkRequest.Complete) -> Any:
+    if not said.HasField("output"):
+        return await invocation.complete()
+    record = new_record(said.output)
+    fields = fields_of(record)
+    for name in _UNCONDITIONED:
+        if fields.pop(name) is not None:
+            raise RequestError(f"an output has `{name}`", "leave it out: a stage runs once")
+    return await invocation.complete(record.value, **fields)
+
+
+def work_of(number: int, invocation: StageInvocation) -> pb.WorkEvent.Work:
+    work = pb.WorkEvent.Work(
+        id=number,
+        instance_id=invocation.instance_id,
+        attempt=invocation.attempt,
+        root=stored_record(invocation.root),
+        failed_stage=invocation.failed_stage,
+        failure=invocation.failure,
+    )
+    for name, record in invocation.outputs.items():
+        work.outputs[name].CopyFrom(stored_record(record))
+    return work
