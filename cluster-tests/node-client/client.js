@@ -1,14 +1,16 @@
 // A program that knows proto/ and nothing else of Hadron: node client.js ADDRESS FOLDER_OF_PROTO|--reflect
-// Publishes, subscribes with acknowledgements, runs a transaction; prints what it saw as JSON.
+// Publishes, subscribes with acknowledgements, runs a transaction; serves an endpoint and calls one;
+// subscribes to an exchange and publishes on it. Prints what it saw as JSON.
 "use strict";
 
 const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
+const SERVICES = ["Calls", "Messages", "Records", "Schema"];
 const OPTIONS = { keepCase: true, longs: Number, enums: String, defaults: true, oneofs: true };
 
 function fromFiles(folder) {
-  const files = ["hadron/v1/records.proto", "hadron/v1/schema.proto"];
+  const files = SERVICES.map((name) => `hadron/v1/${name.toLowerCase()}.proto`);
   return grpc.loadPackageDefinition(
     loader.loadSync(files, { ...OPTIONS, includeDirs: [folder] }),
   );
@@ -38,9 +40,9 @@ async function fromNode(address) {
   });
   const client = new Client(address, grpc.credentials.createInsecure());
   const files = new Map();
-  for (const symbol of ["hadron.v1.Records", "hadron.v1.Schema"]) {
+  for (const name of SERVICES) {
     const call = client.info();
-    call.write({ symbol });
+    call.write({ symbol: `hadron.v1.${name}` });
     call.end();
     for await (const told of call) {
       for (const data of told.found ? told.found.files : []) {
@@ -63,12 +65,85 @@ async function fromNode(address) {
   );
 }
 
-function unary(client, name, request) {
+function unary(client, name, request, metadata = new grpc.Metadata()) {
   return new Promise((resolve, reject) =>
-    client[name](request, { deadline: Date.now() + 30000 }, (error, answer) =>
+    client[name](request, metadata, { deadline: Date.now() + 30000 }, (error, answer) =>
       error ? reject(error) : resolve(answer),
     ),
   );
+}
+
+// A map field. Made of descriptors, protobufjs knows it as a list of its entries.
+function mapOf(field) {
+  return Array.isArray(field)
+    ? Object.fromEntries(field.map(({ key, value }) => [key, value]))
+    : field;
+}
+
+// The next event of a stream, for whoever asks for one after the other.
+function events(call) {
+  const iterator = call[Symbol.asyncIterator]();
+  return async () => (await iterator.next()).value;
+}
+
+// Serves an endpoint, and calls one whose server, in Python, asks this one.
+async function calls(api, address, credentials, endpoint, asked) {
+  const client = new api.Calls(address, credentials);
+  const serving = client.Serve();
+  serving.write({ open: { endpoint, max_in_flight: 10 } });
+  const opened = new Promise((resolve, reject) => {
+    serving.on("error", reject);
+    serving.on("data", (event) => {
+      if (event.opened) resolve();
+      if (!event.call) return;
+      const { id, value, headers } = event.call;
+      const { n } = JSON.parse(value.json);
+      if (n < 0) serving.write({ failure: { id, type: "RangeError", message: "below zero" } });
+      else
+        serving.write({
+          answer: { id, value: { json: JSON.stringify({ n: 2 * n, page: mapOf(headers).page }) } },
+        });
+    });
+  });
+  await opened;
+  const value = (n) => ({ json: JSON.stringify({ n }) });
+  const metadata = new grpc.Metadata();
+  metadata.set("hadron-header-page", "3");
+  const answer = await unary(client, "Call", { endpoint: asked, value: value(21) }, metadata);
+  let failed = "";
+  try {
+    await unary(client, "Call", { endpoint, value: value(-1) });
+  } catch (error) {
+    failed = `${grpc.status[error.code]} ${error.details}`;
+  }
+  const streamed = client.CallStream();
+  streamed.write({ open: { endpoint: `${asked}-stream` } });
+  for (const text of ["a", "b", "c"]) streamed.write({ value: { text } });
+  streamed.write({ end: {} });
+  const rows = [];
+  for await (const event of streamed) if (event.value) rows.push(event.value.text);
+  streamed.end();
+  const drained = new Promise((resolve) => serving.on("end", resolve));
+  serving.write({ drain: {} });
+  await drained;
+  client.close();
+  return { answer: JSON.parse(answer.value.json), failed, rows };
+}
+
+async function messages(api, address, credentials, exchange) {
+  const client = new api.Messages(address, credentials);
+  const subscription = client.Subscribe({ exchange, patterns: ["eu.*"] });
+  const next = events(subscription);
+  await next();
+  const sent = await unary(client, "Publish", {
+    exchange,
+    messages: ["eu.ibm", "us.ibm"].map((topic) => ({ topic, value: { text: topic } })),
+  });
+  const { arrived } = await next();
+  subscription.on("error", () => {});
+  subscription.cancel();
+  client.close();
+  return { deliveries: sent.deliveries, arrived: arrived.messages.map((each) => each.value.text) };
 }
 
 async function main(address, way) {
@@ -78,10 +153,17 @@ async function main(address, way) {
   const credentials = grpc.credentials.createInsecure();
   const schema = new api.Schema(address, credentials);
   const records = new api.Records(address, credentials);
-  const spec = { partitions: ["local/p0"] };
+  const declared = (kind, spec) => ({
+    kind,
+    namespace: "default",
+    name: stream,
+    spec_json: JSON.stringify(spec),
+  });
   await unary(schema, "ApplySchema", {
     objects: [
-      { kind: "Stream", namespace: "default", name: stream, spec_json: JSON.stringify(spec) },
+      declared("Stream", { partitions: ["local/p0"] }),
+      declared("Endpoint", { replica_set: "local/p0" }),
+      declared("Exchange", { replica_set: "local/p0" }),
     ],
   });
   const texts = ["one", "two", "three"];
@@ -131,6 +213,8 @@ async function main(address, way) {
       receipts: committed.receipts.length,
       read,
       refused,
+      calls: await calls(api, address, credentials, stream, `ask-${stream}`),
+      messages: await messages(api, address, credentials, stream),
     }),
   );
   records.close();
