@@ -14,8 +14,13 @@ from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
 from hadron.client.endpoints.stream import CallStream
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
-from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE, receive_one
-from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.requests import (
+    DEFAULT_NAMESPACE,
+    parse,
+    receive_one,
+    receive_opening,
+    senseless,
+)
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.model.errors import (
     HadronError,
@@ -40,7 +45,7 @@ class Calling:
         self._clients = clients
 
     async def call(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.SingleCallRequest)
+        request = await receive_one(talk, pb.SingleCallRequest, is_kept=True)
         asked = told(
             request.endpoint,
             _timeout_s(talk.rpc, CALL_TIMEOUT_S),
@@ -54,10 +59,7 @@ class Calling:
         await talk.send(response.SerializeToString())
 
     async def call_stream(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.StreamCallRequest)
-        if request.WhichOneof("said") != "open":
-            raise RequestError("CallStream begins without `open`", "say it first")
-        asked = request.open
+        asked = await receive_opening(talk, pb.StreamCallRequest)
         has_value = asked.HasField("value")
         value = value_of(asked.value) if has_value else NOTHING
         client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
@@ -88,10 +90,7 @@ async def _feed(talk: Talk, call: CallStream, takes_more: bool) -> None:
             takes_more = False
             continue
         if kind != "value":
-            raise RequestError(
-                f"a request of CallStream says {kind or 'nothing'}",
-                "after `open` say value, then end",
-            )
+            raise senseless(talk, kind, "after `open` say value, then end")
         if not takes_more:
             raise RequestError(
                 "a value follows the last one of the input",

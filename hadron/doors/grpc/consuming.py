@@ -12,7 +12,8 @@ from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.subscription import Subscription
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import stored_record
-from hadron.doors.grpc.reading import parse, position_of
+from hadron.doors.grpc.reading import position_of
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.limits import MAX_IN_FLIGHT
@@ -99,9 +100,8 @@ class Member:
                 event = pb.ConsumeEvent(flushed=pb.ConsumeEvent.Flushed())
                 await self._talk.send(event.SerializeToString())
             else:
-                raise RequestError(
-                    f"a request of Subscribe says {kind or 'nothing'}",
-                    "after `open` say ack, nack, extend, credit or flush",
+                raise senseless(
+                    self._talk, kind, "after `open` say ack, nack, extend, credit or flush"
                 )
 
 
@@ -125,12 +125,8 @@ class Consuming:
         return member
 
     async def subscribe(self, talk: Talk) -> None:
-        data = await talk.receive()
-        request = parse(pb.ConsumeRequest, data) if data is not None else pb.ConsumeRequest()
-        if request.WhichOneof("said") != "open":
-            raise RequestError("Subscribe begins without `open`", "say it first")
-        asked = request.open
-        client = await self._clients.of(asked.namespace or "default")
+        asked = await receive_opening(talk, pb.ConsumeRequest)
+        client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
         member = Member(talk, client)
         if asked.HasField("credit"):
             member.give_credit(asked.credit)

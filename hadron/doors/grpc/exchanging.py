@@ -12,7 +12,7 @@ from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import MAX_PUBLISHED, READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
-from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE, receive_one
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, receive_one
 from hadron.doors.grpc.rpc import Held, Talk
 from hadron.model.errors import OverloadedError, RequestError
 from hadron.model.record import NewRecord
@@ -30,7 +30,7 @@ class Exchanging:
         self._buffers = Held(limits.buffer_bytes)
 
     async def publish(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.MessagesRequest)
+        request = await receive_one(talk, pb.MessagesRequest, is_kept=True)
         if not request.messages or len(request.messages) > MAX_PUBLISHED:
             raise RequestError(
                 f"a request with {len(request.messages)} messages",

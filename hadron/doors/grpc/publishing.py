@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import trio
 
@@ -12,13 +11,11 @@ from hadron.client.producing.producer import Producer
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import MAX_PIPELINED, MAX_PUBLISHED
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, runs_of
-from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_one
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.record import NewRecord
 from hadron.wire._pb import records_pb2 as pb
-
-DEFAULT_NAMESPACE = "default"
 
 
 class Publishing:
@@ -100,11 +97,3 @@ class Publishing:
 
 async def _refuse(error: HadronError) -> pb.PublishResponse:
     raise error
-
-
-async def receive_one(talk: Talk, kind: Any) -> Any:
-    """The one message of a call. Raises `RequestError`."""
-    data = await talk.receive()
-    if data is None:
-        raise RequestError("the call came without a message")
-    return parse(kind, data)

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
 
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS
 from hadron.doors.grpc.messages import stored_record
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, receive_one
 from hadron.doors.grpc.rpc import Talk
 from hadron.doors.positions import Place, parse_position
 from hadron.model.errors import RequestError
 from hadron.wire._pb import records_pb2 as pb
-
-_M = TypeVar("_M", bound=Message)
-
-
-def parse(kind: type[_M], data: bytes) -> _M:
-    """Raises `RequestError`."""
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        name = kind.DESCRIPTOR.full_name
-        raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
 
 
 def position_of(text: str, now_ms: int) -> Place:
@@ -43,11 +30,8 @@ class Reading:
         self._now_ms = now_ms
 
     async def read(self, talk: Talk) -> None:
-        data = await talk.receive()
-        if data is None:
-            raise RequestError("the call came without a message")
-        request = parse(pb.ReadRequest, data)
-        client = await self._clients.of(request.namespace or "default")
+        request = await receive_one(talk, pb.ReadRequest)
+        client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         batches = client.read_batches(
             request.stream,
             partition=request.partition or None,

@@ -102,7 +102,7 @@ class Rpc:
         if self.is_finished:
             return
         try:
-            self._take(len(data))
+            self.hold(len(data))
         except OverloadedError as error:
             self.fail(error)
             self.on_cancel()
@@ -120,7 +120,7 @@ class Rpc:
 
     def consumed(self, size: int) -> None:
         """So many bytes of what the program has said were dealt with."""
-        self._give(size)
+        self.give(size)
         self._lane.put(self._other.consumed, size)
 
     # --- heard from gRPC's loop -----------------------------------------------------------------
@@ -129,7 +129,7 @@ class Rpc:
         if self.is_finished:
             return
         try:
-            self._take(len(data))
+            self.hold(len(data))
         except OverloadedError as error:
             self.fail(error)
             self.on_cancel()
@@ -141,7 +141,7 @@ class Rpc:
             self.on_end()
 
     def written(self, size: int) -> None:
-        self._give(size)
+        self.give(size)
         self._window += size
         if not self.is_finished:
             self.on_written(size)
@@ -156,12 +156,13 @@ class Rpc:
             self.on_cancel()
         self.on_over()
 
-    def _take(self, size: int) -> None:
+    def hold(self, size: int) -> None:
+        """So many bytes are kept for it. Raises `OverloadedError`."""
         if self.held is not None:
             self.held.take(size)
             self._held_bytes += size
 
-    def _give(self, size: int) -> None:
+    def give(self, size: int) -> None:
         if self.held is not None:
             self.held.give(size)
             self._held_bytes -= size
@@ -189,16 +190,27 @@ class Talk:
         self._ended = True
         self._news.set()
 
+    @property
+    def method(self) -> str:
+        """Its name, for errors."""
+        return self.rpc.path.rpartition("/")[2]
+
     async def receive(self) -> bytes | None:
-        """The next message; None after the last."""
+        """The next message, which is dealt with at once; None after the last."""
+        data = await self.take()
+        if data is not None:
+            self.rpc.consumed(len(data))
+        return data
+
+    async def take(self) -> bytes | None:
+        """The same, to be dealt with later: it counts as held until `rpc.consumed` is told, or the
+        call is over, and may keep the program waiting."""
         while not self._received:
             if self._ended:
                 return None
             self._news = trio.Event()
             await self._news.wait()
-        data = self._received.popleft()
-        self.rpc.consumed(len(data))
-        return data
+        return self._received.popleft()
 
     async def send(self, data: bytes) -> None:
         """Waits for room before; several tasks of the call may. Once it is over nothing happens."""

@@ -8,8 +8,8 @@ program says of a call that is over, late or a second time, nobody hears (N2).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import trio
@@ -19,16 +19,15 @@ from hadron.client.endpoints.incoming import IncomingCall
 from hadron.client.endpoints.items import headers_of
 from hadron.client.endpoints.serving import DEFAULT_CALLS, Serving
 from hadron.doors.clients import Clients
-from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.messages import value_message, value_of
-from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE
-from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import (
     CallFailedError,
     ConnectionLostError,
     DeadlineExceededError,
     HadronError,
+    OverloadedError,
     RequestError,
 )
 from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
@@ -40,6 +39,12 @@ from hadron.wire._pb import records_pb2
 _BAD_ANSWER: Final = "BadAnswer"
 """The type of the error that a caller is told when a program answers with what is no answer."""
 
+_MAX_IN_FLIGHT: Final = 1_000
+"""Of one Serve call."""
+
+_FRAME_BYTES: Final = 16
+"""Of a value's message, beside the value."""
+
 _MAX_TYPE: Final = 200
 """Characters of an error's type."""
 
@@ -50,8 +55,8 @@ class _Given:
     def __init__(self, number: int, call: IncomingCall) -> None:
         self.number = number
         self.call = call
-        self.values: deque[Any] = deque()
-        self.bytes = 0
+        self.values: deque[tuple[Any, int]] = deque()
+        """Of the answer, and what each counts as held."""
         self.is_told = False
         """The program knows of it, and owes a last word."""
         self.is_over = False
@@ -72,18 +77,16 @@ class _Given:
             self.is_over, self.error = True, error
             self.wake()
 
-    async def take(self) -> Any:
-        """The next value of the answer, in a tuple; None at the end. Raises what ended it."""
+    async def take(self) -> tuple[Any, int] | None:
+        """The next value of the answer, and what it counts; None at the end. Raises what ended
+        it."""
         while not self.values:
             if self.error is not None:
                 raise self.error
             if self.is_over:
                 return None
             await self.change()
-        value, size = self.values.popleft()
-        self.bytes -= size
-        self.wake()
-        return (value,)
+        return self.values.popleft()
 
 
 class Served:
@@ -102,6 +105,8 @@ class Served:
         self._slots = trio.Semaphore(most)
         self._open: dict[int, _Given] = {}
         self._last = 0
+        self._kept_bytes = 0
+        """Of answers that nobody has taken yet."""
         self.opened = trio.Event()
         self.is_leaving = False
         self.until_drained = trio.CancelScope()
@@ -113,34 +118,45 @@ class Served:
             found = await given.take()
             if found is None:
                 raise _bad_answer("the call was ended without a value")
+            self._dealt_with(found[1])
             return found[0]
 
     async def answer_all(self, value: Any, call: IncomingCall) -> AsyncIterator[Any]:
         async with self._given(value, call) as given:
             while (found := await given.take()) is not None:
+                self._dealt_with(found[1])
                 yield found[0]
+
+    def _dealt_with(self, size: int) -> None:
+        self._kept_bytes -= size
+        self._talk.rpc.consumed(size)
 
     @asynccontextmanager
     async def _given(self, value: Any, call: IncomingCall) -> AsyncIterator[_Given]:
         """From when the program is given the call until its last word on it, whoever waits."""
-        async with self._slots:
-            await self.opened.wait()
-            self._last += 1
-            given = self._open[self._last] = _Given(self._last, call)
-            try:
-                await self._tell(given, value)
-                yield given
-            finally:
-                given.feeding.cancel()
-                with trio.CancelScope(shield=True):
-                    await self._wait_end(given)
+        is_stream = hasattr(value, "__aiter__")
+        message = None if is_stream else _message_of(value)
+        with self._held(message.ByteSize() if message is not None else 0):
+            async with self._slots:
+                await self.opened.wait()
+                self._last += 1
+                given = self._open[self._last] = _Given(self._last, call)
+                try:
+                    await self._tell(given, message)
+                    if is_stream:
+                        self._nursery.start_soon(self._feed, given, value)
+                    yield given
+                finally:
+                    given.feeding.cancel()
+                    with trio.CancelScope(shield=True):
+                        await self._wait_end(given)
 
-    async def _tell(self, given: _Given, value: Any) -> None:
-        call, is_stream = given.call, hasattr(value, "__aiter__")
+    async def _tell(self, given: _Given, value: records_pb2.Value | None) -> None:
+        call = given.call
         event = pb.ServerEvent(
             call=pb.ServerEvent.Incoming(
                 id=given.number,
-                value=None if is_stream else _message_of(value),
+                value=value,
                 headers=call.headers,
                 attempt=call.attempt,
                 left_ms=int(call.left_s * 1_000),
@@ -149,8 +165,20 @@ class Served:
         )
         await self._talk.send(event.SerializeToString())
         given.is_told = True
-        if is_stream:
-            self._nursery.start_soon(self._feed, given, value)
+
+    @contextmanager
+    def _held(self, size: int) -> Iterator[None]:
+        """For as long as a call has a value that is kept. Raises `CallFailedError`."""
+        try:
+            self._talk.rpc.hold(size)
+        except OverloadedError as error:
+            raise CallFailedError(
+                error.message, error.hint, retryable=True, type=error.code
+            ) from None
+        try:
+            yield
+        finally:
+            self._talk.rpc.give(size)
 
     async def _feed(self, given: _Given, values: AsyncIterator[Any]) -> None:
         """A streamed input, no faster than the program reads it."""
@@ -173,10 +201,11 @@ class Served:
         elif not given.is_over:
             cancelled = pb.ServerEvent.Cancelled(id=given.number)
             await self._talk.send(pb.ServerEvent(cancelled=cancelled).SerializeToString())
-        while not given.is_over:
-            given.values.clear()
-            given.bytes = 0
-            given.wake()
+        while True:
+            while given.values:
+                self._dealt_with(given.values.popleft()[1])
+            if given.is_over:
+                break
             await given.change()
         del self._open[given.number]
 
@@ -199,8 +228,11 @@ class Served:
         """Up to its end."""
         while True:
             with trio.move_on_after(silence_s) as waiting:
-                data = await self._talk.receive()
+                data = await self._talk.take()
             if waiting.cancelled_caught:
+                if self._kept_bytes:
+                    # What it says may be behind what a caller does not take.
+                    continue
                 raise DeadlineExceededError(
                     f"the server has said nothing for {silence_s:g} s",
                     "say `alive` as often as `open` promises, or set no `silence_ms`",
@@ -209,18 +241,22 @@ class Served:
                 return
             request = parse(pb.ServerRequest, data)
             kind = request.WhichOneof("said")
+            self._kept_bytes += len(data)
+            if kind == "answer" and self._answered(request.answer, len(data)):
+                # Until its value is taken: a program is not read on behind a window of these.
+                continue
+            self._dealt_with(len(data))
             if kind == "answer":
-                await self._answered(request.answer)
-            elif kind == "end":
+                continue
+            if kind == "end":
                 self._ended(request.end, None)
             elif kind == "failure":
                 self._ended(request.failure, _failure_of(request.failure))
             elif kind == "drain":
                 self._nursery.start_soon(self._drain, serving)
             elif kind != "alive":
-                raise RequestError(
-                    f"a request of Serve says {kind or 'nothing'}",
-                    "after `open` say answer, end, failure, drain or alive",
+                raise senseless(
+                    self._talk, kind, "after `open` say answer, end, failure, drain or alive"
                 )
 
     def _find(self, number: int) -> _Given | None:
@@ -233,31 +269,27 @@ class Served:
         given = self._open.get(number)
         return None if given is None or given.is_over else given
 
-    async def _answered(self, answer: pb.ServerRequest.Answer) -> None:
+    def _answered(self, answer: pb.ServerRequest.Answer, size: int) -> bool:
+        """Whether somebody is to take its value."""
         given = self._find(answer.id)
         if given is None:
-            return
+            return False
         try:
-            size = answer.value.ByteSize()
-            if size > MAX_CALL_MESSAGE_BYTES:
+            if (length := answer.value.ByteSize()) > MAX_CALL_MESSAGE_BYTES + _FRAME_BYTES:
                 raise RequestError(
-                    f"{size} bytes are over the limit of {MAX_CALL_MESSAGE_BYTES}",
+                    f"{length} bytes are over the limit of {MAX_CALL_MESSAGE_BYTES}",
                     "answer in pieces, of an endpoint with `output: stream`",
                 )
             value = value_of(answer.value)
             given.call.answer_headers.update(headers_of(answer.headers))
         except HadronError as error:
             given.end(_bad_answer(error.message, error.hint))
-            return
+            return False
         given.values.append((value, size))
-        given.bytes += size
         if self._is_single:
             given.end()
-            return
         given.wake()
-        # The connection is read on when the caller has taken some of it.
-        while given.bytes >= WINDOW_BYTES and not given.is_over:
-            await given.change()
+        return True
 
     def _ended(self, said: Any, error: HadronError | None) -> None:
         given = self._find(said.id)
@@ -281,11 +313,12 @@ class ServingCalls:
         self._clients = clients
 
     async def serve(self, talk: Talk) -> None:
-        data = await talk.receive()
-        request = parse(pb.ServerRequest, data) if data is not None else pb.ServerRequest()
-        if request.WhichOneof("said") != "open":
-            raise RequestError("Serve begins without `open`", "say it first")
-        asked = request.open
+        asked = await receive_opening(talk, pb.ServerRequest)
+        if asked.max_in_flight > _MAX_IN_FLIGHT:
+            raise RequestError(
+                f"max_in_flight is {asked.max_in_flight}",
+                f"at most {_MAX_IN_FLIGHT}; call Serve several times for more",
+            )
         client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
         is_single = spec_of(await client._endpoints.find(asked.endpoint)).output != STREAM
         most = asked.max_in_flight or DEFAULT_CALLS

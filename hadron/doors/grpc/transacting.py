@@ -8,7 +8,7 @@ from hadron.doors.clients import Clients
 from hadron.doors.grpc.consuming import Consuming
 from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.messages import fields_of, new_record
-from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
 from hadron.wire._pb import records_pb2 as pb
@@ -25,12 +25,9 @@ class Transacting:
         self._consuming = consuming
 
     async def transact(self, talk: Talk) -> None:
-        data = await talk.receive()
-        request = parse(pb.StatementRequest, data) if data is not None else pb.StatementRequest()
-        if request.WhichOneof("said") != "begin":
-            raise RequestError("Transact begins without `begin`", "say it first")
-        client = await self._clients.of(request.begin.namespace or "default")
-        async with client.transaction(driver=request.begin.driver or None) as transaction:
+        asked = await receive_opening(talk, pb.StatementRequest, "begin")
+        client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
+        async with client.transaction(driver=asked.driver or None) as transaction:
             await talk.send(_ACCEPTED)
             while (data := await talk.receive()) is not None:
                 request = parse(pb.StatementRequest, data)
@@ -43,7 +40,7 @@ class Transacting:
                     await transaction.rollback()
                     await talk.send(_ROLLED_BACK)
                     return
-                await self._statement(client, transaction, request)
+                await self._statement(talk, client, transaction, request)
                 await talk.send(_ACCEPTED)
             # An error, so that leaving the block rolls it back.
             raise RequestError(
@@ -51,7 +48,7 @@ class Transacting:
             )
 
     async def _statement(
-        self, client: Client, transaction: Transaction, request: pb.StatementRequest
+        self, talk: Talk, client: Client, transaction: Transaction, request: pb.StatementRequest
     ) -> None:
         kind = request.WhichOneof("said")
         if kind == "publish":
@@ -75,10 +72,7 @@ class Transacting:
             for delivery in member.take(request.ack.ids):
                 await transaction.ack(delivery)
         else:
-            raise RequestError(
-                f"a request of Transact says {kind or 'nothing'}",
-                "after `begin` say publish, ack, commit or rollback",
-            )
+            raise senseless(talk, kind, "after `begin` say publish, ack, commit or rollback")
 
 
 def _committed(transaction: Transaction) -> bytes:

@@ -10,8 +10,7 @@ from hadron.client.handling.invocation import StageInvocation
 from hadron.client.handling.stage import DEFAULT_INVOCATIONS, StageInvocations
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, stored_record
-from hadron.doors.grpc.publishing import DEFAULT_NAMESPACE
-from hadron.doors.grpc.reading import parse
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
 from hadron.wire._pb import stages_pb2 as pb
@@ -46,10 +45,7 @@ class _Runner:
             request = parse(pb.WorkRequest, data)
             kind = request.WhichOneof("said")
             if kind not in ("complete", "fail"):
-                raise RequestError(
-                    f"a request of Work says {kind or 'nothing'}",
-                    "after `open` say complete or fail",
-                )
+                raise senseless(self._talk, kind, "after `open` say complete or fail")
             said = getattr(request, kind)
             invocation = self._open.pop(said.id, None)
             if invocation is None:
@@ -86,11 +82,7 @@ class Working:
         self._clients = clients
 
     async def work(self, talk: Talk) -> None:
-        data = await talk.receive()
-        request = parse(pb.WorkRequest, data) if data is not None else pb.WorkRequest()
-        if request.WhichOneof("said") != "open":
-            raise RequestError("Work begins without `open`", "say it first")
-        asked = request.open
+        asked = await receive_opening(talk, pb.WorkRequest)
         if asked.max_in_flight > _MAX_IN_FLIGHT:
             raise RequestError(
                 f"max_in_flight is {asked.max_in_flight}",

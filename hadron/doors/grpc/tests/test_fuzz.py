@@ -18,8 +18,9 @@ from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.calling import headers_of
 from hadron.doors.grpc.exchanging import new_message
 from hadron.doors.grpc.messages import fields_of, new_record, value_message, value_of
-from hadron.doors.grpc.reading import parse, position_of
+from hadron.doors.grpc.reading import position_of
 from hadron.doors.grpc.relay import offered, parsed, with_attachment
+from hadron.doors.grpc.requests import parse
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.serving import Served
 from hadron.doors.grpc.statuses import status_of

@@ -1,0 +1,50 @@
+"""What a program says in a call, message by message."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from hadron.doors.grpc.rpc import Talk
+from hadron.model.errors import RequestError
+
+DEFAULT_NAMESPACE: Final = "default"
+"""Of a request that names none."""
+
+_M = TypeVar("_M", bound=Message)
+
+
+def parse(kind: type[_M], data: bytes) -> _M:
+    """Raises `RequestError`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        name = kind.DESCRIPTOR.full_name
+        raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
+
+
+async def receive_one(talk: Talk, kind: Any, *, is_kept: bool = False) -> Any:
+    """The one message of a call. Raises `RequestError`.
+
+    Args:
+        is_kept: it is of use until the call is over, and counts as held until then.
+    """
+    data = await (talk.take() if is_kept else talk.receive())
+    if data is None:
+        raise RequestError("the call came without a message")
+    return parse(kind, data)
+
+
+async def receive_opening(talk: Talk, kind: Any, name: str = "open") -> Any:
+    """What a two-way call begins with. Raises `RequestError`."""
+    data = await talk.receive()
+    request = kind() if data is None else parse(kind, data)
+    if request.WhichOneof("said") != name:
+        raise RequestError(f"{talk.method} begins without `{name}`", "say it first")
+    return getattr(request, name)
+
+
+def senseless(talk: Talk, kind: str | None, expected: str) -> RequestError:
+    """For what stands in the way later on."""
+    return RequestError(f"a request of {talk.method} says {kind or 'nothing'}", expected)
