@@ -62,6 +62,8 @@ class Calling:
         asked = await receive_opening(talk, pb.StreamCallRequest)
         has_value = asked.HasField("value")
         value = value_of(asked.value) if has_value else NOTHING
+        # Until the call is over, as that of one with a single message does.
+        talk.rpc.hold(asked.value.ByteSize())
         client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
         calling = client.call_stream(
             asked.endpoint,

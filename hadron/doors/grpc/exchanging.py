@@ -10,9 +10,9 @@ from hadron.client.exchanges.inbox import CUT_S
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.doors.clients import Clients
-from hadron.doors.grpc.limits import MAX_PUBLISHED, READ_BYTES, READ_RECORDS, Limits
+from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, receive_one
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, check_count, receive_one
 from hadron.doors.grpc.rpc import Held, Talk
 from hadron.model.errors import OverloadedError, RequestError
 from hadron.model.record import NewRecord
@@ -31,11 +31,7 @@ class Exchanging:
 
     async def publish(self, talk: Talk) -> None:
         request = await receive_one(talk, pb.MessagesRequest, is_kept=True)
-        if not request.messages or len(request.messages) > MAX_PUBLISHED:
-            raise RequestError(
-                f"a request with {len(request.messages)} messages",
-                f"publish 1 to {MAX_PUBLISHED} at a time",
-            )
+        check_count("a request with {} messages", len(request.messages))
         messages = [new_message(each) for each in request.messages]
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         exchange = client.exchange(request.exchange)
@@ -69,22 +65,23 @@ class Exchanging:
                 subscribed = pb.SubscriptionEvent(subscribed=pb.SubscriptionEvent.Subscribed())
                 await talk.send(subscribed.SerializeToString())
                 while (first := await take_one(messages)) is not None:
-                    await self._send(talk, messages, first)
+                    await _send(talk, messages, first)
         finally:
             self._buffers.give(size)
 
-    async def _send(self, talk: Talk, messages: Messages, first: Message) -> None:
-        """What is here, in as few events as it fits into."""
-        event, size = pb.SubscriptionEvent(), 0
-        for each in (first, *take_ready(messages, READ_RECORDS - 1)):
-            message = arrived(each)
-            event.arrived.messages.append(message)
-            size += message.ByteSize()
-            if size >= READ_BYTES:
-                await send_or_end(talk, messages, event.SerializeToString())
-                event, size = pb.SubscriptionEvent(), 0
-        if size:
+
+async def _send(talk: Talk, messages: Messages, first: Message) -> None:
+    """What is here, in as few events as it fits into."""
+    event, size = pb.SubscriptionEvent(), 0
+    for each in (first, *take_ready(messages, READ_RECORDS - 1)):
+        message = arrived(each)
+        event.arrived.messages.append(message)
+        size += message.ByteSize()
+        if size >= READ_BYTES:
             await send_or_end(talk, messages, event.SerializeToString())
+            event, size = pb.SubscriptionEvent(), 0
+    if size:
+        await send_or_end(talk, messages, event.SerializeToString())
 
 
 async def send_or_end(talk: Talk, messages: Messages, data: bytes) -> None:

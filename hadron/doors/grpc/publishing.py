@@ -9,9 +9,9 @@ import trio
 
 from hadron.client.producing.producer import Producer
 from hadron.doors.clients import Clients
-from hadron.doors.grpc.limits import MAX_PIPELINED, MAX_PUBLISHED
+from hadron.doors.grpc.limits import MAX_PIPELINED
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, runs_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_one
+from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, check_count, parse, receive_one
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.record import NewRecord
@@ -55,11 +55,7 @@ class Publishing:
         self, request: pb.PublishRequest
     ) -> Callable[[], Awaitable[pb.PublishResponse]]:
         """Hand the records to the producer, behind those that it has; what is returned waits."""
-        if not request.records or len(request.records) > MAX_PUBLISHED:
-            raise RequestError(
-                f"a request with {len(request.records)} records",
-                f"publish 1 to {MAX_PUBLISHED} at a time",
-            )
+        check_count("a request with {} records", len(request.records))
         records = [new_record(each) for each in request.records]
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         if not request.stream:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
 
@@ -43,6 +44,12 @@ async def receive_opening(talk: Talk, kind: Any, name: str = "open") -> Any:
     if request.WhichOneof("said") != name:
         raise RequestError(f"{talk.method} begins without `{name}`", "say it first")
     return getattr(request, name)
+
+
+def check_count(what: str, count: int) -> None:
+    """Raises `RequestError` for none, and for too many, with `what` there are so many of."""
+    if not 1 <= count <= MAX_PUBLISHED:
+        raise RequestError(what.format(count), f"publish 1 to {MAX_PUBLISHED} at a time")
 
 
 def senseless(talk: Talk, kind: str | None, expected: str) -> RequestError:

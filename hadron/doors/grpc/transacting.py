@@ -6,9 +6,14 @@ from hadron.client.client import Client
 from hadron.client.transactions.transaction import Transaction
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.consuming import Consuming
-from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.messages import fields_of, new_record
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
+from hadron.doors.grpc.requests import (
+    DEFAULT_NAMESPACE,
+    check_count,
+    parse,
+    receive_opening,
+    senseless,
+)
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
 from hadron.wire._pb import records_pb2 as pb
@@ -59,11 +64,7 @@ class Transacting:
                     f"{asked.namespace[:100]!r}",
                     "one transaction is of one namespace",
                 )
-            if not asked.records or len(asked.records) > MAX_PUBLISHED:
-                raise RequestError(
-                    f"a statement with {len(asked.records)} records",
-                    f"publish 1 to {MAX_PUBLISHED} at a time",
-                )
+            check_count("a statement with {} records", len(asked.records))
             for each in asked.records:
                 record = new_record(each)
                 await transaction.publish(asked.stream, record.value, **fields_of(record))
