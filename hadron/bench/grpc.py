@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import queue
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +24,10 @@ import psutil
 import hadron
 from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
 from hadron.bench.stats import percentile
+from hadron.model.schema import SchemaObject
+from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+from hadron.wire._pb import calls_pb2
 from hadron.wire._pb import records_pb2 as pb
 
 MAX_ONE_MS: Final = 1.2
@@ -32,6 +36,7 @@ MAX_IDLE_BYTES: Final = 100_000
 
 AT_ONCE: Final = (1, 16, 64)
 _STREAM: Final = "bench"
+_ENDPOINT: Final = "bench"
 _ANSWER_S: Final = 30.0
 
 
@@ -80,6 +85,8 @@ def run(plan: Plan, output: str) -> int:
             assert leader.grpc is not None
             with hadron.connect_sync(f"hadron://{leader.address}") as client:
                 client.create_stream(_STREAM)
+                spec = EndpointSpec(replica_set=cluster.config.name)
+                client.apply(SchemaObject(kind="Endpoint", name=_ENDPOINT, spec=spec))
             door = Door(leader.grpc, psutil.Process(cluster.pid(cluster.leader)))
             for name, measure in PARTS.items():
                 if name in plan.parts:
@@ -120,26 +127,11 @@ def measure_publish(door: Door, plan: Plan) -> list[Part]:
     asked = pb.PublishRequest(
         stream=_STREAM, records=[pb.PublishedRecord(value=value)]
     ).SerializeToString()
-    rates: dict[int, float] = {}
-    alone_ms = 0.0
     with grpc.insecure_channel(door.address) as channel:
         publish = channel.unary_unary("/hadron.v1.Records/Publish")
-        for count in AT_ONCE:
-            _load(publish, asked, count, plan.seconds / 4)
-            before_s = door.cpu_s()
-            found = [_load(publish, asked, count, plan.seconds) for _ in range(plan.rounds)]
-            cost = (door.cpu_s() - before_s) / sum(len(took) for took, _ in found) * 1e6
-            p50, p99 = (
-                middle([percentile(took, q) for took, _ in found]) * 1e3 for q in (0.5, 0.99)
-            )
-            rates[count] = middle([rate for _, rate in found])
-            alone_ms = p50 if count == 1 else alone_ms
-            part.figures[f"grpc_publish_{count}_p50_ms"] = p50
-            part.figures[f"grpc_publish_{count}_per_s"] = rates[count]
-            part.figures[f"grpc_publish_{count}_leader_us"] = cost
-            row = (f"{count}", f"{p50:.2f} ms", f"{p99:.2f} ms", number(rates[count]))
-            part.rows.append((*row, f"{number(cost)} µs"))
-    most = rates[max(AT_ONCE)]
+        _measure(part, "publish", publish, asked, door, plan)
+    alone_ms = part.figures["grpc_publish_1_p50_ms"]
+    most = part.figures[f"grpc_publish_{max(AT_ONCE)}_per_s"]
     part.verdicts += [
         Verdict(
             "a record by itself",
@@ -157,28 +149,85 @@ def measure_publish(door: Door, plan: Plan) -> list[Part]:
     return [part]
 
 
-def _load(publish: Any, asked: bytes, count: int, seconds: float) -> tuple[list[float], float]:
+def _measure(part: Part, name: str, call: Any, asked: bytes, door: Door, plan: Plan) -> None:
+    for count in AT_ONCE:
+        _load(call, asked, count, plan.seconds / 4)
+        before_s = door.cpu_s()
+        found = [_load(call, asked, count, plan.seconds) for _ in range(plan.rounds)]
+        cost = (door.cpu_s() - before_s) / sum(len(took) for took, _ in found) * 1e6
+        p50, p99 = (middle([percentile(took, q) for took, _ in found]) * 1e3 for q in (0.5, 0.99))
+        rate = middle([rate for _, rate in found])
+        part.figures[f"grpc_{name}_{count}_p50_ms"] = p50
+        part.figures[f"grpc_{name}_{count}_per_s"] = rate
+        part.figures[f"grpc_{name}_{count}_leader_us"] = cost
+        row = (f"{count}", f"{p50:.2f} ms", f"{p99:.2f} ms", number(rate))
+        part.rows.append((*row, f"{number(cost)} µs"))
+
+
+def _load(call: Any, asked: bytes, count: int, seconds: float) -> tuple[list[float], float]:
     """How long each call took, and how many there were a second."""
     took: list[float] = []
     began = now = time.perf_counter()
     if count == 1:
         while now - began < seconds:
-            publish(asked, timeout=_ANSWER_S)
+            call(asked, timeout=_ANSWER_S)
             sent, now = now, time.perf_counter()
             took.append(now - sent)
         return took, len(took) / (now - began)
     under_way: deque[tuple[float, Any]] = deque()
     while now - began < seconds:
         while len(under_way) < count:
-            under_way.append((time.perf_counter(), publish.future(asked, timeout=_ANSWER_S)))
-        sent, call = under_way.popleft()
-        call.result()
+            under_way.append((time.perf_counter(), call.future(asked, timeout=_ANSWER_S)))
+        sent, future = under_way.popleft()
+        future.result()
         now = time.perf_counter()
         took.append(now - sent)
     elapsed = now - began
-    for _, call in under_way:
-        call.result()
+    for _, future in under_way:
+        future.result()
     return took, len(took) / elapsed
+
+
+# --- calls of an endpoint -------------------------------------------------------------------------
+
+
+def measure_calls(door: Door, plan: Plan) -> list[Part]:
+    """Calls that a second process answers with what they bring, so many at a time."""
+    part = Part(
+        f"Calling an endpoint over gRPC with {plan.record_bytes} B, served over gRPC",
+        ("at a time", "p50", "p99", "calls/s", "leader's CPU each"),
+    )
+    asked = calls_pb2.SingleCallRequest(
+        endpoint=_ENDPOINT, value=pb.Value(data=b"x" * plan.record_bytes)
+    ).SerializeToString()
+    command = [sys.executable, "-c", f"from {__name__} import serve; serve({door.address!r})"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()
+            with grpc.insecure_channel(door.address) as channel:
+                call = channel.unary_unary("/hadron.v1.Calls/Call")
+                _measure(part, "call", call, asked, door, plan)
+        finally:
+            server.kill()
+    return [part]
+
+
+def serve(address: str) -> None:
+    """Answer calls with what they bring, until killed."""
+    said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    opening = calls_pb2.ServerRequest.Open(endpoint=_ENDPOINT, max_in_flight=max(AT_ONCE))
+    said.put(calls_pb2.ServerRequest(open=opening).SerializeToString())
+    with grpc.insecure_channel(address) as channel:
+        events = channel.stream_stream("/hadron.v1.Calls/Serve")(iter(said.get, b""))
+        for data in events:
+            event = calls_pb2.ServerEvent.FromString(data)
+            if event.HasField("opened"):
+                print("opened", flush=True)
+            elif event.HasField("call"):
+                given = event.call
+                answer = calls_pb2.ServerRequest.Answer(id=given.id, value=given.value)
+                said.put(calls_pb2.ServerRequest(answer=answer).SerializeToString())
 
 
 # --- subscriptions that get nothing ---------------------------------------------------------------
@@ -225,5 +274,6 @@ def measure_idle(door: Door, plan: Plan) -> list[Part]:
 
 PARTS: Final[dict[str, Callable[[Door, Plan], list[Part]]]] = {
     "publish": measure_publish,
+    "calls": measure_calls,
     "idle": measure_idle,
 }

@@ -62,7 +62,7 @@ def http_command(
     return run(plan, output)
 
 
-_GRPC_PARTS = ("publish", "idle")
+_GRPC_PARTS = ("publish", "calls", "idle")
 
 
 @click.command("grpc", short_help="Measure what the gRPC door costs.")
@@ -97,7 +97,7 @@ def grpc_command(
     parts: tuple[str, ...],
     output: str,
 ) -> int:
-    """Measure publishing over gRPC, one record a call, and what idle subscriptions cost.
+    """Measure publishing and calling over gRPC, and what idle subscriptions cost.
 
     \b
     Examples:
