@@ -18,9 +18,10 @@ from hadron.doors.grpc.reading import Reading
 from hadron.doors.grpc.relay import Relays, offered
 from hadron.doors.grpc.rpc import Held, Rpc, Talk
 from hadron.doors.grpc.serving import ServingCalls
+from hadron.doors.grpc.statuses import stopping
 from hadron.doors.grpc.transacting import Transacting
 from hadron.doors.grpc.working import Working
-from hadron.model.errors import HadronError, ShuttingDownError, UnknownMethodError
+from hadron.model.errors import HadronError, UnknownMethodError
 from hadron.wire.contract import DOOR_FILES
 
 
@@ -93,7 +94,7 @@ class GrpcDoor:
         assert self._nursery is not None
         rpc.held = self.held
         if self._is_draining:
-            rpc.fail(_stopping())
+            rpc.fail(stopping())
             return
         self.calls[rpc] = None
         serve = self._served.get(rpc.path)
@@ -115,8 +116,12 @@ class GrpcDoor:
         """The node is about to stop: streams are told, single questions may be answered."""
         self._is_draining = True
         for rpc in list(self.calls):
-            if not self._is_unary.get(rpc.path, False) and not rpc.is_finished:
-                rpc.fail(_stopping())
+            if self._is_unary.get(rpc.path, False) or rpc.is_finished:
+                continue
+            if rpc.on_drain is not None:
+                rpc.on_drain()
+            else:
+                rpc.fail(stopping())
                 rpc.on_cancel()
 
     async def _serve(
@@ -143,7 +148,3 @@ def failure_in(error: Exception) -> HadronError:
     if isinstance(found, HadronError):
         return found
     return defect(error)
-
-
-def _stopping() -> ShuttingDownError:
-    return ShuttingDownError("the node is stopping", "call another one, or this one a little later")

@@ -64,6 +64,8 @@ class Rpc:
         on_cancel: the call is over, and was not finished here: the program has gone, does not want
             it any more, or its deadline has passed.
         on_written: so many bytes were taken by the program's connection.
+        on_drain: the node is about to stop, and the call may end in peace; None: it is told so, and
+            has ended.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Rpc:
         self.on_cancel: Callable[[], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
         self.on_over: Callable[[], None] = _ignore
+        self.on_drain: Callable[[], None] | None = None
 
     # --- said here ------------------------------------------------------------------------------
 

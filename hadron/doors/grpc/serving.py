@@ -22,6 +22,7 @@ from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
 from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
+from hadron.doors.grpc.statuses import stopping
 from hadron.model.errors import (
     CallFailedError,
     ConnectionLostError,
@@ -109,6 +110,7 @@ class Served:
         """Of answers that nobody has taken yet."""
         self.opened = trio.Event()
         self.is_leaving = False
+        self._is_draining = False
         self.until_drained = trio.CancelScope()
 
     # --- what the client runs -------------------------------------------------------------------
@@ -253,7 +255,7 @@ class Served:
             elif kind == "failure":
                 self._ended(request.failure, _failure_of(request.failure))
             elif kind == "drain":
-                self._nursery.start_soon(self._drain, serving)
+                self.drain(serving)
             elif kind != "alive":
                 raise senseless(
                     self._talk, kind, "after `open` say answer, end, failure, drain or alive"
@@ -301,8 +303,17 @@ class Served:
             error = error or _bad_answer(refused.message, refused.hint)
         given.end(error)
 
-    async def _drain(self, serving: Serving) -> None:
+    def drain(self, serving: Serving, error: HadronError | None = None) -> None:
+        """The program gets no more calls, and may answer those that it has; then its stream ends,
+        by an error or without. A second time does nothing."""
+        if not self._is_draining:
+            self._is_draining = True
+            self._nursery.start_soon(self._drain, serving, error)
+
+    async def _drain(self, serving: Serving, error: HadronError | None) -> None:
         await serving.drain()
+        if error is not None:
+            raise error
         self.until_drained.cancel()
 
 
@@ -337,6 +348,7 @@ class ServingCalls:
                     opened = pb.ServerEvent(opened=pb.ServerEvent.Opened())
                     await talk.send(opened.SerializeToString())
                     served.opened.set()
+                    talk.rpc.on_drain = lambda: served.drain(serving, stopping())
                     with served.until_drained:
                         await served.listen(serving, asked.silence_ms / 1_000 or float("inf"))
                     # What it has not answered it never will: its callers are told.

@@ -105,6 +105,10 @@ class Status:
     trailers: tuple[tuple[str, bytes], ...]
 
 
+def stopping() -> ShuttingDownError:
+    return ShuttingDownError("the node is stopping", "call another one, or this one a little later")
+
+
 def code_of(error: HadronError) -> Any:
     return next(CODES[each] for each in type(error).__mro__ if each in CODES)
 

@@ -242,6 +242,16 @@ def test_a_server_that_never_answers_costs_the_deadline_and_keeps_its_slot(
     server.vanish()
 
 
+def test_a_call_without_a_deadline_has_half_a_minute(program: Program, endpoint: Declare) -> None:
+    name = endpoint()
+    server = Server(program, name)
+    call = begin(program, name, timeout=None)
+    assert 25_000 < server.next("call").left_ms <= 30_000
+    server.answer(1, "x")
+    assert answer_of(call) == "x"
+    server.vanish()
+
+
 def test_who_cancels_is_not_worked_for(program: Program, endpoint: Declare) -> None:
     name = endpoint()
     server = Server(program, name)
@@ -316,6 +326,7 @@ def test_a_server_that_drains_answers_what_it_has(program: Program, endpoint: De
     call = begin(program, name)
     leaving.next("call")
     other = Server(program, name)
+    leaving.say(drain=pb.ServerRequest.Drain())
     leaving.say(drain=pb.ServerRequest.Drain())
     later = begin(program, name, "later")
     given = other.next("call")

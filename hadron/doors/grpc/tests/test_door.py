@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from hadron.doors.grpc.tests.support import RECORDS, Program, Said, text, until
+import hadron
+from hadron.doors.grpc.tests.support import CALLS, RECORDS, Program, Said, Server, text, until
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
+from hadron.wire._pb import calls_pb2
 from hadron.wire._pb import records_pb2 as pb
 from hadron.wire.messages import cluster_pb2, groups_pb2, streams_pb2
 
@@ -151,6 +154,39 @@ def test_two_hundred_connections_at_once(cluster: LocalCluster, stream: str) -> 
     assert sorted(each.result().runs[0].base_offset for each in answers) == list(range(200))
     for each in programs:
         each.channel.close()
+
+
+def test_a_server_at_a_node_that_stops_answers_what_it_has(tmp_path: Any) -> None:
+    config = write_config(tmp_path / "cluster.yaml", 1, "os", grpc_ports=free_ports(1))
+    with LocalCluster(tmp_path, config=config) as cluster:
+        leader = cluster.config.leader
+        assert leader.grpc is not None
+        declared = {"kind": "Endpoint", "name": "e", "replica_set": cluster.config.name}
+        with hadron.connect_sync(f"hadron://{leader.address}") as client:
+            client.apply(json.dumps(declared))
+        with Program(leader.grpc) as program:
+            server = Server(program, "e")
+            call = program.unary(CALLS + "Call", calls_pb2.SingleCallResponse)
+            asked = calls_pb2.SingleCallRequest(endpoint="e", value=pb.Value(text="x"))
+            under_way = call.future(asked, timeout=60)
+            assert server.next("call").id == 1
+            watch = program.channel.unary_stream(
+                "/hadron.v1.Schema/WatchSchema", None, lambda data: data
+            )(b"")
+            next(watch)
+            stopping = threading.Thread(target=cluster.stop, args=("n1",))
+            stopping.start()
+            with pytest.raises(grpc.RpcError):
+                list(watch)
+            server.answer(1, "in peace")
+            assert under_way.result().value.text == "in peace"
+            with pytest.raises(grpc.RpcError) as caught:
+                next(server.events)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "the node is stopping" in caught.value.details()
+            server.leave()
+            stopping.join(30)
+            assert not stopping.is_alive()
 
 
 def test_a_node_that_stops_tells_its_streams(tmp_path: Any) -> None:
