@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import hadron
-from hadron.doors.grpc.tests.support import CALLS, Program, Said, Server, details_of
+from hadron.doors.grpc.tests.support import CALLS, Program, Said, Server, details_of, until
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.wire._pb import calls_pb2 as pb
 from hadron.wire._pb import records_pb2
@@ -221,7 +221,7 @@ def test_who_answers_what_it_was_not_given_is_told(program: Program, endpoint: D
 
 
 def test_a_server_that_never_answers_costs_the_deadline_and_keeps_its_slot(
-    program: Program, endpoint: Declare
+    program: Program, endpoint: Declare, client: Any
 ) -> None:
     name = endpoint(max_waiting=5)
     server = Server(program, name, max_in_flight=1)
@@ -233,6 +233,8 @@ def test_a_server_that_never_answers_costs_the_deadline_and_keeps_its_slot(
     assert server.next("cancelled").id == 1
     waiting = begin(program, name, "second", timeout=0.3)
     assert error_of(waiting).code() is Code.DEADLINE_EXCEEDED, "it still works on the first"
+    # The program's own clock has ended it, a moment before the node's.
+    until(lambda: client.endpoints(name)[0].waiting == 0)
     third = begin(program, name, "third")
     server.end(1)
     given = server.next("call")
@@ -320,7 +322,9 @@ def test_a_server_is_killed_with_calls_under_way(
     other.vanish()
 
 
-def test_a_server_that_drains_answers_what_it_has(program: Program, endpoint: Declare) -> None:
+def test_a_server_that_drains_answers_what_it_has(
+    program: Program, endpoint: Declare, client: Any
+) -> None:
     name = endpoint()
     leaving = Server(program, name)
     call = begin(program, name)
@@ -328,6 +332,7 @@ def test_a_server_that_drains_answers_what_it_has(program: Program, endpoint: De
     other = Server(program, name)
     leaving.say(drain=pb.ServerRequest.Drain())
     leaving.say(drain=pb.ServerRequest.Drain())
+    until(lambda: any(each.is_leaving for each in client.endpoints(name)[0].servers))
     later = begin(program, name, "later")
     given = other.next("call")
     assert given.value.text == "later"
@@ -510,12 +515,12 @@ def test_a_large_stream_waits_for_who_is_slow_and_nothing_else_does(
 ) -> None:
     name = endpoint(input="stream", output="stream")
     other = endpoint()
-    sent = 0
+    sent, count = 0, 160
 
     def requests() -> Iterator[Any]:
         nonlocal sent
         yield pb.StreamCallRequest(open=pb.StreamCallRequest.Open(endpoint=name))
-        for _ in range(64):
+        for _ in range(count):
             sent += 1
             yield pb.StreamCallRequest(value=records_pb2.Value(data=bytes(1 << 20)))
         yield ENDED
@@ -530,13 +535,14 @@ def test_a_large_stream_waits_for_who_is_slow_and_nothing_else_does(
             call = begin(program, other, str(number))
             quick.answer(quick.next("call").id, "x")
             assert answer_of(call) == "x"
-        assert sent < 32, "the others are still to be sent: nobody has read one"
-        for _ in range(64):
+        # Windows of HTTP/2 grow by themselves, on either side of the node.
+        assert sent < count * 3 // 4, "the others are still to be sent: nobody has read one"
+        for _ in range(count):
             assert len(server.next("input").value.data) == 1 << 20
         server.next("input_ended")
-        for _ in range(64):
+        for _ in range(count):
             server.say(answer=pb.ServerRequest.Answer(id=1, value=records_pb2.Value(data=b"x")))
         server.end(1)
-        assert sum(len(each.value.data) for each in answers) == 64
+        assert sum(len(each.value.data) for each in answers) == count
         server.vanish()
         quick.vanish()
