@@ -131,7 +131,9 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     callback=_version,
     help="Print the version.",
 )
-@click.option("--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1]")
+@click.option(
+    "--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1], or grpc://…"
+)
 @click.option(
     "--context",
     "context_name",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from hadron.client.connecting.background import Background
 from hadron.client.connecting.contexts import find_server
 from hadron.client.connecting.nodes import Nodes
-from hadron.client.connecting.ports import ClientPorts
+from hadron.client.connecting.ports import ClientPorts, ports_of
 from hadron.client.connecting.session import Session
 from hadron.client.connecting.url import Endpoint, endpoint_of
 from hadron.client.consuming.assembly import open_subscription
@@ -578,7 +578,8 @@ def connect(
     """A client, for use as `async with hadron.connect(url) as client`, under trio or asyncio.
 
     Args:
-        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. None
+        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. With
+            `grpc://`, their doors for gRPC, where nothing else gets through (`hadron[grpc]`). None
             looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT` or the current
             one, the cluster in this directory, `hadron://127.0.0.1:7000`.
         connect_timeout_s: how long entering the block tries to reach a node.
@@ -587,9 +588,10 @@ def connect(
 
     Raises `RequestError` for a malformed URL; entering raises `PeerError` when nobody answers.
     """
+    endpoint = endpoint_of(find_server(url))
     return Client(
-        endpoint_of(find_server(url)),
+        endpoint,
         connect_timeout_s=connect_timeout_s,
         request_timeout_s=request_timeout_s,
-        ports=ports,
+        ports=ports or ports_of(endpoint),
     )

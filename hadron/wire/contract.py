@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-from hadron.wire._pb import calls_pb2, messages_pb2, records_pb2, stages_pb2
+from hadron.wire._pb import calls_pb2, frames_pb2, messages_pb2, records_pb2, stages_pb2
 from hadron.wire.messages import METHODS, Audience, files
 
 Contract = Mapping[str, Mapping[str, Any]]
 """For messages, enums and methods: by full name, what is promised of each."""
 
 DOOR_FILES: Final = tuple(
-    each.DESCRIPTOR for each in (calls_pb2, messages_pb2, records_pb2, stages_pb2)
+    each.DESCRIPTOR for each in (calls_pb2, frames_pb2, messages_pb2, records_pb2, stages_pb2)
 )
 """Of services that only a door has: their methods have names, and no numbers."""
 

@@ -1,4 +1,4 @@
-"""Where a client connects to: `hadron://[token@]host1,host2[/namespace][?tls=1]`.
+"""Where a client connects to: `hadron://[token@]host1,host2[/namespace][?tls=1]`, or `grpc://…`.
 
 A module of its own because the CLI, the Spark connector and the client read the same form, and a
 mistyped address should be told apart from a node that is down before anything is dialed.
@@ -21,7 +21,10 @@ _log = logging.getLogger(__name__)
 DEFAULT_PORT: Final = 7000
 DEFAULT_URL: Final = f"hadron://127.0.0.1:{DEFAULT_PORT}"
 
+DEFAULT_GRPC_PORT: Final = 7100
+
 _SCHEME: Final = "hadron://"
+_SCHEMES: Final = {_SCHEME: DEFAULT_PORT, "grpc://": DEFAULT_GRPC_PORT}
 _TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
 _FORM: Final = "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"
 
@@ -34,12 +37,14 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         namespace: where stream and pipeline names are looked up.
         token: who is asking; "" for nobody in particular.
         tls: whether connections are encrypted.
+        over_grpc: the addresses are those of nodes' doors for gRPC, and only they are reached.
     """
 
     addresses: tuple[str, ...]
     namespace: str = DEFAULT_NAMESPACE
     token: str = ""
     tls: bool = False
+    over_grpc: bool = False
 
 
 def without_token(url: str) -> str:
@@ -52,12 +57,13 @@ def parse_url(url: str) -> Endpoint:
     if not isinstance(url, str):
         raise RequestError(f"{url!r} is not a Hadron URL", _FORM)
     shown = without_token(url)
-    if not url.startswith(_SCHEME):
+    scheme = next(filter(url.startswith, _SCHEMES), None)
+    if scheme is None:
         raise RequestError(f"{shown!r} is not a Hadron URL", _corrected(url) or _FORM)
-    rest, _, query = url[len(_SCHEME) :].partition("?")
+    rest, _, query = url[len(scheme) :].partition("?")
     authority, _, namespace = rest.partition("/")
     token, _, hosts = authority.rpartition("@")
-    addresses = tuple(_address(shown, host) for host in hosts.split(","))
+    addresses = tuple(_address(shown, host, _SCHEMES[scheme]) for host in hosts.split(","))
     if namespace:
         check_name("namespace", namespace)
     return Endpoint(
@@ -65,6 +71,7 @@ def parse_url(url: str) -> Endpoint:
         namespace=namespace or DEFAULT_NAMESPACE,
         token=token,
         tls=_tls(shown, query),
+        over_grpc=scheme != _SCHEME,
     )
 
 
@@ -101,7 +108,7 @@ def _warn_of_token() -> None:
     )
 
 
-def _address(url: str, text: str) -> str:
+def _address(url: str, text: str, default_port: int) -> str:
     """One `host[:port]` with the port filled in; `[::1]:7000` for IPv6."""
     host, separator, port = text, "", ""
     if not text.endswith("]"):
@@ -112,7 +119,7 @@ def _address(url: str, text: str) -> str:
         raise RequestError(f"{text!r} in {url!r} is not a host", _FORM)
     if separator and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         raise RequestError(f"{port!r} in {url!r} is not a port", "use a number from 1 to 65535")
-    return f"{host}:{port or DEFAULT_PORT}"
+    return f"{host}:{port or default_port}"
 
 
 def _tls(url: str, query: str) -> bool:

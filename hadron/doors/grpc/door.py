@@ -12,6 +12,7 @@ from hadron.doors.defects import defect
 from hadron.doors.grpc.calling import Calling
 from hadron.doors.grpc.consuming import Consuming
 from hadron.doors.grpc.exchanging import Exchanging
+from hadron.doors.grpc.framing import Framing
 from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.publishing import Publishing
 from hadron.doors.grpc.reading import Reading
@@ -79,6 +80,7 @@ class GrpcDoor:
             "/hadron.v1.Messages/Publish": exchanging.publish,
             "/hadron.v1.Messages/Subscribe": exchanging.subscribe,
             "/hadron.v1.Stages/Work": Working(clients).work,
+            "/hadron.v1.Frames/Connect": Framing(self._relays.dial_own).connect,
         }
         assert self._served.keys() == _own().keys()
         self._is_unary = paths()

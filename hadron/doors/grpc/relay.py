@@ -23,7 +23,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
-from hadron.model.ports import Network
+from hadron.model.ports import Network, Transport
 from hadron.model.problems import shorten
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.connection import Connection
@@ -273,12 +273,7 @@ class Relays:
                 f"{_MAX_CONNECTIONS} connections are open at this node's gRPC door",
                 "share connections between calls, or use another node",
             )
-        try:
-            transport = await self._network.dial(self._own_address())
-        except OSError as error:
-            raise ConnectionLostError(
-                "this node takes in no calls just now", "try again"
-            ) from error
+        transport = await self.dial_own()
         if (other := self._ways.get(peer)) is not None and not other.connection.is_closed:
             # Another call of the same program was first.
             transport.close()
@@ -287,6 +282,15 @@ class Relays:
         assert self._nursery is not None
         self._nursery.start_soon(self._keep, peer, way)
         return way
+
+    async def dial_own(self) -> Transport:
+        """A connection to this node. Raises `ConnectionLostError` while it takes in none."""
+        try:
+            return await self._network.dial(self._own_address())
+        except OSError as error:
+            raise ConnectionLostError(
+                "this node takes in no calls just now", "try again"
+            ) from error
 
     async def _keep(self, peer: str, way: _Way) -> None:
         try:

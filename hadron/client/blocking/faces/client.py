@@ -1074,7 +1074,8 @@ def connect_sync(
     in a module; `SyncClient` tells of its life.
 
     Args:
-        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. None
+        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. With
+            `grpc://`, their doors for gRPC, where nothing else gets through (`hadron[grpc]`). None
             looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT` or the current
             one, the cluster in this directory, `hadron://127.0.0.1:7000`.
         connect_timeout_s: how long opening it tries to reach a node.

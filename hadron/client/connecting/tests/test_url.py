@@ -15,6 +15,7 @@ from hadron.model.errors import RequestError
         ("hadron://a,b:9,a", Endpoint(addresses=("a:7000", "b:9"))),
         ("hadron://a/ns.x", Endpoint(addresses=("a:7000",), namespace="ns.x")),
         ("hadron://a/", Endpoint(addresses=("a:7000",))),
+        ("grpc://a,b:9/x", Endpoint(addresses=("a:7100", "b:9"), namespace="x", over_grpc=True)),
         ("hadron://t0k@a?tls=1", Endpoint(addresses=("a:7000",), token="t0k", tls=True)),
         ("hadron://[::1]:7001,[::2]", Endpoint(addresses=("[::1]:7001", "[::2]:7000"))),
     ],
