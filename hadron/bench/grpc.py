@@ -22,7 +22,7 @@ import grpc
 import psutil
 
 import hadron
-from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
+from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables, ratio
 from hadron.bench.stats import percentile
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
@@ -33,10 +33,13 @@ from hadron.wire._pb import records_pb2 as pb
 MAX_ONE_MS: Final = 1.2
 MIN_PER_S: Final = 3_000.0
 MAX_IDLE_BYTES: Final = 100_000
+MAX_BESIDE_IDLE: Final = 1.1
 
 AT_ONCE: Final = (1, 16, 64)
 _STREAM: Final = "bench"
 _ENDPOINT: Final = "bench"
+_BESIDE: Final = "beside"
+_WARM: Final = 50
 _ANSWER_S: Final = 30.0
 
 
@@ -60,9 +63,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where it is, and the process behind it."""
+    """Where it is, where its node takes frames, and the process behind both."""
 
     address: str
+    frames: str
     process: psutil.Process
 
     def cpu_s(self) -> float:
@@ -85,9 +89,11 @@ def run(plan: Plan, output: str) -> int:
             assert leader.grpc is not None
             with hadron.connect_sync(f"hadron://{leader.address}") as client:
                 client.create_stream(_STREAM)
+                client.create_stream(_BESIDE)
                 spec = EndpointSpec(replica_set=cluster.config.name)
                 client.apply(SchemaObject(kind="Endpoint", name=_ENDPOINT, spec=spec))
-            door = Door(leader.grpc, psutil.Process(cluster.pid(cluster.leader)))
+            process = psutil.Process(cluster.pid(cluster.leader))
+            door = Door(leader.grpc, f"hadron://{leader.address}", process)
             for name, measure in PARTS.items():
                 if name in plan.parts:
                     print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
@@ -234,7 +240,8 @@ def serve(address: str) -> None:
 
 
 def measure_idle(door: Door, plan: Plan) -> list[Part]:
-    """What the leader's memory grows by, with members of a group that have nothing to do."""
+    """What the leader's memory grows by, with members of a group that have nothing to do; and
+    whether records of another stream, on frames, notice them."""
     opening = pb.ConsumeRequest(
         open=pb.ConsumeRequest.Open(stream=_STREAM, group="idle", start="latest")
     ).SerializeToString()
@@ -249,17 +256,28 @@ def measure_idle(door: Door, plan: Plan) -> list[Part]:
             return events, said
 
         first = open_one()
+        alone = [_framed_ms(door, plan)]
         before = door.process.memory_info().rss
         opened = [open_one() for _ in range(plan.subscriptions)]
         each = (door.process.memory_info().rss - before) / plan.subscriptions
+        beside = [_framed_ms(door, plan) for _ in range(2)]
         for events, said in (first, *opened):
             said.put(None)
             events.cancel()
+    alone.append(_framed_ms(door, plan))
+    slower = sum(beside) / sum(alone)
     part = Part(
         f"{number(plan.subscriptions)} subscriptions over gRPC that get nothing",
-        ("subscriptions", "leader's memory each"),
-        [(number(plan.subscriptions), f"{each / 1e3:.0f} kB")],
-        {"grpc_idle_subscription_bytes": each},
+        ("subscriptions", "leader's memory each", "a record on frames beside them", "alone"),
+        [
+            (
+                number(plan.subscriptions),
+                f"{each / 1e3:.0f} kB",
+                f"{middle(beside):.2f} ms",
+                f"{middle(alone):.2f} ms",
+            )
+        ],
+        {"grpc_idle_subscription_bytes": each, "framed_beside_idle_to_alone": slower},
     )
     part.verdicts.append(
         Verdict(
@@ -269,7 +287,30 @@ def measure_idle(door: Door, plan: Plan) -> list[Part]:
             each <= MAX_IDLE_BYTES,
         )
     )
+    part.verdicts.append(
+        Verdict(
+            "a record on frames beside them",
+            ratio(slower),
+            f"≤ {MAX_BESIDE_IDLE:.2f} x",
+            slower <= MAX_BESIDE_IDLE,
+        )
+    )
     return [part]
+
+
+def _framed_ms(door: Door, plan: Plan) -> float:
+    """The median of records that a client on frames publishes one after the other."""
+    took: list[float] = []
+    with hadron.connect_sync(door.frames) as client, client.producer(_BESIDE) as producer:
+        value = b"x" * plan.record_bytes
+        for _ in range(_WARM):
+            producer.send(value)
+        end_s = time.perf_counter() + plan.seconds
+        while time.perf_counter() < end_s:
+            began_s = time.perf_counter()
+            producer.send(value)
+            took.append((time.perf_counter() - began_s) * 1e3)
+    return percentile(took, 0.5)
 
 
 PARTS: Final[dict[str, Callable[[Door, Plan], list[Part]]]] = {
