@@ -7,8 +7,10 @@ costs no record: whoever is told nothing has acknowledged nothing.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -26,6 +28,10 @@ _LOOK: Final = 1 / 4
 """Of its `idle_s`: so often a member is looked at."""
 
 
+_NAMES: Final = 10
+"""For each member that there may be, names whose numbers are known."""
+
+
 class Name(NamedTuple):
     """Whose member it is, and what it calls itself."""
 
@@ -36,9 +42,14 @@ class Name(NamedTuple):
 
 
 class Consumer:
-    """One member."""
+    """One member.
 
-    def __init__(self, subscription: Subscription, idle_s: float) -> None:
+    Args:
+        numbers: of its deliveries' ids. Whoever has its name next goes on with them, so that what
+            was given before means nothing then.
+    """
+
+    def __init__(self, subscription: Subscription, idle_s: float, numbers: Iterator[int]) -> None:
         self._subscription = subscription
         self.idle_s = idle_s
         self.seen_s = trio.current_time()
@@ -46,15 +57,22 @@ class Consumer:
         """Under way."""
         self.is_leaving = trio.Event()
         self._polling = trio.Lock()
+        self._numbers = numbers
         self._held: dict[str, Delivery] = {}
+        self._places: dict[tuple[str, int], str] = {}
+        """By partition and offset, under which id it is held."""
 
     @property
     def is_idle(self) -> bool:
         return not self.requests and trio.current_time() - self.seen_s >= self.idle_s
 
-    async def poll(self, max_records: int, wait_s: float, *, again: bool) -> list[Delivery]:
-        """Up to so many records, once there is one or time is up. Raises what ended the
-        membership, and `HttpError` while another poll is under way."""
+    def held(self, most: int) -> dict[str, Delivery]:
+        """What it was given and has not acknowledged, by its ids, which stay as they are."""
+        return dict(itertools.islice(self._held.items(), most))
+
+    async def poll(self, max_records: int, wait_s: float, taken: dict[str, Delivery]) -> None:
+        """Add to `taken` up to so many records, by ids, once there is one or time is up. Raises
+        what ended the membership, and `HttpError` while another poll is under way."""
         if self._polling.locked():
             raise HttpError(
                 409,
@@ -62,21 +80,21 @@ class Consumer:
                 "one request at a time, or another consumer for each task",
             )
         async with self._polling:
-            if again:
-                held, self._held = self._held, {}
-                for delivery in held.values():
-                    await delivery.nack(0)
-            taken: list[Delivery] = []
             patience_s = wait_s
-            while len(taken) < max_records:
-                delivery = await self._subscription.poll(patience_s)  # type: ignore[assignment]
+            for _ in range(max_records):
+                delivery = await self._subscription.poll(patience_s)
                 if delivery is None:
                     break
-                taken.append(delivery)
+                taken[self._hold(delivery)] = delivery
                 patience_s = 0
-            for delivery in taken:
-                self._held[delivery_id(delivery)] = delivery
-            return taken
+
+    def _hold(self, delivery: Delivery) -> str:
+        place = delivery.partition, delivery.offset
+        # It comes again because it was given back, or its time was up: the one before is void.
+        self._held.pop(self._places.get(place, ""), None)
+        number = f"{delivery.partition}:{delivery.offset}:{next(self._numbers)}"
+        self._held[number], self._places[place] = delivery, number
+        return number
 
     async def settle(
         self, deliveries: Iterable[str], do: Callable[[Delivery], Any], *, ends: bool
@@ -92,6 +110,7 @@ class Consumer:
             await do(delivery)
             if ends:
                 del self._held[each]
+                self._places.pop((delivery.partition, delivery.offset), None)
         return unknown
 
     async def flush(self) -> None:
@@ -102,15 +121,12 @@ class Consumer:
             raise HttpError(409, error.message, "those records are delivered again") from error
 
 
-def delivery_id(delivery: Delivery) -> str:
-    return f"{delivery.partition}:{delivery.offset}:{delivery.attempt}"
-
-
 class Consumers:
     """Of one door. `run` must be running."""
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._numbers: OrderedDict[Name, Iterator[int]] = OrderedDict()
         self._nursery: trio.Nursery | None = None
         self._open: dict[Name, Consumer] = {}
         self._opening: dict[Name, trio.Lock] = {}
@@ -156,6 +172,13 @@ class Consumers:
             )
         return known
 
+    def _numbers_of(self, name: Name) -> Iterator[int]:
+        numbers = self._numbers.pop(name, None) or itertools.count(1)
+        self._numbers[name] = numbers
+        if len(self._numbers) > _NAMES * self._most:
+            self._numbers.popitem(last=False)
+        return numbers
+
     async def _keep(
         self,
         name: Name,
@@ -167,7 +190,7 @@ class Consumers:
         """A member's life."""
         try:
             async with subscribe() as subscription:
-                consumer = self._open[name] = Consumer(subscription, idle_s)
+                consumer = self._open[name] = Consumer(subscription, idle_s, self._numbers_of(name))
                 opened.append(consumer)
                 task_status.started()
                 while not (consumer.is_idle or consumer.is_leaving.is_set()):

@@ -11,8 +11,9 @@ import msgspec
 import trio
 from starlette.responses import Response
 
+from hadron.client.consuming.deliveries import Delivery
 from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
-from hadron.doors.http.consumers import Consumer, Name, delivery_id
+from hadron.doors.http.consumers import Consumer, Name
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
 from hadron.doors.http.records import RecordAnswer, answer_of
@@ -37,11 +38,13 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         consumer: what it calls itself; without one it is given a name, for the next requests.
         max_records: at most so many, once there is one.
         wait_s: how long to wait for the first.
-        again: what this consumer was given and has not acknowledged comes again first.
+        again: what this consumer was given and has not acknowledged comes again, at once and as it
+            was: for whoever has lost an answer.
         idle_s: after so long without a request it leaves the group. This and what follows are
             taken when it joins.
         start: where a group begins that is new.
-        max_in_flight: records that it holds at most, of each partition.
+        max_in_flight: records of each partition that it has at most, those too that it has not
+            asked for yet, and which nobody else gets; 0: as many as it asks for when it joins.
         order, ack_deadline_s, max_attempts, dead_letter, ephemeral: of a group that is new.
     """
 
@@ -51,7 +54,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     again: bool = False
     idle_s: Annotated[float, msgspec.Meta(ge=1, le=_MAX_IDLE_S)] = _DEFAULT_IDLE_S
     start: str = "earliest"
-    max_in_flight: Annotated[int, msgspec.Meta(ge=1, le=_MAX_IN_FLIGHT)] = 1_000
+    max_in_flight: Annotated[int, msgspec.Meta(ge=0, le=_MAX_IN_FLIGHT)] = 0
     order: Literal["none", "strict", "key"] | None = None
     ack_deadline_s: Seconds | None = None
     max_attempts: Annotated[int, msgspec.Meta(ge=0, le=1_000)] | None = None
@@ -168,7 +171,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
             name.stream,
             group=name.group,
             start=start,
-            max_in_flight=asked.max_in_flight,
+            max_in_flight=asked.max_in_flight or asked.max_records,
             order=asked.order,
             ack_deadline_s=asked.ack_deadline_s,
             max_attempts=asked.max_attempts,
@@ -186,9 +189,9 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
                 member.is_leaving.set()
             raise
     records = []
-    for each in taken:
+    for delivery_id, each in taken.items():
         answer = answer_of(each.record)
-        answer.delivery, answer.attempt = delivery_id(each), each.attempt
+        answer.delivery, answer.attempt = delivery_id, each.attempt
         records.append(answer)
     return json_response(Polled(name.consumer, records))
 
@@ -197,9 +200,12 @@ def _is_busy(error: HadronError) -> bool:
     return getattr(error, "status", 0) == 409
 
 
-async def _poll(call: Call, member: Consumer, asked: Poll) -> list[Any]:
+async def _poll(call: Call, member: Consumer, asked: Poll) -> dict[str, Delivery]:
     """Until there are records, time is up, or whoever asked is gone: what comes then stays."""
-    taken: list[Any] = []
+    held = member.held(asked.max_records) if asked.again else {}
+    if held:
+        return held
+    taken: dict[str, Delivery] = {}
     is_gone = False
     failure: HadronError | None = None
     async with trio.open_nursery() as nursery:
@@ -212,15 +218,14 @@ async def _poll(call: Call, member: Consumer, asked: Poll) -> list[Any]:
 
         nursery.start_soon(listen)
         try:
-            taken = await member.poll(asked.max_records, asked.wait_s, again=asked.again)
+            await member.poll(asked.max_records, asked.wait_s, taken)
         except HadronError as error:
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
     if is_gone:
-        for each in taken:
-            await member.settle([delivery_id(each)], lambda it: it.nack(0), ends=True)
+        await member.settle(taken, lambda each: each.nack(0), ends=True)
         raise DisconnectedError
     return taken
 

@@ -92,6 +92,38 @@ async def test_a_lost_answer_costs_no_record(http: httpx.AsyncClient) -> None:
     assert again["value"] == "a"
 
 
+async def test_what_comes_again_costs_no_attempt(http: httpx.AsyncClient) -> None:
+    await publish(http, *range(9))
+    first = await poll(http, max_records=4)
+    for _ in range(4):
+        assert await poll(http, again=True, max_records=4) == first
+    assert (await settle(http, "ack", *first))["settled"] == 4
+    rest = await poll(http, max_records=9)
+    assert [each["value"] for each in rest] == [4, 5, 6, 7]
+    assert {each["attempt"] for each in rest} == {1}
+    assert [each["value"] for each in await poll(http, again=True, max_records=2)] == [4, 5]
+
+
+async def test_what_nobody_has_asked_for_is_there_for_others(http: httpx.AsyncClient) -> None:
+    await publish(http, *range(9))
+    assert [each["value"] for each in await poll(http, "one", max_records=2)] == [0, 1]
+    assert [each["value"] for each in await poll(http, "two", max_records=9)] == list(range(2, 9))
+
+
+async def test_an_old_id_acknowledges_nothing_new(http: httpx.AsyncClient) -> None:
+    await publish(http, "a")
+    (old,) = await poll(http)
+    answer = await http.post(f"{GROUP}/reset", json={"to": "earliest", "force": True})
+    assert answer.status_code == 200
+    (new,) = await poll(http)
+    assert (new["offset"], new["attempt"]) == (old["offset"], old["attempt"])
+    assert (await settle(http, "ack", old))["unknown"] == [old["delivery"]]
+    await http.delete(f"{GROUP}/consumers/c")
+    (newest,) = await poll(http, wait_s=30)
+    assert (await settle(http, "ack", new))["unknown"] == [new["delivery"]]
+    assert (await settle(http, "ack", newest))["settled"] == 1
+
+
 async def test_who_leaves_leaves_its_records_to_others(http: httpx.AsyncClient) -> None:
     await publish(http, "a")
     assert len(await poll(http, "one")) == 1
