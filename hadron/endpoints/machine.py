@@ -359,16 +359,19 @@ class Broker:
     def _expire(self, call: Call) -> None:
         endpoint = call.endpoint
         where = (
-            f"the server {call.runs[0].server.terms.name!r} has not answered"
+            f"the server {call.runs[0].server.terms.name!r} has not ended its answer"
+            if call.has_answered
+            else f"the server {call.runs[0].server.terms.name!r} has not answered"
             if call.runs
             else f"it waited for a server, of which {len(endpoint.servers)} are there"
         )
         endpoint.fail(
             call,
             DeadlineExceededError(
-                f"the call to {endpoint.label} was not answered within "
-                f"{call.opening.timeout_s:g} s: {where}",
+                f"the call to {endpoint.label} was not over within {call.opening.timeout_s:g} s: "
+                f"{where}",
                 "give it more time (timeout_s), or start more servers",
+                retryable=not call.attempts or endpoint.spec.idempotent,
             ),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,6 +32,9 @@ _READ_BYTES: Final = 64 << 10
 _ENDS_WITHIN_S: Final = 2.0
 """After SIGTERM, before it is killed."""
 
+_SHELLS: Final = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<"})
+"""Words that mean something to a shell alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -47,9 +51,7 @@ class Asked:
 
 async def run(url: str, asked: Asked) -> None:
     """Serve until SIGINT or SIGTERM; then end what has begun."""
-    words = shlex.split(asked.command)
-    if not words:
-        raise RequestError("--exec names no program", "for example --exec 'python quote.py'")
+    words = _words(asked.command)
     async with connected(url) as client:
         spec = await declared(client, asked.endpoint)
         async with contextlib.AsyncExitStack() as stack:
@@ -75,6 +77,24 @@ async def run(url: str, asked: Asked) -> None:
                 await _until_signal(serving.wait)
 
 
+def _words(command: str) -> list[str]:
+    """Raises `RequestError` for what no call could be run by."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise RequestError(f"--exec {command!r}: {error}", "look at its quotes") from None
+    if not words:
+        raise RequestError("--exec names no program", "for example --exec 'python quote.py'")
+    if found := _SHELLS.intersection(words):
+        raise RequestError(
+            f"--exec runs a program and no shell: it would be given {min(found)!r} as a word",
+            "let a shell run it: --exec \"sh -c '…'\"",
+        )
+    if shutil.which(words[0]) is None:
+        raise RequestError(f"--exec: there is no program {words[0]!r}", "give its path")
+    return words
+
+
 async def _until_signal(wait: Callable[[], Any]) -> None:
     async with trio.open_nursery() as nursery:
 
@@ -98,7 +118,7 @@ def _handler(words: Sequence[str], spec: EndpointSpec, asked: Asked) -> Callable
         async def answer_all(given: Any, call: IncomingCall) -> AsyncIterator[Any]:
             async with _running(words, given, call, spec, asked.form) as process:
                 assert process.stdout is not None
-                async for found in _lines(process.stdout):
+                async for found in _Lines(process.stdout):
                     yield parse(found, asked.form, "a line of the answer")
 
         return answer_all
@@ -200,19 +220,38 @@ async def _end(process: trio.Process) -> None:
             await trio.aclose_forcefully(stream)
 
 
-async def _lines(stream: Any) -> AsyncIterator[bytes]:
+class _Lines:
     """Lines without their ends. Raises `CallFailedError` for one that is too long."""
-    rest = bytearray()
-    while chunk := await stream.receive_some(_READ_BYTES):
-        rest += chunk
-        *whole, last = rest.split(b"\n")
-        for each in whole:
-            yield bytes(each).rstrip(b"\r")
-        rest = bytearray(last)
-        if len(rest) > MAX_CALL_MESSAGE_BYTES:
-            raise _failed(f"it wrote a line of more than {MAX_CALL_MESSAGE_BYTES} bytes")
-    if rest:
-        yield bytes(rest)
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._rest = bytearray()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        rest = self._rest
+        while (end := rest.find(b"\n")) < 0:
+            if len(rest) > MAX_CALL_MESSAGE_BYTES:
+                raise _failed(f"it wrote a line of more than {MAX_CALL_MESSAGE_BYTES} bytes")
+            chunk = await self._stream.receive_some(_READ_BYTES)
+            rest += chunk
+            if not chunk:
+                if not rest:
+                    raise StopAsyncIteration
+                end = len(rest)
+                break
+        line = bytes(rest[:end])
+        del rest[: end + 1]
+        return line.removesuffix(b"\r")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something was written that nobody has read yet."""
+        with contextlib.suppress(BlockingIOError):
+            self._rest += os.read(self._stream.fileno(), _READ_BYTES)
+        return bool(self._rest)
 
 
 def _failed(message: str, hint: str = "") -> CallFailedError:
@@ -222,13 +261,18 @@ def _failed(message: str, hint: str = "") -> CallFailedError:
 # --- one for all ----------------------------------------------------------------------------------
 
 
+_TOO_MUCH: Final = "has printed more than one line for a call"
+_ONE_LINE: Final = "let it print answers on stdout, a line for each call, and all else on stderr"
+
+
 class _Worker:
-    """A program that answers each line of JSON with a line of JSON; started again when it ends."""
+    """A program that answers each line of JSON with a line of JSON; started again when it ends, or
+    says what nobody has asked for."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._process: trio.Process | None = None
-        self._answers: AsyncIterator[bytes] | None = None
+        self._answers: _Lines | None = None
         self._turn = trio.Lock()
 
     async def __call__(self, value: Any) -> Any:
@@ -241,6 +285,10 @@ class _Worker:
                 raise
 
     async def _ask(self, value: Any) -> Any:
+        if self._answers is not None and self._answers.has_more:
+            # It would be taken for the answer to this call.
+            click.echo(f"{self._words[0]} is started again: it {_TOO_MUCH}", err=True)
+            await self.stop()
         if self._process is None:
             try:
                 self._process = await trio.lowlevel.open_process(
@@ -249,7 +297,7 @@ class _Worker:
             except OSError as error:
                 why = error.strerror or str(error)
                 raise _failed(f"{self._words[0]} cannot be run: {why}") from None
-            self._answers = _lines(self._process.stdout)
+            self._answers = _Lines(self._process.stdout)
         process, answers = self._process, self._answers
         assert process.stdin is not None
         assert answers is not None
@@ -261,10 +309,12 @@ class _Worker:
         if answer is None:
             await process.wait()
             raise _failed(f"{self._words[0]} has ended with status {process.returncode}")
+        if answers.has_more:
+            raise _failed(f"{self._words[0]} {_TOO_MUCH}", _ONE_LINE)
         return parse(answer, "json", "a line of the answer")
 
     async def stop(self) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._answers = self._process, None, None
         if process is not None:
             await _end(process)
 

@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_a_worker_answers_lines(tmp_path: Path) -> None:
         assert marks.read_text() == "xx"
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_worker_that_says_too_much_answers_nobody_else(at_once: bool) -> None:
+    """Its line of its own is taken for the answer at most to the call that it was said for."""
+    program = "import os, sys, time\nfor line in sys.stdin:\n    log = b'[\"log\"]\\n'\n" + (
+        "    os.write(1, log + line.encode())"
+        if at_once
+        else "    os.write(1, log); time.sleep(0.2); os.write(1, line.encode())"
+    )
+    with serving("quote", "--exec", python(program), "--worker"):
+        for number in range(3):
+            said = run_text("call", "quote", str(number))
+            assert said.stdout.strip() in ("", '["log"]')
+            assert ("has printed more than one line for a call" in said.stderr) == at_once
+            time.sleep(0 if at_once else 0.5)
+
+
 def test_streams_are_lines() -> None:
     add = "import sys; print(sum(int(line) for line in sys.stdin))"
     with serving("sum", "--exec", python(add)):
@@ -131,5 +148,13 @@ def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
     said = run_text("serve", "sum", "--exec", "cat", "--worker")
     assert "a worker answers each line with a line" in said.stderr
     assert run_text("serve", "quote").returncode == 2
-    with serving("quote", "--exec", "/no/such/program"):
-        assert "cannot be run: No such file" in run_text("call", "quote", "1").stderr
+    for program, told in (
+        ("/no/such/program", "there is no program '/no/such/program'"),
+        ("cat | tr a b", "runs a program and no shell: it would be given '|' as a word"),
+        ("cat 'a", "No closing quotation"),
+        ("", "--exec names no program"),
+    ):
+        said = run_text("serve", "quote", "--exec", program)
+        assert said.returncode in (1, 2)
+        assert told in said.stderr
+        assert "defect" not in said.stderr

@@ -179,6 +179,7 @@ class Channel:
                         f"the leader of {self.replica_set} says nothing of a call that was to be "
                         f"answered within {pending.timeout_s:g} s",
                         "see `hadron status`; it may have run",
+                        retryable=False,
                     ),
                     None,
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
@@ -16,9 +17,11 @@ from hadron.doors.http.guard import Guard
 from hadron.doors.http.operations import Operation
 from hadron.doors.http.problems import HttpError, response_of
 from hadron.doors.http.reading import SECURITY_HEADERS
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, RequestError
 
 _log = logging.getLogger(__name__)
+
+_KEY: Final = "idempotency-key"
 
 
 class Endpoint:
@@ -31,6 +34,12 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         operation = self._operation
         call = Call(scope, receive, send)
+        if _KEY in call.headers and not any(each.lower() == _KEY for each in operation.headers):
+            raise RequestError(
+                f"{operation.method} {operation.path} knows no Idempotency-Key: sent twice, it is "
+                "done twice",
+                "it is for records, POST /v1/streams/{stream}; leave it out here",
+            )
         query = call.query(operation.query)
         response = await operation.handle(self._door, call, query)
         if response is not None:

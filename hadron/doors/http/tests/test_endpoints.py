@@ -541,3 +541,12 @@ async def test_over_http2(nodes: Nodes, http: httpx.AsyncClient) -> None:
                     break
         with trio.fail_after(20):
             await flood.ended.wait()
+
+
+async def test_a_key_for_what_is_not_logged_is_refused(http: httpx.AsyncClient) -> None:
+    """Whoever sends it would take it that the call is run once."""
+    key = {"idempotency-key": "pay-1"}
+    for method, path in (("POST", "/v1/endpoints/quote"), ("PUT", "/v1/streams/keyed")):
+        answer = await http.request(method, path, json={}, headers=key)
+        assert answer.status_code == 400
+        assert "knows no Idempotency-Key" in answer.json()["detail"]

@@ -254,6 +254,7 @@ class _Client:
         self._hangs_up = hangs_up
         self.status = 0
         self.body = b""
+        self.has_begun = trio.Event()
         self.is_done = trio.Event()
 
     async def receive(self) -> Message:
@@ -262,6 +263,9 @@ class _Client:
             more = bool(self._chunks) or self._hangs_up
             return {"type": "http.request", "body": data, "more_body": more}
         if not self._hangs_up:
+            # However slow the machine is.
+            with trio.move_on_after(_ANSWER_S):
+                await self.has_begun.wait()
             with trio.move_on_after(self._patience_s):
                 await self.is_done.wait()
         return {"type": "http.disconnect"}
@@ -270,6 +274,7 @@ class _Client:
         if message["type"] == "http.response.start":
             assert not self.status
             self.status = message["status"]
+            self.has_begun.set()
         else:
             assert self.status
             self.body += message.get("body", b"")
