@@ -86,7 +86,7 @@ async def invoke(door: Door, call: Call, query: CallQuery) -> Response | None:
     packed, headers = await unless_gone(
         lambda: client._endpoints.call(asked, given), call.wait_disconnected
     )
-    return _one_answer(packed, headers)
+    return _one_answer(call, packed, headers)
 
 
 async def _one_value(call: Call) -> Any:
@@ -95,12 +95,20 @@ async def _one_value(call: Call) -> Any:
     return None if value == b"" and not call.media else value
 
 
-def _one_answer(packed: Packed, headers: Mapping[str, str]) -> Response:
+def _one_answer(call: Call, packed: Packed, headers: Mapping[str, str]) -> Response:
     encoding, data = packed
+    if encoding == TEXT_VALUE and _asks_for_json(call):
+        encoding, data = JSON_VALUE, msgspec.json.encode(str(data, "utf-8"))
     media = JSON if encoding == JSON_VALUE else TEXT if encoding == TEXT_VALUE else BYTES
     response = Response(bytes(data), 200, media_type=media)
     response.raw_headers += _headers_out(headers)
     return response
+
+
+def _asks_for_json(call: Call) -> bool:
+    """First of all. Text is a value of JSON's, too: a program need not know which one it gets."""
+    first = call.headers.get("accept", "").lower().partition(",")[0]
+    return first.partition(";")[0].strip() == JSON
 
 
 # --- headers ------------------------------------------------------------------------------------
@@ -187,7 +195,7 @@ class _Streams:
                 "that is a mistake in what serves the endpoint",
                 type="BadAnswer",
             )
-        return _one_answer(found[0], stream.headers)
+        return _one_answer(self._call, found[0], stream.headers)
 
     async def _answer_all(self, stack: AsyncExitStack, given: Packed | None) -> None:
         """Values as they come, and no faster than they are read."""

@@ -550,3 +550,16 @@ async def test_a_key_for_what_is_not_logged_is_refused(http: httpx.AsyncClient) 
         answer = await http.request(method, path, json={}, headers=key)
         assert answer.status_code == 400
         assert "knows no Idempotency-Key" in answer.json()["detail"]
+
+
+async def test_text_is_json_for_who_accepts_that_first(
+    nodes: Nodes, http: httpx.AsyncClient
+) -> None:
+    async with served(nodes, "echo", echo):
+        for accept, wanted in (
+            ("application/json, text/plain, */*", '"hello"'),
+            ("text/plain, application/json", "hello"),
+            ("*/*", "hello"),
+        ):
+            answer = await http.post("/v1/endpoints/echo", json="hello", headers={"accept": accept})
+            assert answer.text == wanted
