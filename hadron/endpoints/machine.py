@@ -368,8 +368,7 @@ class Broker:
         endpoint.fail(
             call,
             DeadlineExceededError(
-                f"the call to {endpoint.label} was not over within {call.opening.timeout_s:g} s: "
-                f"{where}",
+                f"the call to {endpoint.label} was not over in time: {where}",
                 "give it more time (timeout_s), or start more servers",
                 retryable=not call.attempts or endpoint.spec.idempotent,
             ),

@@ -17,7 +17,7 @@ from hadron.model.ports import Network
 from hadron.node.replica_set import NO_SECURITY, ReplicaSetConfig, is_loopback
 from hadron.node.runtime import Node
 from hadron.node.world import SystemDisk
-from hadron.wire.sockets import SocketNetwork
+from hadron.wire.sockets import SocketNetwork, allow_many_files
 from hadron.wire.system import SystemClock, SystemRandom
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ def run(
     for warning in (*config.warnings, *open_to_others(config, node_name)):
         _log.warning("%s", warning)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    allow_many_files()
     node = Node(
         config,
         node_name,

@@ -6,6 +6,7 @@ wherever the program is, because waking a task just to send costs 30 to 50 µs.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -29,6 +30,8 @@ _GATHER = 64
 _OWN_FILES: Final = 256
 """File descriptors that are left for databases, logs and the connections that a node opens."""
 
+_MANY_FILES: Final = 1 << 16
+
 _open: WeakSet[SocketTransport] = WeakSet()
 
 
@@ -40,6 +43,16 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def allow_many_files() -> None:
+    """Raise this process's soft limit of open files as far as it may itself: shells have 1,024,
+    which a thousand idle strangers would use up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard < 0 else min(hard, _MANY_FILES)
+    if 0 < soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def most_connections() -> int:

@@ -32,8 +32,14 @@ class Endpoint:
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive, send, self._door.bodies)
+        try:
+            await self._answer(call)
+        finally:
+            call.let_go()
+
+    async def _answer(self, call: Call) -> None:
         operation = self._operation
-        call = Call(scope, receive, send)
         if _KEY in call.headers and not any(each.lower() == _KEY for each in operation.headers):
             raise RequestError(
                 f"{operation.method} {operation.path} knows no Idempotency-Key: sent twice, it is "
@@ -43,7 +49,7 @@ class Endpoint:
         query = call.query(operation.query)
         response = await operation.handle(self._door, call, query)
         if response is not None:
-            await response(scope, receive, send)
+            await call.respond(response)
 
 
 class HttpApp:

@@ -7,12 +7,13 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
+import trio
 from starlette.responses import Response
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Receive, Scope, Send
 from hadron.doors.http.problems import HttpError
-from hadron.model.errors import RecordTooLargeError, RequestError
+from hadron.model.errors import OverloadedError, RecordTooLargeError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
 
@@ -37,6 +38,28 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of requests that have no parameters."""
 
 
+class Bodies:
+    """What all requests of a door hold of bodies that are taken as a whole."""
+
+    def __init__(self, max_bytes: int, most_s: float) -> None:
+        self.most_s = most_s
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def take(self, size: int) -> None:
+        """Raises `OverloadedError`."""
+        if self._bytes + size > self._max_bytes:
+            raise OverloadedError(
+                f"bodies of {self._bytes} bytes are on their way to this node, and {size} more are "
+                f"over its limit of {self._max_bytes}",
+                "send less at once, or to another node",
+            )
+        self._bytes += size
+
+    def give(self, size: int) -> None:
+        self._bytes -= size
+
+
 class Call:
     """A request, and the way to its answer.
 
@@ -44,8 +67,10 @@ class Call:
         path: the path's parameters by name.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
         self.scope = scope
+        self._bodies = bodies
+        self._held_bytes = 0
         self._receive = receive
         self.send = send
         self.path: Mapping[str, Any] = scope.get("path_params", {})
@@ -114,18 +139,31 @@ class Call:
         return data
 
     async def body(self, limit: int = bounds.MAX_BODY_BYTES) -> bytes:
-        """All of it. Raises `RecordTooLargeError` over the limit, and `DisconnectedError`."""
+        """All of it. Raises `RecordTooLargeError` over the limit, `OverloadedError` where others
+        have all the room, `HttpError` when it takes too long, and `DisconnectedError`."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(int(length), limit)
         parts: list[bytes] = []
-        size = 0
-        while (data := await self.next_chunk()) is not None:
-            parts.append(data)
-            size += len(data)
-            if size > limit:
-                raise _too_large(size, limit)
+        with trio.move_on_after(self._bodies.most_s) as scope:
+            while (data := await self.next_chunk()) is not None:
+                parts.append(data)
+                self._bodies.take(len(data))
+                self._held_bytes += len(data)
+                if self._held_bytes > limit:
+                    raise _too_large(self._held_bytes, limit)
+        if scope.cancelled_caught:
+            raise HttpError(
+                408, f"the body was not complete within {self._bodies.most_s:g} s", "send it faster"
+            )
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def respond(self, response: Response) -> None:
+        await response(self.scope, self._receive, self.send)
+
+    def let_go(self) -> None:
+        """It is answered."""
+        self._bodies.give(self._held_bytes)
 
     async def json(self, kind: type[Any]) -> Any:
         """The body, which must be JSON and say so: no page of somebody else's can send that type

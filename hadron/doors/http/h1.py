@@ -35,8 +35,11 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What a client of HTTP/2 begins with that knows the server."""
 
 _READ_BYTES: Final = 64 << 10
-_PIPELINED: Final = 16
-"""Requests that came with an earlier one; more are not read before those are answered."""
+_PIPELINED: Final = 256
+_AHEAD_BYTES: Final = 1 << 20
+"""Requests that come behind one that is not answered yet, and what they have of bodies. They are
+read meanwhile, because how else would it be noticed that whoever asked has gone? Who sends more is
+taken for gone."""
 
 _LINGER_S: Final = 1.0
 _LINGER_BYTES: Final = 1 << 20
@@ -59,6 +62,7 @@ class _Request:
 
     __slots__ = (
         "body",
+        "body_bytes",
         "expects",
         "head_bytes",
         "headers",
@@ -86,6 +90,7 @@ class _Request:
         self.is_told = False
         """The application has got all of its body."""
         self.body: list[bytes] = []
+        self.body_bytes = 0
         self.size = 0
 
 
@@ -169,6 +174,7 @@ class _Parser:
     def on_body(self, body: bytes) -> None:
         request = self._now
         request.body.append(body)
+        request.body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         self._now.is_complete = True
@@ -257,8 +263,12 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is read before something was answered."""
-        return len(self._parser.requests) > _PIPELINED
+        """Whether too much has come behind the request that is dealt with."""
+        behind = self._parser.requests
+        return (
+            len(behind) > 1 + _PIPELINED
+            or sum(each.body_bytes for each in behind) - behind[0].body_bytes > _AHEAD_BYTES
+        )
 
     async def write(self, chunks: Iterable[bytes]) -> None:
         """Raises `OSError`, also where the other side reads nothing any more."""
@@ -379,7 +389,13 @@ class _Exchange:
             if request.is_complete:
                 # Only the end of the connection is waited for.
                 if connection.is_full:
-                    await trio.sleep_forever()
+                    self._trouble = RefusedError(
+                        400,
+                        f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of their "
+                        "bodies, came behind one that is not answered yet",
+                        "wait for answers, or use more connections",
+                    )
+                    return False
                 return await connection.read()
             with trio.move_on_after(connection.limits.stall_s) as scope:
                 return await connection.read()

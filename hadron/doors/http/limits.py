@@ -47,6 +47,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Without a byte of a body that is under way, in either direction. Who writes NDJSON as things
     happen sends an empty line meanwhile."""
 
+    body_s: float = 120.0
+    """For all of a body that is taken as a whole."""
+
+    held_bytes: int = 256 << 20
+    """Of all bodies that are taken as a whole, at a time."""
+
     streams: int = 200
     """Events and messages that are followed, and calls with streams, at once."""
 

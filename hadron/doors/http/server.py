@@ -11,7 +11,7 @@ from hadron.doors.http.asgi import App
 from hadron.doors.http.h1 import PREFACE, Connection, RefusedError, refusal_bytes
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Listener, Transport
-from hadron.wire.sockets import split_address
+from hadron.wire.sockets import most_connections, split_address
 
 if TYPE_CHECKING:
     from hadron.doors.http.h2c import H2
@@ -37,6 +37,8 @@ class Server:
         self._told_s = float("-inf")
         self._refusing = 0
         self.connections = 0
+        self._most = min(limits.connections, most_connections() // 2)
+        """The node's other connections, and its files, need descriptors as well."""
 
     async def run(self, listener: Listener) -> None:
         """Until cancelled, and all connections with it."""
@@ -49,7 +51,7 @@ class Server:
                     self._tell(f"a connection could not be accepted: {error}")
                     await trio.sleep(0.1)
                     continue
-                if self.connections >= self._limits.connections:
+                if self.connections >= self._most:
                     self._tell(f"{self.connections} HTTP connections are open, more are refused")
                     if self._refusing >= _LINGERING:
                         transport.close()

@@ -15,10 +15,13 @@ from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Message, Receive, Scope, Send
+from hadron.doors.http.call import Bodies, Call
 from hadron.doors.http.limits import Limits
+from hadron.doors.http.problems import HttpError
 from hadron.doors.http.server import Server
 from hadron.doors.http.tests.support import _Stream, http_at, received
 from hadron.fakes.network import SimNetwork
+from hadron.model.errors import OverloadedError
 
 HEAD = b"POST / HTTP/1.1\r\nhost: s\r\n"
 
@@ -213,6 +216,39 @@ async def test_who_hangs_up_is_noticed(autojump_clock: MockClock, world: World) 
     assert world.app.disconnected == 1
 
 
+async def test_who_hangs_up_behind_other_requests_is_noticed(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.connection() as stream:
+        await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
+        await stream.write((HEAD + b"content-length: 2\r\n\r\n__") * 40)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.app.disconnected == 0
+    await trio.sleep(0.1)
+    assert world.app.disconnected == 1
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        (HEAD + b"content-length: 2\r\n\r\n__") * 300,
+        HEAD + b"content-length: 99999999\r\n\r\n" + b"x" * (3 << 19),
+    ],
+    ids=["requests", "bytes"],
+)
+async def test_what_comes_behind_a_request_is_bounded(
+    autojump_clock: MockClock, world: World, behind: bytes
+) -> None:
+    """It has to be read, or nobody would notice that the program has gone."""
+    async with world.connection() as stream:
+        await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
+        await stream.write(behind)
+        answer = await stream.read(4096)
+    assert status(answer) == 400
+    assert b"came behind one that is not answered yet" in answer
+    assert world.app.disconnected == 1
+
+
 # --- forms of answers -----------------------------------------------------------------------------
 
 
@@ -305,3 +341,38 @@ async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World
             await http.post("/early")
         assert trio.current_time() - began_s < 1, "not only when the connection ends"
         assert (await http.post("/")).status_code == 200
+
+
+# --- bodies that are taken as a whole -------------------------------------------------------------
+
+
+def call_with(bodies: Bodies, *chunks: bytes, pause_s: float = 0.0) -> Call:
+    left = list(chunks)
+
+    async def receive() -> Message:
+        await trio.sleep(pause_s)
+        data = left.pop(0)
+        return {"type": "http.request", "body": data, "more_body": bool(left)}
+
+    async def send(_: Message) -> None:
+        raise AssertionError
+
+    return Call({"headers": []}, receive, send, bodies)
+
+
+async def test_all_bodies_together_are_bounded() -> None:
+    bodies = Bodies(max_bytes=10, most_s=1.0)
+    first = call_with(bodies, b"12345", b"678")
+    assert await first.body() == b"12345678"
+    second = call_with(bodies, b"1", b"23")
+    with pytest.raises(OverloadedError, match="2 more are over its limit of 10"):
+        await second.body()
+    second.let_go()
+    first.let_go()
+    assert len(await call_with(bodies, b"x" * 10).body()) == 10
+
+
+async def test_a_body_that_drips_ends(autojump_clock: MockClock) -> None:
+    bodies = Bodies(max_bytes=10, most_s=1.0)
+    with pytest.raises(HttpError, match="not complete within 1 s"):
+        await call_with(bodies, *[b"1"] * 9, pause_s=0.2).body()
