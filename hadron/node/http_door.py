@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 async def run_with_door(
     node: Node, task_status: trio.TaskStatus[None], limits: Limits | None = None
 ) -> None:
-    """Run a node until it ends, with its door open."""
+    """Run a node until it ends, with its door open. Whoever cancels this closes the door first:
+    requests that are under way may end, for some seconds, before the node does."""
     listener = await _listen(node)
     try:
         await _run(node, listener, limits or Limits(), task_status)
@@ -59,17 +60,35 @@ async def _run(
     network = OwnNetwork(host.network, lambda: node.address, accept)
     door = Door(node, ClientPorts(network, host.clock, host.random), limits)
     names = {split_address(address)[0] for address in (host.node.http or "", host.node.address)}
-    server = Server(HttpApp(door, Guard(names), OPERATIONS), limits)
+    app = HttpApp(door, Guard(names), OPERATIONS)
+    server = Server(app, limits)
     failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        await nursery.start(door.run)
-        nursery.start_soon(server.run, listener)
-        _log.info("HTTP is served at %s", listener.address)
+    life = trio.CancelScope(shield=True)
+
+    async def drain_when_cancelled() -> None:
         try:
-            await node.run_inside(task_status)
-        except Exception as error:
-            # As it is, and not within a group of the door's.
-            failure = error
-        nursery.cancel_scope.cancel()
+            await trio.sleep_forever()
+        finally:
+            server.is_closed = True
+            listener.close()
+            door.drain()
+            with trio.move_on_after(limits.drain_s, shield=True):
+                await app.wait_idle()
+            life.cancel()
+
+    async with trio.open_nursery() as around:
+        around.start_soon(drain_when_cancelled)
+        with life:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(door.run)
+                nursery.start_soon(server.run, listener)
+                _log.info("HTTP is served at %s", listener.address)
+                try:
+                    await node.run_inside(task_status)
+                except Exception as error:
+                    # As it is, and not within a group of the door's.
+                    failure = error
+                nursery.cancel_scope.cancel()
+        around.cancel_scope.cancel()
     if failure is not None:
         raise failure

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+import trio
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
@@ -57,6 +58,8 @@ class HttpApp:
 
     def __init__(self, door: Door, guard: Guard, operations: Sequence[Operation]) -> None:
         self._guard = guard
+        self._active = 0
+        self._news = trio.Event()
         by_path: dict[str, dict[str, App]] = {}
         for operation in operations:
             by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
@@ -77,6 +80,7 @@ class HttpApp:
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
+        self._active += 1
         try:
             self._guard.check(scope["headers"])
             await self._router(scope, receive, sending)
@@ -91,11 +95,20 @@ class HttpApp:
             raise
         except Exception as error:
             trouble = defect(error)
+        finally:
+            self._active -= 1
+            self._news.set()
         if started:
             # Half of an answer is out: its end says that it is none.
             _log.warning("an answer was cut short: %s", trouble)
             return
         await response_of(trouble)(scope, receive, sending)
+
+    async def wait_idle(self) -> None:
+        """Until no request is under way."""
+        while self._active:
+            self._news = trio.Event()
+            await self._news.wait()
 
 
 class _Methods:

@@ -45,6 +45,8 @@ class Door:
         self.consumers = Consumers(limits.consumers)
         self.bodies = Bodies(limits.held_bytes, limits.body_s)
         self._streams = 0
+        self._waiting: set[trio.CancelScope] = set()
+        self._is_draining = False
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. `task_status` is told when requests may come."""
@@ -71,3 +73,21 @@ class Door:
             yield
         finally:
             self._streams -= 1
+
+    @contextmanager
+    def until_drained(self) -> Iterator[None]:
+        """This block is left once the node is about to stop."""
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            if self._is_draining:
+                scope.cancel()
+            try:
+                yield
+            finally:
+                self._waiting.discard(scope)
+
+    def drain(self) -> None:
+        """The node is about to stop: who waits for what may come is let go."""
+        self._is_draining = True
+        for scope in self._waiting:
+            scope.cancel()

@@ -52,7 +52,7 @@ async def events(door: Door, call: Call, query: EventsQuery) -> None:
         position = parse_position(query.from_, door.now_ms())  # type: ignore[assignment]
     client = await door.clients.of(query.namespace)
     source = Source(client, call.path["stream"], query.partition, position)
-    with door.following():
+    with door.following(), door.until_drained():
         # What is wrong is told by a status; later there is none any more.
         try:
             await source.begin()

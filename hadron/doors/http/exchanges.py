@@ -256,7 +256,7 @@ async def messages(door: Door, call: Call, query: MessagesQuery) -> None:
     media = call.choose(EVENTS, NDJSON)
     client = await door.clients.of(query.namespace)
     exchange = client.exchange(call.path["exchange"])
-    with door.following():
+    with door.following(), door.until_drained():
         live = Live(call, door.limits, media)
         was_here = call.headers.get("last-event-id", "").strip() == _LIVE
 

@@ -182,7 +182,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
     )
     with _asking(member):
         try:
-            taken = await _poll(call, member, asked)
+            taken = await _poll(door, call, member, asked)
         except HadronError as error:
             if not isinstance(error, RequestError) or not _is_busy(error):
                 # What ended its membership is told once: who polls again joins again.
@@ -200,7 +200,7 @@ def _is_busy(error: HadronError) -> bool:
     return getattr(error, "status", 0) == 409
 
 
-async def _poll(call: Call, member: Consumer, asked: Poll) -> dict[str, Delivery]:
+async def _poll(door: Door, call: Call, member: Consumer, asked: Poll) -> dict[str, Delivery]:
     """Until there are records, time is up, or whoever asked is gone: what comes then stays."""
     held = member.held(asked.max_records) if asked.again else {}
     if held:
@@ -218,7 +218,8 @@ async def _poll(call: Call, member: Consumer, asked: Poll) -> dict[str, Delivery
 
         nursery.start_soon(listen)
         try:
-            await member.poll(asked.max_records, asked.wait_s, taken)
+            with door.until_drained():
+                await member.poll(asked.max_records, asked.wait_s, taken)
         except HadronError as error:
             failure = error
         nursery.cancel_scope.cancel()

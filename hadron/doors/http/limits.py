@@ -62,5 +62,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     h2_streams: int = 64
     """Requests at once on a connection of HTTP/2."""
 
+    drain_s: float = 3.0
+    """For requests that are under way when the node stops; who follows or polls is let go at
+    once."""
+
     heartbeat_s: float = 15.0
     """Between comments on a quiet stream of events: proxies cut what is silent for a minute."""

@@ -37,6 +37,8 @@ class Server:
         self._told_s = float("-inf")
         self._refusing = 0
         self.connections = 0
+        self.is_closed = False
+        """Nobody is let in any more: whoever closes the listener says so first."""
         self._most = min(limits.connections, most_connections() // 2)
         """The node's other connections, and its files, need descriptors as well."""
 
@@ -48,6 +50,8 @@ class Server:
                 try:
                     transport = await listener.accept()
                 except OSError as error:
+                    if self.is_closed:
+                        return
                     self._tell(f"a connection could not be accepted: {error}")
                     await trio.sleep(0.1)
                     continue

@@ -55,7 +55,7 @@ _MAX_CLAIMS: Final = 400
 """Ports that a process keeps for itself: each takes a file descriptor."""
 
 START_WITHIN_S: Final = 30.0
-STOP_WITHIN_S: Final = 10.0
+STOP_WITHIN_S: Final = 15.0
 _ANSWER_WITHIN_S: Final = 2.0
 """Short, so that whoever polls notices soon when a process ends."""
 

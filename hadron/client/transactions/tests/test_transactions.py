@@ -506,7 +506,7 @@ async def test_a_commit_does_not_wait_for_a_participant_that_is_away() -> None:
 
 @both
 async def test_a_silent_driver_is_given_up() -> None:
-    async with served(driver(), request_timeout_s=0.2) as (node, client):
+    async with served(driver(), request_timeout_s=1.0) as (node, client):
         assert isinstance(node, FakeDriver)
         node.hold = True
         with pytest.MonkeyPatch.context() as patch:
@@ -518,12 +518,12 @@ async def test_a_silent_driver_is_given_up() -> None:
 
 @both
 async def test_sets_that_did_not_answer_the_driver_are_named_beside_it() -> None:
-    async with served(driver(partitions=TWO), request_timeout_s=0.2) as (node, client):
+    async with served(driver(partitions=TWO), request_timeout_s=1.0) as (node, client):
         assert isinstance(node, FakeDriver)
         node.hold = True
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver_call, "_WATCH_S", 0.05)
-            words = f"{TWO[0]} did not answer for 0 s, or {TWO[1]} did not answer it"
+            words = f"{TWO[0]} did not answer for 1 s, or {TWO[1]} did not answer it"
             with pytest.raises(ConnectionLostError, match=words):  # noqa: PT012
                 async with client.transaction() as tx:
                     await tx.publish("s", b"a", partition=TWO[0])

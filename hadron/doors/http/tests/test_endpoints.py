@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -563,3 +563,43 @@ async def test_text_is_json_for_who_accepts_that_first(
         ):
             answer = await http.post("/v1/endpoints/echo", json="hello", headers={"accept": accept})
             assert answer.text == wanted
+
+
+# --- a node that stops ----------------------------------------------------------------------------
+
+
+async def test_a_node_that_stops_ends_what_is_under_way(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    """A call has its answer, a poll is told that there is nothing, who follows is let go."""
+    nodes = nodes_with_doors(tmp_path, 1, nursery)
+    async with serving(nodes) as http:
+        begun, gate, told = trio.Event(), trio.Event(), dict[str, Any]()
+
+        async def slow(value: Any) -> Any:
+            begun.set()
+            await gate.wait()
+            return value
+
+        async def ask(what: str, asked: Awaitable[httpx.Response]) -> None:
+            try:
+                told[what] = await asked
+            except httpx.HTTPError as error:
+                told[what] = error
+
+        async with served(nodes, "slow", slow), trio.open_nursery() as asking:
+            poll = {"consumer": "c", "wait_s": 60}
+            asking.start_soon(ask, "call", http.post("/v1/endpoints/slow", json=7))
+            asking.start_soon(ask, "poll", http.post("/v1/streams/s/groups/g/poll", json=poll))
+            asking.start_soon(ask, "events", http.get("/v1/streams/s/events"))
+            await begun.wait()
+            with trio.fail_after(60):
+                while (await http.get("/v1/streams/s/groups/g")).status_code != 200:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            async with trio.open_nursery() as stopping:
+                stopping.start_soon(nodes.crash, "n1")
+                await until("who waits is let go", lambda: len(told) == 2)
+                assert told["poll"].json()["records"] == []
+                gate.set()
+            await until("all have ended", lambda: len(told) == 3)
+        assert told["call"].json() == 7
