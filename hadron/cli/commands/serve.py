@@ -22,7 +22,8 @@ from hadron.cli.session import connects, session_of
 @click.option(
     "--worker",
     is_flag=True,
-    help="Run CMD once: it gets a line of JSON for each call, and answers with a line of JSON.",
+    help="Run CMD once: it gets a line of JSON for each call, and answers with a line of JSON; "
+    "nothing else may be on its stdout.",
 )
 @click.option(
     "--format",

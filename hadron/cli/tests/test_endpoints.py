@@ -106,19 +106,25 @@ def test_a_worker_answers_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_worker_that_says_too_much_answers_nobody_else(at_once: bool) -> None:
+def test_a_worker_that_says_too_much_answers_nobody_else(tmp_path: Path, at_once: bool) -> None:
     """Its line of its own is taken for the answer at most to the call that it was said for."""
+    said_all = tmp_path / "said"
+    said_all.touch()
     program = "import os, sys, time\nfor line in sys.stdin:\n    log = b'[\"log\"]\\n'\n" + (
         "    os.write(1, log + line.encode())"
         if at_once
         else "    os.write(1, log); time.sleep(0.2); os.write(1, line.encode())"
     )
+    program += f"\n    open({str(said_all)!r}, 'a').write('x')"
     with serving("quote", "--exec", python(program), "--worker"):
         for number in range(3):
             said = run_text("call", "quote", str(number))
             assert said.stdout.strip() in ("", '["log"]')
             assert ("has printed more than one line for a call" in said.stderr) == at_once
-            time.sleep(0 if at_once else 0.5)
+            deadline_s = time.monotonic() + 30
+            while not at_once and len(said_all.read_text()) <= number:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
 
 
 def test_streams_are_lines() -> None:

@@ -52,7 +52,6 @@ RECENT_S: Final = 5.0
 
 _LOOK_S: Final = 0.5
 
-
 T = TypeVar("T")
 
 

@@ -14,13 +14,7 @@ from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
 from hadron.client.endpoints.stream import CallStream
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
-from hadron.doors.grpc.requests import (
-    DEFAULT_NAMESPACE,
-    parse,
-    receive_one,
-    receive_opening,
-    senseless,
-)
+from hadron.doors.grpc.requests import parse, receive_one, receive_opening, senseless
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.model.errors import (
     HadronError,
@@ -29,6 +23,7 @@ from hadron.model.errors import (
     RecordTooLargeError,
     RequestError,
 )
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import calls_pb2 as pb
 from hadron.wire._pb import records_pb2
 

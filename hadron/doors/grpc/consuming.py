@@ -13,9 +13,10 @@ from hadron.client.consuming.subscription import Subscription
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import stored_record
 from hadron.doors.grpc.reading import position_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
+from hadron.doors.grpc.requests import parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import MAX_IN_FLIGHT
 from hadron.model.ports import Random
 from hadron.wire._pb import records_pb2 as pb

@@ -12,9 +12,10 @@ from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, check_count, receive_one
+from hadron.doors.grpc.requests import check_count, receive_one
 from hadron.doors.grpc.rpc import Held, Talk
 from hadron.model.errors import OverloadedError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
 from hadron.wire._pb import messages_pb2 as pb
 

@@ -11,9 +11,10 @@ from hadron.client.producing.producer import Producer
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import MAX_PIPELINED
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, runs_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, check_count, parse, receive_one
+from hadron.doors.grpc.requests import check_count, parse, receive_one
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import HadronError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
 from hadron.wire._pb import records_pb2 as pb
 

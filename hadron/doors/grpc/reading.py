@@ -7,10 +7,11 @@ from collections.abc import Callable
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS
 from hadron.doors.grpc.messages import stored_record
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, receive_one
+from hadron.doors.grpc.requests import receive_one
 from hadron.doors.grpc.rpc import Talk
 from hadron.doors.positions import Place, parse_position
 from hadron.model.errors import RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import records_pb2 as pb
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
-
-DEFAULT_NAMESPACE: Final = "default"
-"""Of a request that names none."""
 
 _M = TypeVar("_M", bound=Message)
 

@@ -20,7 +20,7 @@ from hadron.client.endpoints.items import headers_of
 from hadron.client.endpoints.serving import DEFAULT_CALLS, Serving
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
+from hadron.doors.grpc.requests import parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.doors.grpc.statuses import stopping
 from hadron.model.errors import (
@@ -31,6 +31,7 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
 )
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.record import encode_value
 from hadron.model.services import STREAM

@@ -7,15 +7,10 @@ from hadron.client.transactions.transaction import Transaction
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.consuming import Consuming
 from hadron.doors.grpc.messages import fields_of, new_record
-from hadron.doors.grpc.requests import (
-    DEFAULT_NAMESPACE,
-    check_count,
-    parse,
-    receive_opening,
-    senseless,
-)
+from hadron.doors.grpc.requests import check_count, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import records_pb2 as pb
 
 _ACCEPTED = pb.StatementEvent(accepted=pb.StatementEvent.Accepted()).SerializeToString()

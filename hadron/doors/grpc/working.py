@@ -10,9 +10,10 @@ from hadron.client.handling.invocation import StageInvocation
 from hadron.client.handling.stage import DEFAULT_INVOCATIONS, StageInvocations
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import fields_of, new_record, run_of, stored_record
-from hadron.doors.grpc.requests import DEFAULT_NAMESPACE, parse, receive_opening, senseless
+from hadron.doors.grpc.requests import parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import stages_pb2 as pb
 
 _MAX_IN_FLIGHT: Final = 1_000

@@ -67,6 +67,14 @@ class HttpApp:
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._active += 1
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._active -= 1
+            self._news.set()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         started = False
@@ -80,7 +88,6 @@ class HttpApp:
                 message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        self._active += 1
         try:
             self._guard.check(scope["headers"])
             await self._router(scope, receive, sending)
@@ -95,9 +102,6 @@ class HttpApp:
             raise
         except Exception as error:
             trouble = defect(error)
-        finally:
-            self._active -= 1
-            self._news.set()
         if started:
             # Half of an answer is out: its end says that it is none.
             _log.warning("an answer was cut short: %s", trouble)

@@ -39,7 +39,7 @@ class Server:
         self.connections = 0
         self.is_closed = False
         """Nobody is let in any more: whoever closes the listener says so first."""
-        self._most = min(limits.connections, most_connections() // 2)
+        self.most = min(limits.connections, most_connections() // 2)
         """The node's other connections, and its files, need descriptors as well."""
 
     async def run(self, listener: Listener) -> None:
@@ -55,7 +55,7 @@ class Server:
                     self._tell(f"a connection could not be accepted: {error}")
                     await trio.sleep(0.1)
                     continue
-                if self.connections >= self._most:
+                if self.connections >= self.most:
                     self._tell(f"{self.connections} HTTP connections are open, more are refused")
                     if self._refusing >= _LINGERING:
                         transport.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -41,3 +43,21 @@ def test_a_name_is_bound_by_its_ipv4_address() -> None:
     assert bind_address("[::1]:7000")[0] == socket.AF_INET6
     with pytest.raises(OSError, match=r"not known|resolution|No address"):
         bind_address("no-such-host.invalid:7000")
+
+
+def test_a_process_may_have_the_files_that_it_can_allow_itself() -> None:
+    """In a process of its own, which has as few as a shell gives."""
+    script = (
+        "import resource\n"
+        "from hadron.wire.sockets import allow_many_files, most_connections\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))\n"
+        "allow_many_files()\n"
+        "raised, _ = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))\n"
+        "allow_many_files()\n"
+        "kept, _ = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "print(raised == (min(hard, 1 << 16) if hard > 0 else 1 << 16), kept, most_connections())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "300", "64"], done.stderr

@@ -14,6 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
+from hadron.doors.http import server
 from hadron.doors.http.asgi import Message, Receive, Scope, Send
 from hadron.doors.http.call import Bodies, Call
 from hadron.doors.http.limits import Limits
@@ -247,6 +248,12 @@ async def test_what_comes_behind_a_request_is_bounded(
     assert status(answer) == 400
     assert b"came behind one that is not answered yet" in answer
     assert world.app.disconnected == 1
+
+
+def test_a_door_leaves_half_of_the_files_to_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 768)
+    assert Server(App(), Limits(connections=1_000)).most == 384
+    assert Server(App(), Limits(connections=100)).most == 100
 
 
 # --- forms of answers -----------------------------------------------------------------------------
