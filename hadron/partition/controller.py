@@ -13,8 +13,7 @@ is what observers were told, and they are told no earlier.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -245,20 +244,31 @@ class Controller:
             visible.extend(submission.events)
             has_moved = True
         assert self._written or not self._uncommitted_bytes, self._uncommitted_bytes
-        with self._cork, self._answering():
-            if visible:
-                self.observers.tell(visible)
-            for submission in self._waiters.take(
-                committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
-            ):
-                # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
-                assert submission.lsn <= committed or submission.acks == LEADER, submission.lsn
-                submission.done(submission.result, submission.error)
+        due = self._waiters.take(
+            committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
+        )
+        if visible or due:
+            self._tell(visible, due, committed)
         if has_moved:
             self._moved.set()
             self._moved = trio.Event()
             self.feeding.notice()
         self.feeding.let_go()
+
+    def _tell(self, visible: Sequence[Event], due: Sequence[Submission], committed: int) -> None:
+        assert not self._is_answering
+        with self._cork:
+            self._is_answering = True
+            try:
+                if visible:
+                    self.observers.tell(visible)
+                for submission in due:
+                    # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
+                    assert submission.lsn <= committed or submission.acks == LEADER, submission.lsn
+                    submission.done(submission.result, submission.error)
+                self._say_all()
+            finally:
+                self._is_answering = False
 
     def once_answered(self, function: Callable[[], None]) -> None:
         """Call it once those were answered who can be now, so that answers to one peer may leave
@@ -266,16 +276,6 @@ class Controller:
         self._to_say.append(function)
         if not self._is_answering:
             self._say_all()
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        assert not self._is_answering
-        self._is_answering = True
-        try:
-            yield
-            self._say_all()
-        finally:
-            self._is_answering = False
 
     def _say_all(self) -> None:
         while self._to_say:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from hadron.model.errors import HadronError
 from hadron.partition.submission import Submission
@@ -32,13 +31,15 @@ class Waiters:
         assert not line or line[-1].lsn <= submission.lsn, (line[-1].lsn, submission.lsn)
         line.append(submission)
 
-    def take(self, *, committed: int, persisted: int, on_all: int) -> Iterator[Submission]:
-        """Those whose time has come."""
+    def take(self, *, committed: int, persisted: int, on_all: int) -> list[Submission]:
+        """Those whose time has come; they wait here no longer."""
+        taken: list[Submission] = []
         reached = (committed, persisted, min(on_all, committed))
         assert committed <= persisted, (committed, persisted)
         for line, lsn in zip(self._lines, reached, strict=True):
             while line and line[0].lsn <= lsn:
-                yield line.popleft()
+                taken.append(line.popleft())
+        return taken
 
     def fail(self, error: HadronError) -> None:
         """Nobody will be answered any more."""

@@ -16,7 +16,7 @@ other replica was gone.)*
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import apsw
@@ -109,4 +109,4 @@ class JoinedAppends:
             if outcome.reason:
                 yield each.call, outcome
             else:
-                yield each.call, replace(outcome, match_lsn=each.end.lsn)
+                yield each.call, AppendOutcome(each.end.lsn, outcome.applied_lsn, outcome.promised)

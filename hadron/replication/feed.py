@@ -23,7 +23,8 @@ from hadron.wire.messages import ballot_from, ballot_to, method, position_to, re
 
 _APPEND: Final = method("Append")
 _CHUNK_BYTES: Final = 1 << 20
-_Outcome: Final = replication_pb2.AppendResponse.Outcome
+_PERSISTED: Final = replication_pb2.AppendResponse.PERSISTED
+_FENCED: Final = replication_pb2.AppendResponse.FENCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ class Feed:
         def answered(answer: Any, _attachment: memoryview) -> None:
             self._in_flight_bytes -= size
             self._on_answer(answer)
-            if granted and answer.outcome == _Outcome.PERSISTED:
+            if granted and answer.outcome == _PERSISTED:
                 self._host.peer_granted(self.name)
             if on_answer is not None and self._failure is None:
                 on_answer()
@@ -257,11 +258,11 @@ class Feed:
 
     def _on_answer(self, answer: replication_pb2.AppendResponse) -> None:
         self._host.peer_space(self.name, is_low=answer.low_on_space)
-        if answer.outcome == _Outcome.PERSISTED:
+        if answer.outcome == _PERSISTED:
             self._host.peer_persisted(self.name, answer.match_lsn, answer.applied_lsn)
             if not self.is_live:
                 self._wanted.set()
-        elif answer.outcome == _Outcome.FENCED:
+        elif answer.outcome == _FENCED:
             promised = ballot_from(answer.promised)
             self._fail(HadronError(f"{self.name} has promised ballot {promised}"))
             self._host.peer_fenced(self.name, promised)

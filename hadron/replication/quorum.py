@@ -31,6 +31,8 @@ class Quorum:
         """
         self._leader = leader
         self._persisted = dict.fromkeys(members, 0)
+        self.on_all = 0
+        """What every configured member has on disk."""
         self._voters = {leader}
         self._started_lsn = started_lsn
         self._majority = len(self._persisted) // 2 + 1
@@ -48,7 +50,7 @@ class Quorum:
     def demote(self, member: str) -> None:
         """The member's disk is not the one that was counted before: it starts over."""
         self._voters.discard(member)
-        self._persisted[member] = 0
+        self._persisted[member] = self.on_all = 0
 
     def is_voter(self, member: str) -> bool:
         return member in self._voters
@@ -65,7 +67,9 @@ class Quorum:
         if lsn <= self._persisted[member]:
             return False
         self._persisted[member] = lsn
-        return self._advance()
+        self.on_all = min(self._persisted.values())
+        # What is committed already needs no further disk.
+        return lsn > self.committed and self._advance()
 
     def _advance(self) -> bool:
         candidate = min(self._held_by(self._voters, self._majority), self._persisted[self._leader])
@@ -87,8 +91,3 @@ class Quorum:
 
     def persisted(self, member: str) -> int:
         return self._persisted[member]
-
-    @property
-    def on_all(self) -> int:
-        """What every configured member has on disk."""
-        return min(self._persisted.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import apsw
 
@@ -34,7 +34,12 @@ from hadron.wire.messages import (
 from hadron.wire.services import Served, served
 
 _log = logging.getLogger(__name__)
-_Outcome = replication_pb2.AppendResponse.Outcome
+_OUTCOMES: Final = {
+    "": replication_pb2.AppendResponse.PERSISTED,
+    "mismatch": replication_pb2.AppendResponse.MISMATCH,
+    "fenced": replication_pb2.AppendResponse.FENCED,
+}
+"""By the reason of an `AppendOutcome`."""
 _MAX_READ_BYTES = 4 << 20
 _MAX_SAID = 500
 """Of a refused handshake that is logged and remembered: it repeats what a stranger has said."""
@@ -252,10 +257,9 @@ class ReplicationService:
                 self._on_trim(joined.trim_lsn)
 
     def _answer_append(self, call: AppendCall, outcome: AppendOutcome) -> None:
-        kinds = {"": _Outcome.PERSISTED, "mismatch": _Outcome.MISMATCH, "fenced": _Outcome.FENCED}
         call.send(
             replication_pb2.AppendResponse(
-                outcome=kinds[outcome.reason],
+                outcome=_OUTCOMES[outcome.reason],
                 match_lsn=outcome.match_lsn,
                 promised=ballot_to(outcome.promised),
                 applied_lsn=outcome.applied_lsn,

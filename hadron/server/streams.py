@@ -26,6 +26,7 @@ _MAX_FETCH_BYTES: Final = MAX_ATTACHMENT_BYTES - MAX_BATCH_BYTES
 """A fetch may end with a batch that goes over what was asked for."""
 
 _MAX_WAIT_MS: Final = 60_000
+_ACKS: Final = frozenset(streams_pb2.Acks.values())
 
 
 _Fetch: TypeAlias = Call[streams_pb2.FetchRequest, streams_pb2.FetchResponse]
@@ -47,7 +48,7 @@ def _produce(
     attachment: memoryview,
 ) -> None:
     item = _partition(leading, request)
-    if request.acks not in streams_pb2.Acks.values():
+    if request.acks not in _ACKS:
         raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
     command = append_of(item, attachment, request)
 

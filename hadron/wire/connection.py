@@ -291,7 +291,8 @@ class Connection(Caller):
                 self._listening = False
                 await self._gate.wait_open()
                 self._listening = self._heard = True
-            await self._wait_drained()
+            if self._backlog_bytes > _BACKLOG_BYTES:
+                await self._wait_drained()
             try:
                 count = await self._transport.receive_into(decoder.buffer())
             except OSError as error:
@@ -307,7 +308,10 @@ class Connection(Caller):
                 received = decoder.received(count)
                 self._whole_frames += len(received)
                 self._budget.receiving(self, decoder.held_bytes)
-                await self._dispatch_all(received)
+                if len(received) <= _FRAMES_PER_TURN:
+                    self._dispatch_some(received)
+                else:
+                    await self._dispatch_all(received)
             except FrameError as error:
                 _log.warning("closing the connection from %s: %s", self.peer, error)
                 data = error_to_message(error).SerializeToString()
@@ -323,10 +327,12 @@ class Connection(Caller):
                 await self._wait_drained()
                 if self._gate is not None:
                     await self._gate.wait_turn()
-            if self._closed is not None:
-                return
+            self._dispatch_some(received[start : start + _FRAMES_PER_TURN])
+
+    def _dispatch_some(self, received: list[Frame]) -> None:
+        if self._closed is None:
             with self._cork:
-                for frame in received[start : start + _FRAMES_PER_TURN]:
+                for frame in received:
                     self._dispatch(frame)
 
     def _dispatch(self, frame: Frame) -> None:

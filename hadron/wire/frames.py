@@ -52,6 +52,9 @@ _AT_ONCE_BYTES: Final = _RECEIVE_BYTES
 
 _GROWTH: Final = 4
 
+_JOINED_BYTES: Final = 4 << 10
+"""A frame that is no larger is copied into one chunk: that costs less than to gather several."""
+
 _PINNED_BYTES: Final = 1 << 10
 """Of a message that may stay in memory with the attachment beside it."""
 
@@ -94,7 +97,7 @@ def encode(
     method: int = 0,
     flags: int = 0,
 ) -> list[Bytes]:
-    """A frame as chunks for a gathering write; attachments are not copied.
+    """A frame as chunks for a gathering write; large attachments are not copied.
 
     Raises `FrameError` when it would be over the limits that the other side enforces.
     """
@@ -109,12 +112,15 @@ def encode(
     head = _UNCHECKED.pack(
         MAGIC, VERSION, kind, method, flags, call, len(message), attachment_bytes
     )
+    if len(message) + attachment_bytes <= _JOINED_BYTES:
+        rest = b"".join((message, *attachments))
+        return [head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head + rest)) + rest]
     digest = xxhash.xxh3_64(head)
     digest.update(message)
     for chunk in attachments:
         digest.update(chunk)
     first = head + _CHECKSUM.pack(digest.intdigest())
-    if len(message) <= 4096:
+    if len(message) <= _JOINED_BYTES:
         return [first + message, *attachments]
     return [first, message, *attachments]
 

@@ -112,9 +112,14 @@ class SocketTransport:
             if self._eager_reads < _EAGER_READS:
                 self._eager_reads += 1
                 try:
-                    return self._socket.recv_into(buffer)
+                    count = self._socket.recv_into(buffer)
                 except BlockingIOError:
                     pass
+                else:
+                    if count < len(buffer):
+                        # That was all there is: to be refused the next time costs two microseconds.
+                        self._eager_reads = _EAGER_READS
+                    return count
             self._eager_reads = 0
             if self._socket.fileno() < 0:
                 raise OSError(errno.EBADF, "closed")
