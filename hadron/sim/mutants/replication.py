@@ -62,8 +62,8 @@ plant(
     "a replica acknowledges its own last entry, not what it has verified to be equal",
     Edit(
         "replication.appends:JoinedAppends.outcomes",
-        "match_lsn=each.end.lsn",
-        "match_lsn=self._follower.head.lsn",
+        "AppendOutcome(each.end.lsn,",
+        "AppendOutcome(self._follower.head.lsn,",
     ),
     scenarios=("divergent-tail-counts-for-nothing",),
 )
