@@ -8,9 +8,9 @@ counts for nothing until enough others, whose promises meet every majority, have
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import apsw
 import trio
@@ -74,11 +74,22 @@ class Won:
 
 
 class Promised(NamedTuple):
-    """What a peer's log holds, told with its promise."""
+    """What a peer's disk holds, told with its promise."""
 
     last: LogPosition
     first_lsn: int
     """Of the rows that were not trimmed."""
+    is_member: bool
+    """Whether the disk remembers, as of the promise (PROTOCOL B3)."""
+
+
+Promises: TypeAlias = dict[str, tuple[Connection, Promised]]
+"""By the peer's name, with the connection on which it promised."""
+
+
+def _remembering(promised: Promises, standing: Standing) -> set[str]:
+    """Those who were known to remember, and did when they promised."""
+    return {name for name in standing.voters if name in promised and promised[name][1].is_member}
 
 
 class Candidate:
@@ -244,12 +255,13 @@ class Candidate:
             )
         )
         promised = await self._gather(links, ballot, uuid, standing)
+        voters = _remembering(promised, standing)
         await self._reconcile(
-            {name: known for name, known in promised.items() if name in standing.voters},
+            {name: known for name, known in promised.items() if name in voters},
             ballot,
             counts_self=identity.is_member,
         )
-        needed = await self._check_log(promised, standing, counts_self=identity.is_member)
+        needed = await self._check_log(promised, voters, counts_self=identity.is_member)
         diverged = await self._on_writer(self._apply_all_and_join(uuid))
         if diverged is not None:
             raise diverged
@@ -257,11 +269,7 @@ class Candidate:
         return Won(ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed))
 
     async def _check_log(
-        self,
-        promised: dict[str, tuple[Connection, Promised]],
-        standing: Standing,
-        *,
-        counts_self: bool,
+        self, promised: Promises, voters: set[str], *, counts_self: bool
     ) -> list[Configuration]:
         """The log is the chosen one now: look who its configurations ask for (PROTOCOL B5).
 
@@ -285,10 +293,9 @@ class Candidate:
             # One that came back may have lost what it promised with (PROTOCOL B3).
             if self._links.links[name].connection is not connection:
                 raise PeerError(f"{name} went away")
-        remembering = {name for name in promised if name in standing.voters}
         own = {self._membership.node}
         missing = what_is_missing(
-            needed, {*promised, *own}, remembering | own if counts_self else remembering
+            needed, {*promised, *own}, voters | own if counts_self else voters
         )
         if missing:
             raise PeerError(f"the log asks for {missing}")
@@ -312,8 +319,8 @@ class Candidate:
 
     async def _gather(
         self, links: list[PeerLink], ballot: Ballot, uuid: bytes, standing: Standing
-    ) -> dict[str, tuple[Connection, Promised]]:
-        promised: dict[str, tuple[Connection, Promised]] = {}
+    ) -> Promises:
+        promised: Promises = {}
 
         async def ask(link: PeerLink) -> None:
             connection = link.connection
@@ -327,8 +334,9 @@ class Candidate:
                 _log.info("%s did not promise ballot %s: %s", link.name, ballot, error)
                 return
             promised[link.name] = (connection, answer)
-            if standing.founding and link.answer is not None:
-                link.answer.is_member = True
+            if link.answer is not None:
+                # It may have learnt since its handshake that its disk is an old copy.
+                link.answer.is_member = answer.is_member
 
         outbids: list[OutbidError] = []
         async with trio.open_nursery() as nursery:
@@ -336,12 +344,10 @@ class Candidate:
                 nursery.start_soon(_collect_outbid, ask, link, outbids)
         if outbids:
             raise outbids[0]
-        self._check_promises(promised.keys(), ballot, standing)
+        self._check_promises(promised, ballot, standing)
         return promised
 
-    def _check_promises(
-        self, promised: Collection[str], ballot: Ballot, standing: Standing
-    ) -> None:
+    def _check_promises(self, promised: Promises, ballot: Ballot, standing: Standing) -> None:
         """A majority has promised, and enough of them remember. Raises `PeerError`."""
         have, needed = 1 + len(promised), self._membership.majority
         if standing.founding:
@@ -349,7 +355,7 @@ class Candidate:
         if have < needed:
             raise PeerError(f"{have} of {needed} members promised ballot {ballot}")
         own = {self._membership.node}
-        remembering = set(promised).intersection(standing.voters)
+        remembering = _remembering(promised, standing)
         if self._store.identity.current.is_member:
             remembering |= own
         configurations = self._known_configurations()
@@ -366,27 +372,26 @@ class Candidate:
                 f"{have} of {needed} members that remember the log promised ballot {ballot}"
             )
 
-    async def _reconcile(
-        self, promised: dict[str, tuple[Connection, Promised]], ballot: Ballot, *, counts_self: bool
-    ) -> None:
+    async def _reconcile(self, promised: Promises, ballot: Ballot, *, counts_self: bool) -> None:
         """Make this log hold what the most advanced log of the majority holds (PROTOCOL B2)."""
         own = self._follower.head
         self._lacking = 0
         best_name, best = "", own if counts_self else None
-        for name, (_, (last, _first)) in promised.items():
+        for name, (_, known) in promised.items():
+            last = known.last
             if best is None or (last.ballot, last.lsn) > (best.ballot, best.lsn):
                 best_name, best = name, last
         self._best = best_name
         if best is None or best == own:
             return
         assert best_name
-        connection, (_, their_first) = promised[best_name]
-        self._lacking = their_first - 1
+        connection, chosen = promised[best_name]
+        self._lacking = chosen.first_lsn - 1
         self._report(Life.RECONCILING, f"copying entries up to {best.lsn} from {best_name}")
         common = await find_common(
             self._own_position,
             lambda lsn: ask_position(connection, ballot, lsn),
-            max(self._follower.anchor.lsn, their_first - 1),
+            max(self._follower.anchor.lsn, chosen.first_lsn - 1),
             min(own.lsn, best.lsn),
         )
         _log.info("copying entries %d to %d from %s", common.lsn + 1, best.lsn, best_name)
@@ -520,7 +525,7 @@ async def ask_promise(
         if highest > ballot:
             raise _outbid(connection.peer, highest, answer.reason)
         raise PeerError(f"{connection.peer} refused ballot {ballot}: {answer.reason}")
-    return Promised(position_from(answer.last), max(1, answer.first_lsn))
+    return Promised(position_from(answer.last), max(1, answer.first_lsn), answer.is_member)
 
 
 async def ask_position(connection: Connection, ballot: Ballot, lsn: int) -> LogPosition | None:

@@ -103,13 +103,16 @@ class Reaching:
         if connection is None:
             return
         feeding, ballot = self._feeding, self._feeding.ballot
-        last, first_lsn = await ask_promise(connection, self._membership, ballot, self._uuid)
+        promised = await ask_promise(connection, self._membership, ballot, self._uuid)
+        if link.answer is not None:
+            # It may have learnt since its handshake that its disk is an old copy.
+            link.answer.is_member = promised.is_member
         match = await find_common(
             self._own_position,
             lambda lsn: ask_position(connection, ballot, lsn),
-            max(self._store.log.anchor.lsn, first_lsn - 1),
-            min(last.lsn, feeding.written_lsn),
-            likely=last,
+            max(self._store.log.anchor.lsn, promised.first_lsn - 1),
+            min(promised.last.lsn, feeding.written_lsn),
+            likely=promised.last,
         )
         feed = Feed(feeding, link.name, connection, match, window_bytes=self._window_bytes)
         self._admit(link, feed)

@@ -205,6 +205,7 @@ class ReplicationService:
                         highest=highest,
                         last=position_to(last),
                         first_lsn=self._follower.anchor.lsn + 1,
+                        is_member=self._store.identity.current.is_member,
                     ),
                     end=True,
                 )

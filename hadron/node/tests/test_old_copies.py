@@ -16,6 +16,7 @@ from hadron.model.errors import (
     CorruptionError,
     DeadlineExceededError,
     FencedError,
+    PeerError,
 )
 from hadron.model.ids import LogPosition
 from hadron.node.recovery import recover
@@ -361,6 +362,35 @@ async def test_a_leader_whose_disk_was_seen_elsewhere_meanwhile_gives_way_and_co
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
             await produce(connection, b"goes on", timeout_s=60)
+
+
+async def test_a_disk_that_has_forgotten_since_it_was_met_does_not_count(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n1 has shaken hands with n2, which hears afterwards, from n3, that its disk is an old copy;
+    then its feed begins anew, on the link that stands. n3 is cut off: what n2 holds is one copy too
+    few, until n3 has said whom it follows."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        nodes.network.isolate("n3", "n1", "n2")
+        await nodes.node("n2").member._forget("n3")
+        leadership = nodes.node("n1").member._leadership
+        assert leadership is not None
+        quorum = leadership.controller.quorum
+        feed = leadership.controller.feed_of("n2")
+        assert feed is not None
+        feed._fail(PeerError("begins anew"))
+        await nodes.wait_for(
+            "fed anew", lambda: leadership.controller.feed_of("n2") not in (None, feed)
+        )
+        assert not quorum.is_voter("n2")
+        async with nodes.connection("n1") as connection:
+            with pytest.raises(DeadlineExceededError):
+                await produce(connection, b"on n1 and on a disk that has forgotten", timeout_s=5)
+            nodes.network.heal_all()
+            await produce(connection, b"on disks that count", timeout_s=60)
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
 
 
 @pytest.mark.parametrize(

@@ -102,18 +102,20 @@ class PromiseRequest(_message.Message):
     def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., config_digest: _Optional[bytes] = ..., leader: _Optional[str] = ..., replica_set_uuid: _Optional[bytes] = ..., found: _Optional[bool] = ...) -> None: ...
 
 class PromiseResponse(_message.Message):
-    __slots__ = ("promised", "highest", "last", "first_lsn", "reason")
+    __slots__ = ("promised", "highest", "last", "first_lsn", "reason", "is_member")
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     FIRST_LSN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     promised: bool
     highest: _common_pb2.Ballot
     last: LogPosition
     first_lsn: int
     reason: str
-    def __init__(self, promised: _Optional[bool] = ..., highest: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., first_lsn: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    is_member: bool
+    def __init__(self, promised: _Optional[bool] = ..., highest: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last: _Optional[_Union[LogPosition, _Mapping]] = ..., first_lsn: _Optional[int] = ..., reason: _Optional[str] = ..., is_member: _Optional[bool] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
     __slots__ = ("ballot", "lsn")
