@@ -21,6 +21,7 @@ from hadron.model.errors import DeadlineExceededError, HadronError, NoServerErro
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
 from hadron.sim.actors.clients import Actor, ClientActor
+from hadron.sim.actors.part import Part
 from hadron.sim.evidence.history import History
 from hadron.sim.world.replica_set import World
 
@@ -165,7 +166,7 @@ async def call_once(
     return True
 
 
-class Calling:
+class Calling(Part):
     """All of them in one world."""
 
     def __init__(self, world: World, history: History, *, servers: int = 2) -> None:
@@ -192,6 +193,9 @@ class Calling:
             yield ServingActor(world, history, host, f"{world.seed}/{host}", book)
         for host in ("ec0", "ec1"):
             yield CallingActor(world, history, host, f"{world.seed}/{host}", book)
+
+    def complaints(self) -> list[str]:
+        return self.book.complaints
 
     async def drain(self) -> None:
         """Once all is healed, and servers are there, who calls is answered: nobody has slots of

@@ -23,6 +23,7 @@ from hadron.sim.actors.curious import SchemaActor
 from hadron.sim.actors.dealings import Dealings
 from hadron.sim.actors.group_plans import GroupPlan, drawn_plan
 from hadron.sim.actors.members import DrainingMember, MemberActor
+from hadron.sim.actors.part import Part
 from hadron.sim.evidence.history import History
 from hadron.sim.evidence.labels import PASSING, label
 from hadron.sim.world.replica_set import World
@@ -150,7 +151,7 @@ class DrainingPassingMember(DrainingMember):
         self.drains = f"{self.group}@{self.label}"
 
 
-class Passing:
+class Passing(Part):
     """A stream that comes and goes, and everybody who has to do with it."""
 
     def __init__(self, world: World, history: History, seed: int | str) -> None:

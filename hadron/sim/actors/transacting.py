@@ -18,6 +18,7 @@ from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.loading import LoadingActor
 from hadron.sim.actors.names import COUNTS, CountingActor, NamedActor
+from hadron.sim.actors.part import Part
 from hadron.sim.actors.steps import MAKERS, ByHandActor, DrainingMaker, StepActor, drained_as
 from hadron.sim.actors.transactions import DEALS, OUTPUTS, TransactionActor, Transactor
 from hadron.sim.evidence.history import History
@@ -39,7 +40,7 @@ def has_transactions(seed: int | str, *, is_alone: bool) -> bool:
     return random.Random(f"transactions/{seed}").random() < share
 
 
-class Transacting:
+class Transacting(Part):
     """Of one world.
 
     Args:

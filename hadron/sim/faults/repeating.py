@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
+from hadron.model.transactions import TransactionId
 from hadron.sim.notes.wrapping import wrapped
 from hadron.transactions.messages import Message, Prepare
 from hadron.transactions.part import Transactions
@@ -37,6 +38,7 @@ def repeating(
     """Have so many of the messages between leaders come again, for the length of the block: also
     to who leads the same set next. Some are lost the first time."""
     leading: dict[str, Transactions] = {}
+    heard: set[tuple[Transactions, TransactionId, int]] = set()
 
     async def again(home: str, name: str, message: Message) -> None:
         await trio.sleep(chance.choice(_LATER_S))
@@ -56,8 +58,14 @@ def repeating(
                 if isinstance(message, Prepare):
                     message = msgspec.structs.replace(message, body=bytes(message.body))
                 nursery.start_soon(again, home, name, message)
+            prepare = message if isinstance(message, Prepare) else None
             if chance.random() >= lost:
+                if prepare is not None:
+                    heard.add((part, prepare.transaction, prepare.first))
                 original(part, name, message)
+            elif prepare is not None and (part, prepare.transaction, prepare.first) not in heard:
+                # What is lost was never read: nothing was claimed for it.
+                part.claims.settle((prepare.transaction, prepare.first))
 
         return hear
 

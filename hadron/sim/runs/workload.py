@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,9 @@ from hadron.sim.actors.clients import STREAM, ProducerActor
 from hadron.sim.actors.crowd import actors, has_pipeline, pipeline_actors, pipeline_places
 from hadron.sim.actors.group_plans import LETTERS, GroupPlan, plans
 from hadron.sim.actors.members import DrainingMember
+from hadron.sim.actors.messages import Messaging, has_messages
 from hadron.sim.actors.operators import note_retention
+from hadron.sim.actors.part import Part
 from hadron.sim.actors.passing import Passing
 from hadron.sim.actors.pipeline_operator import PipelineOperator
 from hadron.sim.actors.pipelines import DrainingRunner, alone, random_objects
@@ -78,17 +80,11 @@ class RandomRun:
         run.pipeline_changes = [
             actor.finished for actor in crowd if isinstance(actor, PipelineOperator)
         ]
-        if has_transactions(world.seed, is_alone=True):
-            here = (world.config.name,)
-            run.transacting = Transacting(world, run.history, world.seed, here, here)
-            await run.declare_objects(run.transacting.objects())
-            crowd += run.transacting.actors()
-        run.passing = Passing(world, run.history, world.seed)
-        crowd += run.passing.actors()
-        if has_calls(world.seed):
-            run.calling = Calling(world, run.history)
-            await run.declare_objects(run.calling.objects())
-            crowd += run.calling.actors()
+        run.parts = list(_parts(world, run.history))
+        for part in run.parts:
+            if objects := part.objects():
+                await run.declare_objects(objects)
+            crowd += part.actors()
         async with trio.open_nursery() as clients:
             for actor in crowd:
                 clients.start_soon(actor.run)
@@ -103,8 +99,8 @@ class RandomRun:
             verdict = await run.finish(groups)
             clients.cancel_scope.cancel()
         found = judgement(verdict)
-        if run.calling is not None:
-            found.violations += run.calling.book.complaints
+        for part in run.parts:
+            found.violations += part.complaints()
         return found
 
     async def _under_faults(self, history: History) -> None:
@@ -112,6 +108,18 @@ class RandomRun:
         with trio.move_on_after(self.most_s - self.least_s):
             while acknowledged(history) < self.acknowledged:  # noqa: ASYNC110 - simulated time
                 await trio.sleep(0.5)
+
+
+def _parts(world: World, history: History) -> Iterator[Part]:
+    """Those that this world has."""
+    if has_transactions(world.seed, is_alone=True):
+        here = (world.config.name,)
+        yield Transacting(world, history, world.seed, here, here)
+    yield Passing(world, history, world.seed)
+    if has_calls(world.seed):
+        yield Calling(world, history)
+    if has_messages(world.seed):
+        yield Messaging(world, history)
 
 
 class Run:
@@ -125,9 +133,7 @@ class Run:
         self.has_pipeline = False
         self.pipeline_changes: Sequence[trio.Event] = ()
         """Set once nobody changes the pipeline any more."""
-        self.passing: Passing | None = None
-        self.transacting: Transacting | None = None
-        self.calling: Calling | None = None
+        self.parts: Sequence[Part] = ()
         self.owed: dict[str, list[str]] = {}
         self._first_leader = world.config.leader.name
 
@@ -183,12 +189,8 @@ class Run:
                     nursery.start_soon(member.run)
                 if self.has_pipeline:
                     nursery.start_soon(self._finish_pipeline)
-                if self.passing is not None:
-                    nursery.start_soon(self.passing.drain)
-                if self.transacting is not None:
-                    nursery.start_soon(self.transacting.drain)
-                if self.calling is not None:
-                    nursery.start_soon(self.calling.drain)
+                for part in self.parts:
+                    nursery.start_soon(part.drain)
         await world.wait_in_step()
         self.owed = await settle([world])
         await world.wait_in_step()
