@@ -15,6 +15,7 @@ from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.server import GrpcServer
 from hadron.model.errors import ConfigurationError
 from hadron.model.ports import Transport
+from hadron.node.door_life import run_behind
 from hadron.node.own_network import OwnNetwork
 from hadron.node.runtime import Node
 
@@ -32,26 +33,12 @@ async def run_with_grpc(
     """Run a node, by `run`, until it ends, with its door open. Whoever cancels this closes the door
     first: calls that are under way may end, for some seconds, before the node does."""
     opened = _Opened(node, limits or Limits())
-    failure: Exception | None = None
-    async with trio.open_nursery() as around:
-        life = trio.CancelScope(shield=True)
-        around.start_soon(opened.close_when_cancelled, life)
-        with life:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(opened.door.run)
-                try:
-                    await opened.open()
-                    await run(task_status)
-                except Exception as error:
-                    # As it is, and not within a group of the door's.
-                    failure = error
-                finally:
-                    with trio.CancelScope(shield=True):
-                        await opened.close()
-                nursery.cancel_scope.cancel()
-        around.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+
+    async def open_door(nursery: trio.Nursery) -> None:
+        await nursery.start(opened.door.run)
+        await opened.open()
+
+    await run_behind(open_door, lambda: run(task_status), opened.close)
 
 
 class _Opened:
@@ -74,7 +61,6 @@ class _Opened:
         self._started = trio.Event()
         self._stopped = trio.Event()
         self._outcome: int | Exception | None = None
-        self._is_told = False
         self._server = GrpcServer(
             self._address,
             paths(),
@@ -103,21 +89,10 @@ class _Opened:
         self._node.grpc_address = f"{self._address.rpartition(':')[0]}:{self._outcome}"
         _log.info("gRPC is served at %s", self._node.grpc_address)
 
-    async def close_when_cancelled(self, life: trio.CancelScope) -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            with trio.CancelScope(shield=True):
-                await self.close()
-            life.cancel()
-
     async def close(self) -> None:
-        """A second time does nothing."""
         if self._outcome is None or isinstance(self._outcome, Exception):
             return
-        if not self._is_told:
-            self._is_told = True
-            self.door.drain()
-            self._bridge.to_grpc.put(self._server.stop)
+        self.door.drain()
+        self._bridge.to_grpc.put(self._server.stop)
         with trio.move_on_after(self._most_s):
             await self._stopped.wait()

@@ -15,6 +15,7 @@ from hadron.doors.http.server import Server
 from hadron.doors.http.table import OPERATIONS
 from hadron.model.errors import ConfigurationError
 from hadron.model.ports import Listener, Transport
+from hadron.node.door_life import run_behind
 from hadron.node.own_network import OwnNetwork
 from hadron.node.runtime import Node
 from hadron.wire.sockets import split_address
@@ -62,33 +63,17 @@ async def _run(
     names = {split_address(address)[0] for address in (host.node.http or "", host.node.address)}
     app = HttpApp(door, Guard(names), OPERATIONS)
     server = Server(app, limits)
-    failure: Exception | None = None
-    life = trio.CancelScope(shield=True)
 
-    async def drain_when_cancelled() -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            server.is_closed = True
-            listener.close()
-            door.drain()
-            with trio.move_on_after(limits.drain_s, shield=True):
-                await app.wait_idle()
-            life.cancel()
+    async def open_door(nursery: trio.Nursery) -> None:
+        await nursery.start(door.run)
+        nursery.start_soon(server.run, listener)
+        _log.info("HTTP is served at %s", listener.address)
 
-    async with trio.open_nursery() as around:
-        around.start_soon(drain_when_cancelled)
-        with life:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(door.run)
-                nursery.start_soon(server.run, listener)
-                _log.info("HTTP is served at %s", listener.address)
-                try:
-                    await node.run_inside(task_status)
-                except Exception as error:
-                    # As it is, and not within a group of the door's.
-                    failure = error
-                nursery.cancel_scope.cancel()
-        around.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
+    async def close() -> None:
+        server.is_closed = True
+        listener.close()
+        door.drain()
+        with trio.move_on_after(limits.drain_s):
+            await app.wait_idle()
+
+    await run_behind(open_door, lambda: node.run_inside(task_status), close)
