@@ -17,11 +17,12 @@ from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.publishing import Publishing
 from hadron.doors.grpc.reading import Reading
 from hadron.doors.grpc.relay import Relays, offered
-from hadron.doors.grpc.rpc import Held, Rpc, Talk
+from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.serving import ServingCalls
 from hadron.doors.grpc.statuses import stopping
 from hadron.doors.grpc.transacting import Transacting
 from hadron.doors.grpc.working import Working
+from hadron.doors.held import Held
 from hadron.model.errors import HadronError, UnknownMethodError
 from hadron.wire.contract import DOOR_FILES
 
@@ -60,7 +61,11 @@ class GrpcDoor:
         limits = limits or Limits()
         self._clients = clients = Clients(own_address, ports)
         self._relays = Relays(own_address, ports.network)
-        self.held = Held(limits.held_bytes)
+        self.held = Held(
+            limits.held_bytes,
+            "calls at this node's gRPC door",
+            "read what was asked for, ask for less at a time, or use another node",
+        )
         self._nursery: trio.Nursery | None = None
         self.calls: dict[Rpc, None] = {}
         self._is_draining = False
@@ -94,7 +99,7 @@ class GrpcDoor:
     def accept(self, rpc: Rpc) -> None:
         """Take a call up."""
         assert self._nursery is not None
-        rpc.held = self.held
+        rpc.share = self.held.share()
         if self._is_draining:
             rpc.fail(stopping())
             return

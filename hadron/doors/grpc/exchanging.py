@@ -13,8 +13,9 @@ from hadron.doors.clients import Clients
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
 from hadron.doors.grpc.requests import check_count, receive_one
-from hadron.doors.grpc.rpc import Held, Talk
-from hadron.model.errors import OverloadedError, RequestError
+from hadron.doors.grpc.rpc import Talk
+from hadron.doors.held import Held
+from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
 from hadron.wire._pb import messages_pb2 as pb
@@ -28,7 +29,12 @@ class Exchanging:
 
     def __init__(self, clients: Clients, limits: Limits) -> None:
         self._clients = clients
-        self._buffers = Held(limits.buffer_bytes)
+        self._buffers = Held(
+            limits.buffer_bytes,
+            "subscriptions at this node's gRPC door",
+            "subscribe with several patterns at once, with less `max_buffer_bytes`, or at another "
+            "node",
+        )
 
     async def publish(self, talk: Talk) -> None:
         request = await receive_one(talk, pb.MessagesRequest, is_kept=True)
@@ -50,15 +56,8 @@ class Exchanging:
             raise RequestError(
                 f"max_buffer_bytes is {size}", f"at most {_MAX_BUFFER_BYTES}, for each subscription"
             )
-        try:
-            self._buffers.take(size)
-        except OverloadedError:
-            raise OverloadedError(
-                f"subscriptions at this node's gRPC door hold {self._buffers.bytes} bytes, and "
-                f"{size} more are over its limit",
-                "subscribe with several patterns at once, with less `max_buffer_bytes`, or at "
-                "another node",
-            ) from None
+        room = self._buffers.share()
+        room.take(size)
         try:
             async with client.exchange(request.exchange).subscribe(
                 list(request.patterns) or ">", group=request.group or None, max_buffer_bytes=size
@@ -68,7 +67,7 @@ class Exchanging:
                 while (first := await take_one(messages)) is not None:
                     await _send(talk, messages, first)
         finally:
-            self._buffers.give(size)
+            room.end()
 
 
 async def _send(talk: Talk, messages: Messages, first: Message) -> None:

@@ -1,7 +1,7 @@
 """The node's half of a gRPC call, in the node's loop: messages as bytes.
 
 Safety rule: no more than `WINDOW_BYTES` and one message wait for a program to read them, where who
-sends looks at `writable`, and all calls of a door together hold no more than it may (`Held`).
+sends looks at `writable`, and all calls of a door together hold no more than it may (`doors.held`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import trio
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.statuses import Status, status_of
+from hadron.doors.held import Share
 from hadron.model.errors import HadronError, OverloadedError
 
 
@@ -26,27 +27,6 @@ class Other(Protocol):
     def finish(self, status: Status | None) -> None: ...
 
     def consumed(self, size: int) -> None: ...
-
-
-class Held:
-    """What all calls of a door hold."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.bytes = 0
-        self._max_bytes = max_bytes
-
-    def take(self, size: int) -> None:
-        """Raises `OverloadedError`."""
-        if self.bytes and self.bytes + size > self._max_bytes:
-            raise OverloadedError(
-                f"{self.bytes} bytes of calls wait at this node's gRPC door, and {size} more are "
-                f"over its limit of {self._max_bytes}",
-                "read what was asked for, ask for less at a time, or use another node",
-            )
-        self.bytes += size
-
-    def give(self, size: int) -> None:
-        self.bytes -= size
 
 
 def _ignore(*_: object) -> None:
@@ -83,8 +63,7 @@ class Rpc:
         self.metadata = metadata
         self.peer = peer
         self.left_s = left_s
-        self.held: Held | None = None
-        self._held_bytes = 0
+        self.share: Share | None = None
         self._window = WINDOW_BYTES
         self.is_finished = False
         self.on_message: Callable[[bytes], None] = _ignore
@@ -151,9 +130,8 @@ class Rpc:
 
     def over(self) -> None:
         """gRPC has done with it."""
-        if self.held is not None:
-            self.held.give(self._held_bytes)
-            self.held = None
+        if self.share is not None:
+            self.share.end()
         if not self.is_finished:
             self.is_finished = True
             self.on_cancel()
@@ -161,14 +139,12 @@ class Rpc:
 
     def hold(self, size: int) -> None:
         """So many bytes are kept for it. Raises `OverloadedError`."""
-        if self.held is not None:
-            self.held.take(size)
-            self._held_bytes += size
+        if self.share is not None:
+            self.share.take(size)
 
     def give(self, size: int) -> None:
-        if self.held is not None:
-            self.held.give(size)
-            self._held_bytes -= size
+        if self.share is not None:
+            self.share.give(size)
 
 
 class Talk:

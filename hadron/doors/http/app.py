@@ -33,7 +33,7 @@ class Endpoint:
         self._door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send, self._door.bodies)
+        call = Call(scope, receive, send, self._door.room)
         try:
             await self._answer(call)
         finally:
@@ -50,7 +50,7 @@ class Endpoint:
         query = call.query(operation.query)
         response = await operation.handle(self._door, call, query)
         if response is not None:
-            await call.respond(response)
+            await call.respond(response, is_done=not operation.is_safe)
 
 
 class HttpApp:
@@ -95,18 +95,21 @@ class HttpApp:
         except DisconnectedError:
             return
         except HadronError as error:
-            trouble = error
+            problem, why = response_of(error), str(error)
         except HTTPException as error:
-            trouble = HttpError(error.status_code, error.detail)
+            problem, why = response_of(HttpError(error.status_code, error.detail)), error.detail
         except OSError:
             raise
         except Exception as error:
             trouble = defect(error)
+            problem, why = response_of(trouble), str(trouble)
+        # The error itself is gone by now, and what it was met with: that may have been large, and
+        # whoever reads may be slow.
         if started:
             # Half of an answer is out: its end says that it is none.
-            _log.warning("an answer was cut short: %s", trouble)
+            _log.warning("an answer was cut short: %s", why)
             return
-        await response_of(trouble)(scope, receive, sending)
+        await problem(scope, receive, sending)
 
     async def wait_idle(self) -> None:
         """Until no request is under way."""

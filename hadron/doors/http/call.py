@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
 import trio
 from starlette.responses import Response
 
+from hadron.doors.held import Held
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Receive, Scope, Send
 from hadron.doors.http.problems import HttpError
-from hadron.model.errors import OverloadedError, RecordTooLargeError, RequestError
+from hadron.model.errors import (
+    OutcomeUnknownError,
+    OverloadedError,
+    RecordTooLargeError,
+    RequestError,
+)
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
 
@@ -38,26 +44,31 @@ class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of requests that have no parameters."""
 
 
-class Bodies:
-    """What all requests of a door hold of bodies that are taken as a whole."""
+class Room(NamedTuple):
+    """What all requests of a door may hold, each apart: who reads no answers is in nobody's way who
+    sends."""
 
-    def __init__(self, max_bytes: int, most_s: float) -> None:
-        self.most_s = most_s
-        self._max_bytes = max_bytes
-        self._bytes = 0
+    bodies: Held
+    answers: Held
+    body_s: float
+    """For all of a body that is taken as a whole."""
 
-    def take(self, size: int) -> None:
-        """Raises `OverloadedError`."""
-        if self._bytes + size > self._max_bytes:
-            raise OverloadedError(
-                f"bodies of {self._bytes} bytes are on their way to this node, and {size} more are "
-                f"over its limit of {self._max_bytes}",
-                "send less at once, or to another node",
-            )
-        self._bytes += size
 
-    def give(self, size: int) -> None:
-        self._bytes -= size
+def room_of(limits: bounds.Limits) -> Room:
+    return Room(
+        Held(
+            limits.held_bytes,
+            "bodies on their way to this node's HTTP door",
+            "send less at once, or to another node",
+        ),
+        Held(
+            limits.answer_bytes,
+            "answers that this node's HTTP door is writing",
+            f"read what was asked for, ask for less with `limit` or as {NDJSON}, or use another "
+            "node",
+        ),
+        limits.body_s,
+    )
 
 
 class Call:
@@ -67,10 +78,11 @@ class Call:
         path: the path's parameters by name.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, room: Room) -> None:
         self.scope = scope
-        self._bodies = bodies
-        self._held_bytes = 0
+        self._body_s = room.body_s
+        self._body = room.bodies.share()
+        self._answer = room.answers.share()
         self._receive = receive
         self.send = send
         self.path: Mapping[str, Any] = scope.get("path_params", {})
@@ -145,25 +157,44 @@ class Call:
         if length.isdecimal() and int(length) > limit:
             raise _too_large(int(length), limit)
         parts: list[bytes] = []
-        with trio.move_on_after(self._bodies.most_s) as scope:
+        with trio.move_on_after(self._body_s) as scope:
             while (data := await self.next_chunk()) is not None:
                 parts.append(data)
-                self._bodies.take(len(data))
-                self._held_bytes += len(data)
-                if self._held_bytes > limit:
-                    raise _too_large(self._held_bytes, limit)
+                self._body.take(len(data))
+                if self._body.bytes > limit:
+                    raise _too_large(self._body.bytes, limit)
         if scope.cancelled_caught:
             raise HttpError(
-                408, f"the body was not complete within {self._bodies.most_s:g} s", "send it faster"
+                408, f"the body was not complete within {self._body_s:g} s", "send it faster"
             )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def respond(self, response: Response) -> None:
+    def hold_answer(self, size: int) -> None:
+        """The answer takes so much by now. Raises `OverloadedError`."""
+        self._answer.give(self._answer.bytes)
+        if size <= bounds.SMALL_ANSWER_BYTES:
+            self._answer.take(size, anyway=True)
+        else:
+            # As much is left for others: who asks for little passes those who ask for much.
+            self._answer.take(size, leaving=size)
+
+    async def respond(self, response: Response, *, is_done: bool) -> None:
+        """Raises `OverloadedError` where others have all the room for it; `OutcomeUnknownError` of
+        what `is_done` by then, whoever knows of it."""
+        try:
+            self.hold_answer(len(response.body))
+        except OverloadedError as error:
+            if not is_done:
+                raise
+            raise OutcomeUnknownError(
+                f"it was done, but its answer is dropped: {error.message}", error.hint
+            ) from None
         await response(self.scope, self._receive, self.send)
 
     def let_go(self) -> None:
         """It is answered."""
-        self._bodies.give(self._held_bytes)
+        self._body.end()
+        self._answer.end()
 
     async def json(self, kind: type[Any]) -> Any:
         """The body, which must be JSON and say so: no page of somebody else's can send that type

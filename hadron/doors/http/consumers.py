@@ -19,6 +19,7 @@ from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.terms.opening import Opening
 from hadron.doors.defects import defect
+from hadron.doors.http import limits as bounds
 from hadron.doors.http.problems import HttpError
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
 
@@ -67,12 +68,21 @@ class Consumer:
         return not self.requests and trio.current_time() - self.seen_s >= self.idle_s
 
     def held(self, most: int) -> dict[str, Delivery]:
-        """What it was given and has not acknowledged, by its ids, which stay as they are."""
-        return dict(itertools.islice(self._held.items(), most))
+        """What it was given and has not acknowledged, by its ids, which stay as they are: the first
+        of it, as much as an answer may have."""
+        found: dict[str, Delivery] = {}
+        size = 0
+        for number, delivery in itertools.islice(self._held.items(), most):
+            if size >= bounds.MAX_ANSWER_BYTES:
+                break
+            found[number] = delivery
+            size += _size_of(delivery)
+        return found
 
     async def poll(self, max_records: int, wait_s: float, taken: dict[str, Delivery]) -> None:
-        """Add to `taken` up to so many records, by ids, once there is one or time is up. Raises
-        what ended the membership, and `HttpError` while another poll is under way."""
+        """Add to `taken` up to so many records, by ids, once there is one or time is up; fewer
+        where they are as much as an answer may have. Raises what ended the membership, and
+        `HttpError` while another poll is under way."""
         if self._polling.locked():
             raise HttpError(
                 409,
@@ -80,12 +90,15 @@ class Consumer:
                 "one request at a time, or another consumer for each task",
             )
         async with self._polling:
-            patience_s = wait_s
+            patience_s, size = wait_s, 0
             for _ in range(max_records):
+                if size >= bounds.MAX_ANSWER_BYTES:
+                    break
                 delivery = await self._subscription.poll(patience_s)
                 if delivery is None:
                     break
                 taken[self._hold(delivery)] = delivery
+                size += _size_of(delivery)
                 patience_s = 0
 
     def _hold(self, delivery: Delivery) -> str:
@@ -119,6 +132,11 @@ class Consumer:
             await self._subscription.flush()
         except ConnectionLostError as error:
             raise HttpError(409, error.message, "those records are delivered again") from error
+
+
+def _size_of(delivery: Delivery) -> int:
+    record = delivery.record
+    return 0 if record.damage else len(record.value_bytes)
 
 
 class Consumers:

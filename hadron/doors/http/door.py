@@ -10,7 +10,7 @@ import trio
 
 from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.clients import Clients
-from hadron.doors.http.call import Bodies
+from hadron.doors.http.call import room_of
 from hadron.doors.http.consumers import Consumers
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
@@ -43,7 +43,7 @@ class Door:
         self.ports = ports
         self.clients = Clients(lambda: node.address, ports)
         self.consumers = Consumers(limits.consumers)
-        self.bodies = Bodies(limits.held_bytes, limits.body_s)
+        self.room = room_of(limits)
         self._streams = 0
         self._waiting: set[trio.CancelScope] = set()
         self._is_draining = False

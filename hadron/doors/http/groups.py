@@ -18,7 +18,7 @@ from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
 from hadron.doors.http.records import RecordAnswer, answer_of
 from hadron.doors.positions import parse_position
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError, OverloadedError, RequestError
 from hadron.model.ids import check_name
 
 _MAX_POLLED: Final = 10_000
@@ -193,7 +193,14 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
         answer = answer_of(each.record)
         answer.delivery, answer.attempt = delivery_id, each.attempt
         records.append(answer)
-    return json_response(Polled(name.consumer, records))
+    response = json_response(Polled(name.consumer, records))
+    try:
+        call.hold_answer(len(response.body))
+    except OverloadedError as error:
+        raise OverloadedError(
+            error.message, "poll with `again`: these records are kept for this consumer"
+        ) from None
+    return response
 
 
 def _is_busy(error: HadronError) -> bool:

@@ -27,6 +27,14 @@ MAX_RECORDS: Final = 10_000
 MAX_ANSWER_BYTES: Final = 16 << 20
 """The same, in bytes of values; one record at least."""
 
+SMALL_ANSWER_BYTES: Final = 64 << 10
+"""These are never refused: who asks for little is not in the way of who asks for much, and all
+connections together have 64 MB of them."""
+
+READING_BYTES: Final = 4 << 20
+"""What a read is counted as whose answer goes on: a fetch is in hand, two wait, and one is on its
+way."""
+
 READ_CHUNK_BYTES: Final = 256 << 10
 """Read from a socket in one go: what an NDJSON stream is published in."""
 
@@ -52,6 +60,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     held_bytes: int = 256 << 20
     """Of all bodies that are taken as a whole, at a time."""
+
+    answer_bytes: int = 256 << 20
+    """Of all answers that are not written yet, at a time: sixteen of the largest. Small ones always
+    have room."""
 
     streams: int = 200
     """Events and messages that are followed, and calls with streams, at once."""

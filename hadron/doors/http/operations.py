@@ -39,3 +39,8 @@ class Operation:
     headers: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """What it looks at besides: a header's name, what for, and a pattern."""
     needs_body: bool = True
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether nothing is done by it, so that it may be asked for again."""
+        return self.method == "GET"

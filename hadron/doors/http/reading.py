@@ -21,7 +21,6 @@ from hadron.doors.positions import Cursor, format_cursor, parse_position
 from hadron.model import cloudevents
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.record import Record
-from hadron.model.record_batch import RecordBatch
 
 _DEFAULT_LIMIT: Final = 100
 _PIECE_BYTES: Final = 64 << 10
@@ -70,7 +69,7 @@ async def read(door: Door, call: Call, query: ReadQuery) -> Response | None:
             raise RequestError(
                 f"limit {limit} is over {bounds.MAX_RECORDS}", f"{NDJSON} may be of any length"
             )
-        return await _whole(source, limit, media)
+        return await _whole(source, call, limit, media)
     await _stream(source, call, query.limit, media)
     return None
 
@@ -130,20 +129,21 @@ class Source:
         for partition, start in list(self.cursor.items()):
             if limit is not None and limit <= 0:
                 return
-            batch: RecordBatch
-            async for batch in self._client.read_batches(
+            # Closed, because what was fetched ahead of who stops half way is several megabytes.
+            async with self._client.read_batches(
                 self._stream, partition=partition, start=start, limit=limit
-            ):
-                records = batch.records()
-                yield records
-                if limit is not None:
-                    limit -= len(records)
+            ) as batches:
+                async for batch in batches:
+                    records = batch.records()
+                    yield records
+                    if limit is not None:
+                        limit -= len(records)
 
     def took(self, record: Record) -> None:
         self.cursor[record.partition] = record.offset + 1
 
 
-async def _whole(source: Source, limit: int, media: str) -> Response:
+async def _whole(source: Source, call: Call, limit: int, media: str) -> Response:
     write: Callable[[Record], bytes] = json_of if media == JSON else event_of
     await source.begin()
     parts: list[bytes] = []
@@ -155,21 +155,25 @@ async def _whole(source: Source, limit: int, media: str) -> Response:
                 if media == JSON or not record.damage:
                     parts.append(write(record))
                     size += len(parts[-1])
+                    call.hold_answer(size)
                 if size >= bounds.MAX_ANSWER_BYTES:
                     break
             if size >= bounds.MAX_ANSWER_BYTES:
                 break
     behind = format_cursor(source.cursor)
-    headers = {"hadron-next": behind}
-    listed = b"[%b]" % b",".join(parts)
-    if media == CE_BATCH:
-        return Response(listed, 200, headers, media)
-    body = b'{"records":%b,"next":%b}' % (listed, msgspec.json.encode(behind))
-    return Response(body, 200, headers, media)
+    before, after = b"[", b"]"
+    if media == JSON:
+        before, after = b'{"records":[', b'],"next":%b}' % msgspec.json.encode(behind)
+    # It may be large: nothing of it is copied twice.
+    parts = parts or [b""]
+    parts[0] = before + parts[0]
+    parts[-1] += after
+    return Response(b",".join(parts), 200, {"hadron-next": behind}, media)
 
 
 async def _stream(source: Source, call: Call, limit: int | None, media: str) -> None:
     """All that there is, as it is read, and no faster than it is taken."""
+    call.hold_answer(bounds.READING_BYTES)
     await source.begin()
     await call.send(
         {

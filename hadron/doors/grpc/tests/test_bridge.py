@@ -7,8 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from hadron.doors.grpc.bridge import Lane
-from hadron.doors.grpc.rpc import Held
-from hadron.model.errors import OverloadedError
 
 
 def test_what_is_said_is_done_in_order_and_what_fails_costs_nothing_else(
@@ -40,12 +38,3 @@ def test_what_is_said_while_others_are_done_wakes_again() -> None:
     while woken:
         woken.pop()()
     assert done == ["second"]
-
-
-def test_all_calls_together_hold_no_more_than_they_may() -> None:
-    held = Held(100)
-    held.take(150)
-    with pytest.raises(OverloadedError, match=r"150 bytes .* and 1 more"):
-        held.take(1)
-    held.give(150)
-    held.take(1)

@@ -12,8 +12,9 @@ import trio.testing
 from hadron.client.endpoints.incoming import IncomingCall
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import WINDOW_BYTES
-from hadron.doors.grpc.rpc import Held, Rpc, Talk
+from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.serving import Served
+from hadron.doors.held import Held
 from hadron.model.errors import CallFailedError, DeadlineExceededError
 from hadron.wire._pb import calls_pb2 as pb
 from hadron.wire._pb import records_pb2
@@ -27,7 +28,8 @@ class Scene:
         self.unread = 0
         other: Any = SimpleNamespace(send=self.told.append, consumed=self._consumed)
         self.rpc = Rpc(Lane(lambda drain: drain()), other, "/a/Serve", {}, "")
-        self.rpc.held = self.held = Held(held_bytes)
+        self.held = Held(held_bytes, "calls", "")
+        self.rpc.share = self.held.share()
         self.served = Served(Talk(self.rpc), nursery, 10, is_single=is_single)
         self.served.opened.set()
 

@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from hadron.doors.http import limits as bounds
 from hadron.doors.http import server
 from hadron.doors.http.asgi import Message, Receive, Scope, Send
-from hadron.doors.http.call import Bodies, Call
+from hadron.doors.http.call import Call, Room, room_of
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
 from hadron.doors.http.server import Server
@@ -353,7 +353,10 @@ async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World
 # --- bodies that are taken as a whole -------------------------------------------------------------
 
 
-def call_with(bodies: Bodies, *chunks: bytes, pause_s: float = 0.0) -> Call:
+SMALL = Limits(held_bytes=10, body_s=1.0)
+
+
+def call_with(room: Room, *chunks: bytes, pause_s: float = 0.0) -> Call:
     left = list(chunks)
 
     async def receive() -> Message:
@@ -364,22 +367,22 @@ def call_with(bodies: Bodies, *chunks: bytes, pause_s: float = 0.0) -> Call:
     async def send(_: Message) -> None:
         raise AssertionError
 
-    return Call({"headers": []}, receive, send, bodies)
+    return Call({"headers": []}, receive, send, room)
 
 
 async def test_all_bodies_together_are_bounded() -> None:
-    bodies = Bodies(max_bytes=10, most_s=1.0)
-    first = call_with(bodies, b"12345", b"678")
+    room = room_of(SMALL)
+    first = call_with(room, b"12345", b"678")
     assert await first.body() == b"12345678"
-    second = call_with(bodies, b"1", b"23")
+    second = call_with(room, b"1", b"23")
     with pytest.raises(OverloadedError, match="2 more are over its limit of 10"):
         await second.body()
     second.let_go()
     first.let_go()
-    assert len(await call_with(bodies, b"x" * 10).body()) == 10
+    assert len(await call_with(room, b"x" * 10).body()) == 10
 
 
 async def test_a_body_that_drips_ends(autojump_clock: MockClock) -> None:
-    bodies = Bodies(max_bytes=10, most_s=1.0)
+    room = room_of(SMALL)
     with pytest.raises(HttpError, match="not complete within 1 s"):
-        await call_with(bodies, *[b"1"] * 9, pause_s=0.2).body()
+        await call_with(room, *[b"1"] * 9, pause_s=0.2).body()
