@@ -44,6 +44,17 @@ def open_stdin() -> TextIO:
     return sys.stdin
 
 
+def open_stdin_apart() -> BinaryIO:
+    """The same as bytes, for a thread that may be left alone with it: the interpreter closes its
+    own stdin at its end, and aborts where a thread is still reading that."""
+    stdin = open_stdin()
+    try:
+        return open(stdin.fileno(), "rb", closefd=False)
+    except OSError:
+        # A stream of a test has no number.
+        return stdin.buffer
+
+
 def open_stdout() -> BinaryIO:
     """stdout, for records that count as seen once they are printed. Raises `RequestError` when it
     is closed: what goes nowhere was seen by nobody."""

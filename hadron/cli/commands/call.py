@@ -28,7 +28,7 @@ from hadron.cli.session import connects, session_of
     default="30s",
     show_default=True,
     metavar="TIME",
-    help="Give up after so long; the server is told.",
+    help="Give up after so long in all, reaching a node included; the server is told.",
 )
 @click.option("--region", default="", help="Servers whose region begins so come first.")
 @click.option(

@@ -11,9 +11,10 @@ import trio
 
 from hadron.cli.endpoints.values import declared, first_of, line, parse, written
 from hadron.cli.patience import connected
-from hadron.cli.standard_streams import open_stdin, open_stdout
+from hadron.cli.standard_streams import open_stdin_apart, open_stdout
+from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
-from hadron.model.errors import RequestError
+from hadron.model.errors import DeadlineExceededError, RequestError
 from hadron.model.services import STREAM
 
 if TYPE_CHECKING:
@@ -34,23 +35,25 @@ class Asked:
 
 
 async def run(url: str, asked: Asked) -> None:
-    """Call, and print what is answered."""
+    """Call, and print what is answered. The timeout is of all of it: reaching a node, hearing what
+    the endpoint is and reading the value are in it. Raises `DeadlineExceededError`."""
     out = open_stdout()
-    async with connected(url) as client:
-        spec = await declared(client, asked.endpoint)
-        how: dict[str, Any] = {
-            "timeout_s": asked.timeout_s,
-            "region": asked.region,
-            "headers": asked.headers,
-        }
-        if spec.input != STREAM:
-            value = await _one_value(asked)
-            if spec.output != STREAM:
-                _print(out, await client.call(asked.endpoint, value, **how), asked.form)
-                return
+    deadline_s = trio.current_time() + asked.timeout_s
+    async with connected(url, min(asked.timeout_s, CONNECT_TIMEOUT_S)) as client:
+        with trio.move_on_at(deadline_s):
+            spec = await declared(client, asked.endpoint)
+            value = NOTHING if spec.input == STREAM else await _one_value(asked)
+        left_s = deadline_s - trio.current_time()
+        if left_s <= 0:
+            raise DeadlineExceededError(
+                f"the call of {asked.endpoint!r} had not begun after {asked.timeout_s:g} s",
+                "give more time (--timeout), or see `hadron status`; it was not run",
+            )
+        how = {"timeout_s": left_s, "region": asked.region, "headers": asked.headers}
+        if STREAM in (spec.input, spec.output):
             await _print_stream(client, asked, out, value, how)
         else:
-            await _print_stream(client, asked, out, NOTHING, how)
+            _print(out, await client.call(asked.endpoint, value, **how), asked.form)
 
 
 async def _one_value(asked: Asked) -> Any:
@@ -64,7 +67,7 @@ async def _one_value(asked: Asked) -> Any:
     text = asked.values[0]
     if text != "-":
         return parse(text.encode(errors="surrogateescape"), asked.form, "VALUE")
-    data = await trio.to_thread.run_sync(open_stdin().buffer.read)
+    data = await trio.to_thread.run_sync(open_stdin_apart().read, abandon_on_cancel=True)
     return parse(data, asked.form, "stdin")
 
 
@@ -92,7 +95,7 @@ async def _send(call: CallStream, asked: Asked) -> None:
         for text in asked.values:
             await call.send(parse(text.encode(errors="surrogateescape"), asked.form, "VALUE"))
     else:
-        file = open_stdin().buffer
+        file = open_stdin_apart()
         number = 0
         while data := await trio.to_thread.run_sync(file.readline, abandon_on_cancel=True):
             number += 1

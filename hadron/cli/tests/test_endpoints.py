@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -103,6 +104,39 @@ def test_a_worker_answers_lines(tmp_path: Path) -> None:
         assert "has ended with status 3" in said.stderr
         assert json.loads(run_text("call", "quote", "text").stdout) == {"twice": "texttext"}
         assert marks.read_text() == "xx"
+
+
+def test_the_time_of_a_call_is_that_of_the_whole_command() -> None:
+    begun_s = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"hadron://127.0.0.1:{silent.getsockname()[1]}"
+        said = run_text("call", "quote", "1", "--timeout", "0.3s", "--server", server)
+    assert said.returncode == 1
+    assert "no node answered" in said.stderr
+    assert "within 0.3 s" in said.stderr
+    assert time.monotonic() - begun_s < 5, "a client tries for 10 s"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["quote", "-"], "the call of 'quote' had not begun after 0.5 s"),
+        (["sum"], "was not over in time"),
+    ],
+)
+def test_a_call_whose_input_does_not_end(asked: list[str], said: str) -> None:
+    """It ends in time, and not by an abort of the interpreter, in which a thread still reads."""
+    command = [sys.executable, "-m", "hadron", "call", *asked, "--timeout", "0.5s"]
+    with (
+        serving("sum", "--exec", "cat"),
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert process.wait(20) == 1, told
+    assert said in told
 
 
 @pytest.mark.parametrize("at_once", [True, False])
