@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
+import click
 
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_offset, check_partitions
@@ -169,6 +170,8 @@ async def find_starts(client: Client, request: Request, start: Position) -> dict
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
+    if request.start is not None:
+        await _tell_where(client, request)
     opening = client.subscribe(
         request.stream,
         group=request.group,
@@ -184,6 +187,22 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
             await _print_batches(subscription, request, printer)
         else:
             await _print_deliveries(subscription, request, printer)
+
+
+async def _tell_where(client: Client, request: Request) -> None:
+    """Say that a group that exists goes on where it was, to who has named another place."""
+    try:
+        found = await client.groups(request.stream)
+    except PeerError:
+        # What is away is told of by who joins.
+        return
+    if any(each.group == request.group for each in found):
+        click.echo(
+            f"group {request.group!r} goes on where it was: --from is where a new one begins; "
+            f"`hadron group reset {request.group} --stream {request.stream} --to POSITION` moves "
+            "it",
+            err=True,
+        )
 
 
 async def _group_start(

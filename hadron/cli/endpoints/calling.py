@@ -49,7 +49,11 @@ async def run(url: str, asked: Asked) -> None:
                 f"the call of {asked.endpoint!r} had not begun after {asked.timeout_s:g} s",
                 "give more time (--timeout), or see `hadron status`; it was not run",
             )
-        how = {"timeout_s": left_s, "region": asked.region, "headers": asked.headers}
+        how: dict[str, Any] = {
+            "timeout_s": left_s,
+            "region": asked.region,
+            "headers": asked.headers,
+        }
         if STREAM in (spec.input, spec.output):
             await _print_stream(client, asked, out, value, how)
         else:

@@ -187,13 +187,19 @@ def test_groups_go_on_where_they_were(stream: str) -> None:
 def test_a_group_keeps_its_options_and_refuses_others(stream: str) -> None:
     good("pub", stream, "a", "b", "c", "d", "e")
     options = ["--order", "key", "--ack-deadline", "30s", "--member", "m", "--heartbeat", "500ms"]
-    assert good("sub", stream, "-G", "g", "--from", "2020-01-01", "-c", "1", *options) == "a\n"
+    joined = run("sub", stream, "-G", "g", "--from", "2020-01-01", "-c", "1", *options)
+    assert (joined.stdout, joined.stderr) == ("a\n", "")
     assert good("sub", stream, "-G", "g", "-c", "2", "--batch-size", "3") == "b\nc\n"
     (described,) = as_json("group", "describe", "g", "--stream", stream)
     assert (described["options"]["order"], described["group"]["floor"]) == ("key", 3)
     refused = run("sub", stream, "-G", "g", "-c", "1", "--order", "strict")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "has order 'key', this member asks for 'strict'" in refused.stderr
+    told = run("sub", stream, "-G", "g", "-c", "1", "--from", "earliest")
+    assert (told.returncode, told.stdout) == (0, "d\n")
+    assert told.stderr.startswith(
+        "group 'g' goes on where it was: --from is where a new one begins"
+    )
 
 
 def _find_the_stream_of_a_group(stream: str) -> None:

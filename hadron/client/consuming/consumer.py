@@ -135,6 +135,12 @@ class Consumer(AckSender):
     def max_in_flight(self) -> int:
         return self._settings.max_in_flight
 
+    @property
+    def group_options(self) -> groups_pb2.GroupOptions | None:
+        """What the group has, every field set; None until a leader has told."""
+        found = (each.options for each in self._memberships.values())
+        return next((options for options in found if options is not None), None)
+
     # --- iterating ------------------------------------------------------------------------------
 
     def __aiter__(self) -> Consumer:

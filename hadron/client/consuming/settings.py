@@ -32,7 +32,7 @@ its records, and a connection that breaks is noticed at once anyway."""
 
 Order = Literal["none", "strict", "key"]
 
-_ORDERS: Final = {
+ORDERS: Final = {
     "none": groups_pb2.ORDER_NONE,
     "strict": groups_pb2.ORDER_STRICT,
     "key": groups_pb2.ORDER_KEY,
@@ -64,10 +64,10 @@ class MemberSettings:
             raise RequestError("a subscription needs a group", 'for example group="billing"')
         start_text(self.start)
         check_deserializer(self.value_deserializer)
-        if self.order is not None and self.order not in _ORDERS:
+        if self.order is not None and self.order not in ORDERS:
             raise RequestError(
                 f"{self.order!r} is not an order of deliveries",
-                f"use {', '.join(map(repr, _ORDERS))}",
+                f"use {', '.join(map(repr, ORDERS))}",
             )
         plain: dict[str, Any] = {"group": text_of("group", self.group)}
         if self.dead_letter:
@@ -119,7 +119,7 @@ class MemberSettings:
 
     def _options(self) -> groups_pb2.GroupOptions:
         return groups_pb2.GroupOptions(
-            order=_ORDERS[self.order] if self.order is not None else None,
+            order=ORDERS[self.order] if self.order is not None else None,
             ack_deadline_ms=None if self.ack_deadline_s is None else _ms(self.ack_deadline_s),
             max_attempts=self.max_attempts,
             dead_letter_stream=self.dead_letter,

@@ -10,18 +10,20 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import trio
 
 from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.settings import ORDERS
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.terms.opening import Opening
 from hadron.doors.defects import defect
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.problems import HttpError
-from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError
+from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, RequestError
+from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +44,26 @@ class Name(NamedTuple):
     consumer: str
 
 
+class Joined(NamedTuple):
+    """What a member has joined with, that is its own."""
+
+    idle_s: float
+    start: str
+    max_in_flight: int
+
+
+_ORDERS: Final = {number: name for name, number in ORDERS.items()}
+
+OF_GROUPS: Final[Mapping[str, Callable[[groups_pb2.GroupOptions], Any]]] = {
+    "order": lambda has: _ORDERS.get(has.order),
+    "ack_deadline_s": lambda has: has.ack_deadline_ms / 1_000,
+    "max_attempts": lambda has: has.max_attempts,
+    "dead_letter": lambda has: has.dead_letter_stream,
+    "ephemeral": lambda has: has.ephemeral,
+}
+"""What a group keeps from whoever creates it, as it is found in what its leader tells."""
+
+
 class Consumer:
     """One member.
 
@@ -50,9 +72,10 @@ class Consumer:
             was given before means nothing then.
     """
 
-    def __init__(self, subscription: Subscription, idle_s: float, numbers: Iterator[int]) -> None:
+    def __init__(self, subscription: Subscription, joined: Joined, numbers: Iterator[int]) -> None:
         self._subscription = subscription
-        self.idle_s = idle_s
+        self._joined = joined
+        self.idle_s = joined.idle_s
         self.seen_s = trio.current_time()
         self.requests = 0
         """Under way."""
@@ -66,6 +89,31 @@ class Consumer:
     @property
     def is_idle(self) -> bool:
         return not self.requests and trio.current_time() - self.seen_s >= self.idle_s
+
+    def check(self, name: Name, own: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+        """Whether it is as a later poll asks for; None asks for nothing. Raises `RequestError`
+        naming what it has, as programs are told of their groups.
+
+        Args:
+            own: what is a member's own.
+            kept: what the group keeps.
+        """
+        for what, wanted in own.items():
+            if wanted is not None and wanted != (has := getattr(self._joined, what)):
+                raise RequestError(
+                    f"consumer {name.consumer!r} has joined with {what} {has!r}, this poll asks "
+                    f"for {wanted!r}",
+                    "leave it out, poll as another consumer, or let this one leave before (DELETE)",
+                )
+        if (options := self._subscription._consumer.group_options) is None:
+            return
+        for what, wanted in kept.items():
+            if wanted is not None and not _same(wanted, has := OF_GROUPS[what](options)):
+                raise RequestError(
+                    f"group {name.group!r} has {what} {has!r}, this poll asks for {wanted!r}",
+                    "a group keeps the options that it was created with: leave them out, or use "
+                    "another group, or delete this one first",
+                )
 
     def held(self, most: int) -> dict[str, Delivery]:
         """What it was given and has not acknowledged, by its ids, which stay as they are: the first
@@ -139,6 +187,13 @@ def _size_of(delivery: Delivery) -> int:
     return 0 if record.damage else len(record.value_bytes)
 
 
+def _same(wanted: Any, has: Any) -> bool:
+    """Seconds as far as a group keeps them, in milliseconds."""
+    if isinstance(wanted, float):
+        return bool(abs(has - wanted) < 0.001)
+    return bool(wanted == has)
+
+
 class Consumers:
     """Of one door. `run` must be running."""
 
@@ -155,7 +210,7 @@ class Consumers:
             await trio.sleep_forever()
 
     async def open(
-        self, name: Name, idle_s: float, subscribe: Callable[[], Opening[Subscription]]
+        self, name: Name, joined: Joined, subscribe: Callable[[], Opening[Subscription]]
     ) -> Consumer:
         """The member of this name, joined when it is not there. Raises what joining does."""
         known = self._open.get(name)
@@ -173,7 +228,7 @@ class Consumers:
             if known is None:
                 assert self._nursery is not None
                 opened: list[Consumer | HadronError] = []
-                await self._nursery.start(self._keep, name, idle_s, subscribe, opened)
+                await self._nursery.start(self._keep, name, joined, subscribe, opened)
                 if isinstance(opened[0], HadronError):
                     raise opened[0]
                 known = opened[0]
@@ -200,7 +255,7 @@ class Consumers:
     async def _keep(
         self,
         name: Name,
-        idle_s: float,
+        joined: Joined,
         subscribe: Callable[[], Opening[Subscription]],
         opened: list[Consumer | HadronError],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -208,7 +263,7 @@ class Consumers:
         """A member's life."""
         try:
             async with subscribe() as subscription:
-                consumer = self._open[name] = Consumer(subscription, idle_s, self._numbers_of(name))
+                consumer = self._open[name] = Consumer(subscription, joined, self._numbers_of(name))
                 opened.append(consumer)
                 task_status.started()
                 while not (consumer.is_idle or consumer.is_leaving.is_set()):

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from hadron.client.consuming.deliveries import Delivery
 from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
-from hadron.doors.http.consumers import Consumer, Name
+from hadron.doors.http.consumers import OF_GROUPS, Consumer, Joined, Name
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
 from hadron.doors.http.records import RecordAnswer, answer_of
@@ -40,21 +40,24 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         wait_s: how long to wait for the first.
         again: what this consumer was given and has not acknowledged comes again, at once and as it
             was: for whoever has lost an answer.
-        idle_s: after so long without a request it leaves the group. This and what follows are
-            taken when it joins.
-        start: where a group begins that is new.
+        idle_s: after so long without a request it leaves the group, by default 60. This and what
+            follows hold from when it joins; what is given later must be the same.
+        start: where a group begins that is new, by default earliest; one that exists goes on where
+            it was.
         max_in_flight: records of each partition that it has at most, those too that it has not
-            asked for yet, and which nobody else gets; 0: as many as it asks for when it joins.
-        order, ack_deadline_s, max_attempts, dead_letter, ephemeral: of a group that is new.
+            asked for yet, and which nobody else gets; by default, and with 0, as many as it asks
+            for when it joins.
+        order, ack_deadline_s, max_attempts, dead_letter, ephemeral: of a group that is new; who
+            names them of another one must name what it has.
     """
 
     consumer: str = ""
     max_records: Annotated[int, msgspec.Meta(ge=1, le=_MAX_POLLED)] = 100
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=_MAX_WAIT_S)] = 20.0
     again: bool = False
-    idle_s: Annotated[float, msgspec.Meta(ge=1, le=_MAX_IDLE_S)] = _DEFAULT_IDLE_S
-    start: str = "earliest"
-    max_in_flight: Annotated[int, msgspec.Meta(ge=0, le=_MAX_IN_FLIGHT)] = 0
+    idle_s: Annotated[float, msgspec.Meta(ge=1, le=_MAX_IDLE_S)] | None = None
+    start: str | None = None
+    max_in_flight: Annotated[int, msgspec.Meta(ge=0, le=_MAX_IN_FLIGHT)] | None = None
     order: Literal["none", "strict", "key"] | None = None
     ack_deadline_s: Seconds | None = None
     max_attempts: Annotated[int, msgspec.Meta(ge=0, le=1_000)] | None = None
@@ -160,26 +163,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
         door.ports.random.token_bytes(_NAME_BYTES)
     ).decode().rstrip("=")
     name = _name(call, query, consumer)
-    start = parse_position(asked.start, door.now_ms())
-    if isinstance(start, dict):
-        raise RequestError(f"a group cannot start at {asked.start!r}", "give an offset or a time")
-    client = await door.clients.of(query.namespace)
-    member = await door.consumers.open(
-        name,
-        asked.idle_s,
-        lambda: client.subscribe(
-            name.stream,
-            group=name.group,
-            start=start,
-            max_in_flight=asked.max_in_flight or asked.max_records,
-            order=asked.order,
-            ack_deadline_s=asked.ack_deadline_s,
-            max_attempts=asked.max_attempts,
-            dead_letter=asked.dead_letter,
-            ephemeral=asked.ephemeral,
-            member=name.consumer,
-        ),
-    )
+    member = await _member(door, name, asked)
     with _asking(member):
         try:
             taken = await _poll(door, call, member, asked)
@@ -201,6 +185,42 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
             error.message, "poll with `again`: these records are kept for this consumer"
         ) from None
     return response
+
+
+async def _member(door: Door, name: Name, asked: Poll) -> Consumer:
+    """The one that polls, joined when it is not there. Raises `RequestError` where it is, or its
+    group, and is otherwise than is asked for now."""
+    start_text = asked.start or "earliest"
+    start = parse_position(start_text, door.now_ms())
+    if isinstance(start, dict):
+        raise RequestError(f"a group cannot start at {start_text!r}", "give an offset or a time")
+    client = await door.clients.of(name.namespace)
+    joining = Joined(
+        asked.idle_s or _DEFAULT_IDLE_S, start_text, asked.max_in_flight or asked.max_records
+    )
+    kept = {each: getattr(asked, each) for each in OF_GROUPS}
+    member = await door.consumers.open(
+        name,
+        joining,
+        lambda: client.subscribe(
+            name.stream,
+            group=name.group,
+            start=start,
+            max_in_flight=joining.max_in_flight,
+            member=name.consumer,
+            **kept,
+        ),
+    )
+    member.check(
+        name,
+        {
+            "idle_s": asked.idle_s,
+            "start": asked.start,
+            "max_in_flight": asked.max_in_flight or None,
+        },
+        kept,
+    )
+    return member
 
 
 def _is_busy(error: HadronError) -> bool:

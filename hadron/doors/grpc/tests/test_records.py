@@ -218,6 +218,17 @@ def test_requests_that_make_no_sense_are_refused(
     assert details_of(error)["BadRequest"].field_violations
 
 
+def test_a_group_keeps_its_options_and_refuses_others(program: Program, stream: str) -> None:
+    said = Said()
+    next(consume(program, said, stream=stream, group="g", order="key", ack_deadline_ms=30_000))
+    other = Said()
+    with pytest.raises(grpc.RpcError) as caught:
+        next(consume(program, other, stream=stream, group="g", ack_deadline_ms=20_000))
+    assert "has ack_deadline_s 30, this member asks for 20" in caught.value.details()
+    said.end()
+    other.end()
+
+
 def test_a_delivery_is_acknowledged_once(program: Program, stream: str) -> None:
     program.publish(stream, "a")
     said = Said()

@@ -189,6 +189,44 @@ async def test_what_is_wrong_is_refused(
     assert answer.status_code == status, answer.text
 
 
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            {"max_in_flight": 7},
+            "consumer 'c' has joined with max_in_flight 5, this poll asks for 7",
+        ),
+        ({"idle_s": 7}, "has joined with idle_s 60, this poll asks for 7"),
+        ({"start": "latest"}, "has joined with start 'earliest', this poll asks for 'latest'"),
+        ({"order": "strict"}, "group 'g' has order 'key', this poll asks for 'strict'"),
+        ({"ack_deadline_s": 30}, "group 'g' has ack_deadline_s 20.5, this poll asks for 30"),
+        ({"max_attempts": 2, "dead_letter": "x"}, "has max_attempts 0, this poll asks for 2"),
+        ({"ephemeral": True}, "has ephemeral False, this poll asks for True"),
+    ],
+)
+async def test_options_that_cannot_be_had_any_more_are_refused(
+    http: httpx.AsyncClient, other: dict[str, Any], said: str
+) -> None:
+    """By who polls already, whose poll would say nothing of them, as by who joins."""
+    first: dict[str, Any] = {
+        "order": "key",
+        "ack_deadline_s": 20.5,
+        "max_in_flight": 5,
+        "wait_s": 0,
+    }
+    for asked in (first, first, {"wait_s": 0}):
+        await poll(http, **asked)
+    answer = await http.post(f"{GROUP}/poll", json={"consumer": "c", "wait_s": 0} | other)
+    assert answer.status_code == 400
+    assert said in answer.json()["detail"]
+    assert "leave" in answer.json()["hint"]
+    await poll(http, **first)
+    if "group" in said:
+        answer = await http.post(f"{GROUP}/poll", json={"consumer": "d", "wait_s": 0} | other)
+        assert answer.status_code == 400
+        assert said.partition(", this")[0] in answer.json()["detail"]
+
+
 async def test_json_must_be_said_to_be_json(http: httpx.AsyncClient) -> None:
     answer = await http.post(f"{GROUP}/poll", content=b"{}", headers={"content-type": "text/plain"})
     assert answer.status_code == 415
