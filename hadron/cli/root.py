@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -196,13 +196,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        return report(error)
+        return report(error, session.flags)
     finally:
         let_go()
 
 
-def report(error: BaseException) -> int:
-    """Print `error` for people and return the exit status that it means."""
+def report(error: BaseException, flags: Mapping[str, str] | None = None) -> int:
+    """Print `error` for people and return the exit status that it means.
+
+    Args:
+        flags: options of the command that met it, by the names of their parameters.
+    """
     error = _innermost(error)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
@@ -217,7 +221,7 @@ def report(error: BaseException) -> int:
         return USAGE
     if isinstance(error, click.ClickException):
         return _report_click(error)
-    return _report_failure(error)
+    return _report_failure(error, flags or {})
 
 
 def _innermost(error: BaseException) -> BaseException:
@@ -266,11 +270,12 @@ def _no_such_command(ctx: click.Context | None, name: str, known: Iterable[str])
     return f"no such command {name!r}{meant or did_you_mean(name, known)}"
 
 
-def _report_failure(error: BaseException) -> int:
+def _report_failure(error: BaseException, flags: Mapping[str, str]) -> int:
+    from hadron.cli.flags import in_flags
     from hadron.model.errors import HadronError
 
     if isinstance(error, HadronError):
-        say_error(error.message, _way_out(error))
+        say_error(in_flags(error.message, flags), in_flags(_way_out(error), flags))
     elif isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         # Bytes of the command line that are not UTF-8, as Python has them.
         text = str(error.object).encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -6,9 +6,9 @@ that people may write them where they think of them; the innermost one given win
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,11 +30,13 @@ class Session:
         server: the URL from --server, or None.
         context: the name from --context, or None.
         debug: whether tracebacks are wanted.
+        flags: options of the command that speaks to it, by the names of their parameters.
     """
 
     server: str | None = None
     context: str | None = None
     debug: bool = False
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -68,8 +70,12 @@ def is_local_cluster(url: str) -> bool:
 
 
 def session_of(ctx: click.Context) -> Session:
-    """The session of this command line, made on first use."""
-    return ctx.find_root().ensure_object(Session)
+    """The session of this command line, made on first use, for this command from here on."""
+    from hadron.cli.flags import flags_of
+
+    session = ctx.find_root().ensure_object(Session)
+    session.flags = flags_of(ctx.command)
+    return session
 
 
 def _remember(attribute: str) -> Callable[[click.Context, click.Parameter, Any], Any]:

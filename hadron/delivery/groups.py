@@ -504,7 +504,7 @@ class Groups(Part):
             members = "1 member is" if count == 1 else f"{count} members are"
             raise RequestError(
                 f"group {name!r} cannot be {what}: {members} connected to {self._replica_set}",
-                "stop them first, or force it",
+                "stop them first, or say `force`",
             )
 
     def _send_away(self, key: _Key, reason: HadronError) -> None:

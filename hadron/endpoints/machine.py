@@ -369,7 +369,7 @@ class Broker:
             call,
             DeadlineExceededError(
                 f"the call to {endpoint.label} was not over in time: {where}",
-                "give it more time (timeout_s), or start more servers",
+                "give it more time (`timeout_s`), or start more servers",
                 retryable=not call.attempts or endpoint.spec.idempotent,
             ),
         )

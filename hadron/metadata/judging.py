@@ -21,7 +21,7 @@ Key = tuple[str, str, str]
 Losses = Mapping[tuple[Key, str], str]
 """What a limit of a stream's retention, by its key, drops at once, in words; "" for nothing."""
 
-INSIST: Final = "--allow-destructive (allow_destructive=True in the client) if it is meant"
+INSIST: Final = "`allow_destructive` if it is meant"
 
 
 def key_of(obj: SchemaObject) -> Key:

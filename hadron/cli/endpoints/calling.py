@@ -47,7 +47,7 @@ async def run(url: str, asked: Asked) -> None:
         if left_s <= 0:
             raise DeadlineExceededError(
                 f"the call of {asked.endpoint!r} had not begun after {asked.timeout_s:g} s",
-                "give more time (--timeout), or see `hadron status`; it was not run",
+                "give more time (`timeout_s`), or see `hadron status`; it was not run",
             )
         how: dict[str, Any] = {
             "timeout_s": left_s,

@@ -56,9 +56,7 @@ def test_what_has_data_takes_insisting() -> None:
         "Stream team/logs: deleting it loses its records and its consumer groups",
         "Pipeline default/late: deleting it loses its instances, or how far its query is",
     ]
-    assert problems(LOGS, allow=False)[0].endswith(
-        "--allow-destructive (allow_destructive=True in the client) if it is meant"
-    )
+    assert problems(LOGS, allow=False)[0].endswith("`allow_destructive` if it is meant")
     empty = SchemaObject(kind="Namespace", name="empty", spec=NamespaceSpec())
     assert validate_deletion([key_of(empty)], {key_of(empty): empty}, allow_destructive=False) == []
 

@@ -292,7 +292,7 @@ def test_moving_a_queue_or_removing_a_lane_is_destructive() -> None:
     ):
         (told,) = _problems(changed, existing=(before,))
         assert found in told
-        assert "--allow-destructive" in told
+        assert "`allow_destructive`" in told
         assert _problems(changed, existing=(before,), allow=True) == []
 
 

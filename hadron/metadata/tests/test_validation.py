@@ -99,12 +99,12 @@ def test_partitions_are_only_added_behind() -> None:
     assert _validate(shorter, existing=existing) == [
         "Stream default/flights: partitions: 'local/p0' was removed, which would lose its records "
         "and move keys to other partitions, expected every existing partition, or "
-        "--allow-destructive (allow_destructive=True in the client) if it is meant"
+        "`allow_destructive` if it is meant"
     ]
     for order in (("local/p1", "local/p0"), ("local/p0", "local/p2", "local/p1")):
         (told,) = _validate(_stream("flights", *order), existing=existing, replica_sets=sets)
         assert "the order of existing partitions was changed, which would move keys" in told
-        assert "expected local/p0, local/p1 first and new ones behind, or --allow-destr" in told
+        assert "expected local/p0, local/p1 first and new ones behind, or `allow_destr" in told
     assert _validate(shorter, existing=existing, allow_destructive=True) == []
 
 
@@ -120,7 +120,7 @@ def test_a_retention_is_shortened_by_whoever_insists() -> None:
     ):
         assert _validate(_stream("flights", retention=longer), existing=_existing(kept)) == []
     shorter = _stream("flights", retention=Retention(hour, 1 << 20))
-    insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
+    insist = "or `allow_destructive` if it is meant"
     assert _validate(shorter, existing=_existing(kept)) == [
         "Stream default/flights: retention.max_age: 1h instead of 1d, which drops what is older "
         f"than 1h at once, expected 1d, {insist}",
@@ -197,7 +197,7 @@ def test_a_pipeline_is_moved_only_when_meant() -> None:
     before = _pipeline(_stage("weather"), _stage("verdict"))
     existing = _existing(before, _stream(), _stream("other"))
     after = _pipeline(_stage("verdict"), _stage("new"), input="other", replica_set="local/p1")
-    insist = "or --allow-destructive (allow_destructive=True in the client) if it is meant"
+    insist = "or `allow_destructive` if it is meant"
     assert _validate(after, existing=existing) == [
         "Pipeline default/departures: input: changed from 'flights' to 'other', which would lose "
         f"its progress in the old stream, expected flights, {insist}",
