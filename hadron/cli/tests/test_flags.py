@@ -15,22 +15,10 @@ from hadron.cli.commands import delete
 from hadron.cli.flags import flags_of, in_flags
 from hadron.cli.tests.support import run_text
 
-_ROOMS: Final = [
-    "model",
-    "state",
-    "serving",
-    "partition",
-    "delivery",
-    "exchanges",
-    "endpoints",
-    "pipelines",
-    "transactions",
-    "metadata",
-    "server",
-    "wire",
-    "doors",
-    "client",
-]
+_ROOMS: Final = (
+    *("model", "state", "serving", "partition", "delivery", "exchanges", "endpoints"),
+    *("pipelines", "transactions", "metadata", "server", "wire", "doors", "client"),
+)
 """Whose errors reach who asks over HTTP, gRPC or the client."""
 
 _FLAG: Final = re.compile(r"(?<![-\w])--[a-z]")

@@ -288,6 +288,10 @@ class SpanReader:
         plan = self._plan
         start = self._start(found)
         stop = None if plan.follow else found.next_offset
+        wanted = stop
+        if stop is not None and self._left is not None:
+            # What comes behind the last record that is wanted is not fetched.
+            wanted = min(stop, start + self._left)
         self._stops[found.partition] = stop
         self._positions[found.partition] = start
         request = streams_pb2.FetchRequest(
@@ -295,12 +299,13 @@ class SpanReader:
             stream=plan.stream,
             partition=found.partition,
             offset=start,
-            max_bytes=plan.max_bytes,
+            # One batch at least, whatever that is.
+            max_bytes=1 if self._left == 1 else plan.max_bytes,
             max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
             stream_id=item.id,
             metadata_index=item.metadata_index,
         )
-        return Prefetch(self._session, request, stop=stop, on_ready=self._on_ready)
+        return Prefetch(self._session, request, stop=wanted, on_ready=self._on_ready)
 
     def _start(self, found: PartitionOffsets) -> int:
         offset = self._plan.offset

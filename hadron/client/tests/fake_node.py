@@ -378,6 +378,7 @@ class FakeNode:
         self.hold_answers = False
         self._held: list[Callable[[], None]] = []
         self.fetches = 0
+        self.fetched_batches = 0
         self.most_fetch_bytes = 16 << 20
 
     def _store(self, kind: str, name: str, spec: Any) -> schema_pb2.SchemaObject:
@@ -519,6 +520,7 @@ class FakeNode:
                 break
             answer.batches.append(log.info(index))
             chunks.append(data)
+            self.fetched_batches += 1
             size += len(data)
         call.send(answer, chunks, end=True)
 

@@ -12,6 +12,7 @@ from hadron.doors.grpc.rpc import Talk
 from hadron.doors.positions import Place, parse_position
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
+from hadron.model.record_batch import RecordBatch
 from hadron.wire._pb import records_pb2 as pb
 
 
@@ -33,21 +34,25 @@ class Reading:
     async def read(self, talk: Talk) -> None:
         request = await receive_one(talk, pb.ReadRequest)
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
-        batches = client.read_batches(
+        async with client.read_batches(
             request.stream,
             partition=request.partition or None,
             start=position_of(request.start, self._now_ms()),
             limit=request.limit if request.HasField("limit") else None,
             follow=request.follow,
-        )
-        async for batch in batches:
+        ) as batches:
+            async for batch in batches:
+                await _send(talk, batch)
+
+
+async def _send(talk: Talk, batch: RecordBatch) -> None:
+    answer, size = pb.ReadResponse(), 0
+    for record in batch.records():
+        message = stored_record(record)
+        answer.records.append(message)
+        size += message.ByteSize()
+        if size >= READ_BYTES or len(answer.records) >= READ_RECORDS:
+            await talk.send(answer.SerializeToString())
             answer, size = pb.ReadResponse(), 0
-            for record in batch.records():
-                message = stored_record(record)
-                answer.records.append(message)
-                size += message.ByteSize()
-                if size >= READ_BYTES or len(answer.records) >= READ_RECORDS:
-                    await talk.send(answer.SerializeToString())
-                    answer, size = pb.ReadResponse(), 0
-            if answer.records:
-                await talk.send(answer.SerializeToString())
+    if answer.records:
+        await talk.send(answer.SerializeToString())

@@ -220,8 +220,9 @@ async def read_one(door: Door, call: Call, query: RecordQuery) -> Response:
         partition = found[0].partition
     if offset >> 63:
         raise RequestError(f"offset {offset} is out of bounds")
-    async for record in client.read(stream, partition=partition, offset=offset, limit=1):
-        return _one(record, call)
+    async with client.read(stream, partition=partition, offset=offset, limit=1) as records:
+        async for record in records:
+            return _one(record, call)
     raise NotFoundError(f"{stream}/{partition} has no offset {offset} yet")
 
 

@@ -57,6 +57,17 @@ async def test_offsets_and_limits_inside_batches_are_exact() -> None:
 
 
 @both
+async def test_what_comes_behind_what_is_wanted_is_not_fetched() -> None:
+    async with served() as (node, client):
+        await fill(client, 400)
+        assert await values(client.read("s", offset=5, limit=1)) == [5]
+        assert (node.fetches, node.fetched_batches) == (1, 1)
+        node.most_fetch_bytes = 1
+        assert await values(client.read("s", offset=5, limit=10)) == list(range(5, 15))
+        assert (node.fetches, node.fetched_batches) == (3, 3)
+
+
+@both
 async def test_a_read_ends_at_the_high_watermark_of_its_start() -> None:
     async with served() as (_, client):
         await fill(client, 20)
