@@ -58,8 +58,9 @@ def command(
     """Serve ENDPOINT by a program, until Ctrl-C; then what has begun is ended.
 
     CMD has HADRON_ENDPOINT, HADRON_CALLER, HADRON_ATTEMPT, HADRON_TIME_LEFT (seconds), and
-    TRACEPARENT where the caller has sent one. It is killed when nobody waits for its answer any
-    more. Where the input or the answer is a stream, it reads and writes lines of JSON. It is run
+    TRACEPARENT where the caller has sent one. It is killed, with what it has started, when nobody
+    waits for its answer any more, or when this command is. Where the input or the answer is a
+    stream, it reads and writes lines of JSON. It is run
     without a shell: for a pipe, write --exec "sh -c 'one | two'".
 
     \b

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import trio
 
+from hadron.cli.endpoints.heirs import Heirs, kill_group, watched
 from hadron.cli.endpoints.values import declared, first_of, line, parse, written
 from hadron.cli.patience import connected
 from hadron.client.endpoints.incoming import IncomingCall
@@ -55,6 +56,7 @@ async def run(url: str, asked: Asked) -> None:
     async with connected(url) as client:
         spec = await declared(client, asked.endpoint)
         async with contextlib.AsyncExitStack() as stack:
+            heirs = stack.enter_context(watched())
             handler: Callable[..., Any]
             if asked.is_worker:
                 if STREAM in (spec.input, spec.output):
@@ -63,9 +65,9 @@ async def run(url: str, asked: Asked) -> None:
                         "with a line",
                         "leave --worker out: a program for each call reads and writes lines",
                     )
-                handler = await stack.enter_async_context(_worker(words))
+                handler = await stack.enter_async_context(_worker(heirs, words))
             else:
-                handler = _handler(words, spec, asked)
+                handler = _handler(heirs, words, spec, asked)
             async with client.serve(
                 asked.endpoint,
                 handler,
@@ -112,11 +114,13 @@ async def _until_signal(wait: Callable[[], Any]) -> None:
 # --- a program for each call ----------------------------------------------------------------------
 
 
-def _handler(words: Sequence[str], spec: EndpointSpec, asked: Asked) -> Callable[..., Any]:
+def _handler(
+    heirs: Heirs, words: Sequence[str], spec: EndpointSpec, asked: Asked
+) -> Callable[..., Any]:
     if spec.output == STREAM:
 
         async def answer_all(given: Any, call: IncomingCall) -> AsyncIterator[Any]:
-            async with _running(words, given, call, spec, asked.form) as process:
+            async with _running(heirs, words, given, call, spec, asked.form) as process:
                 assert process.stdout is not None
                 async for found in _Lines(process.stdout):
                     yield parse(found, asked.form, "a line of the answer")
@@ -125,7 +129,7 @@ def _handler(words: Sequence[str], spec: EndpointSpec, asked: Asked) -> Callable
 
     async def answer(given: Any, call: IncomingCall) -> Any:
         data = bytearray()
-        async with _running(words, given, call, spec, asked.form) as process:
+        async with _running(heirs, words, given, call, spec, asked.form) as process:
             assert process.stdout is not None
             async for chunk in process.stdout:
                 data += chunk
@@ -139,17 +143,18 @@ def _handler(words: Sequence[str], spec: EndpointSpec, asked: Asked) -> Callable
 
 @contextlib.asynccontextmanager
 async def _running(
-    words: Sequence[str], given: Any, call: IncomingCall, spec: EndpointSpec, form: str
+    heirs: Heirs,
+    words: Sequence[str],
+    given: Any,
+    call: IncomingCall,
+    spec: EndpointSpec,
+    form: str,
 ) -> AsyncIterator[trio.Process]:
     """A process that is given its input. Raises `CallFailedError` when it fails; killed when the
     block is left before it has ended."""
     try:
-        process = await trio.lowlevel.open_process(
-            list(words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **_environment(call)},
+        process = await heirs.start(
+            words, stderr=subprocess.PIPE, env={**os.environ, **_environment(call)}
         )
     except OSError as error:
         raise _failed(f"{words[0]} cannot be run: {error.strerror or error}") from None
@@ -164,6 +169,7 @@ async def _running(
         raise first_of(errors) from None
     finally:
         await _end(process)
+        heirs.forget(process)
     if process.returncode:
         told = last_words.decode(errors="replace").strip().splitlines()
         raise _failed(
@@ -207,14 +213,14 @@ async def _keep_end(process: trio.Process, last_words: bytearray) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    if process.poll() is None:
-        process.terminate()
-        with trio.CancelScope(shield=True):
+    """With all that it has started."""
+    with trio.CancelScope(shield=True):
+        if process.poll() is None:
+            kill_group(process.pid, signal.SIGTERM)
             with trio.move_on_after(_ENDS_WITHIN_S):
                 await process.wait()
-            if process.poll() is None:
-                process.kill()
-                await process.wait()
+        kill_group(process.pid, signal.SIGKILL)
+        await process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             await trio.aclose_forcefully(stream)
@@ -269,7 +275,8 @@ class _Worker:
     """A program that answers each line of JSON with a line of JSON; started again when it ends, or
     says what nobody has asked for."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, heirs: Heirs, words: Sequence[str]) -> None:
+        self._heirs = heirs
         self._words = words
         self._process: trio.Process | None = None
         self._answers: _Lines | None = None
@@ -291,9 +298,7 @@ class _Worker:
             await self.stop()
         if self._process is None:
             try:
-                self._process = await trio.lowlevel.open_process(
-                    list(self._words), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
+                self._process = await self._heirs.start(self._words)
             except OSError as error:
                 why = error.strerror or str(error)
                 raise _failed(f"{self._words[0]} cannot be run: {why}") from None
@@ -316,12 +321,15 @@ class _Worker:
     async def stop(self) -> None:
         process, self._process, self._answers = self._process, None, None
         if process is not None:
-            await _end(process)
+            try:
+                await _end(process)
+            finally:
+                self._heirs.forget(process)
 
 
 @contextlib.asynccontextmanager
-async def _worker(words: Sequence[str]) -> AsyncIterator[Callable[[Any], Any]]:
-    worker = _Worker(words)
+async def _worker(heirs: Heirs, words: Sequence[str]) -> AsyncIterator[Callable[[Any], Any]]:
+    worker = _Worker(heirs, words)
     try:
         yield worker
     finally:

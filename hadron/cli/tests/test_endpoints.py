@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -159,6 +160,60 @@ def test_a_worker_that_says_too_much_answers_nobody_else(tmp_path: Path, at_once
             while not at_once and len(said_all.read_text()) <= number:
                 assert time.monotonic() < deadline_s
                 time.sleep(0.01)
+
+
+def test_a_worker_that_is_late_answers_nobody_else() -> None:
+    """Its call was given up: another one takes its place before the next call."""
+    program = (
+        "import json, os, sys, time\n"
+        "for line in sys.stdin:\n"
+        "    value = json.loads(line)\n"
+        "    time.sleep(value if isinstance(value, float) else 0)\n"
+        "    os.write(1, line.encode())"
+    )
+    with serving("quote", "--exec", python(program), "--worker"):
+        late = run_text("call", "quote", "1.5", "--timeout", "0.5s")
+        assert late.returncode == 1
+        for number in range(3):
+            assert run_text("call", "quote", str(number)).stdout == f"{number}\n"
+            time.sleep(0.4)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("options", [["--worker"], []])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_programs_do_not_outlive_who_has_started_them(
+    tmp_path: Path, options: list[str], how: signal.Signals
+) -> None:
+    """With all that they have started, though they hear of no end of their input."""
+    pids = tmp_path / "pids"
+    program = f"sh -c 'sleep 600 & echo $$ $! >{pids}; wait'"
+    command = [sys.executable, "-m", "hadron", "serve", "quote", "--exec", program, *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("serving")
+        with subprocess.Popen(
+            [sys.executable, "-m", "hadron", "call", "quote", "1"], stderr=subprocess.DEVNULL
+        ) as call:
+            deadline_s = time.monotonic() + 30
+            while not pids.exists() or len(pids.read_text().split()) < 2:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            started = [int(each) for each in pids.read_text().split()]
+            assert all(map(_runs, started))
+            process.send_signal(how)
+            while any(map(_runs, started)):
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            call.kill()
 
 
 def test_streams_are_lines() -> None:
