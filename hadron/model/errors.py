@@ -244,6 +244,10 @@ class FrameError(PeerError):
     default_retryable = False
 
 
+class StrangerError(FrameError, travels=False):
+    """The other side speaks another protocol: the port is not the one that was meant."""
+
+
 class UnreachableError(PeerError):
     """The node that was to forward a call could not reach the leader: nothing was sent there."""
 

@@ -22,7 +22,13 @@ import anyio
 import anyio.abc
 from google.protobuf.message import DecodeError as _DecodeError
 
-from hadron.model.errors import ConnectionLostError, FrameError, HadronError, OverloadedError
+from hadron.model.errors import (
+    ConnectionLostError,
+    FrameError,
+    HadronError,
+    OverloadedError,
+    StrangerError,
+)
 from hadron.model.ports import Transport
 from hadron.model.principals import ANONYMOUS, Principal
 from hadron.wire import frames
@@ -34,6 +40,7 @@ from hadron.wire.framed_calls import FramedCall
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
 from hadron.wire.messages import METHODS, Method, common_pb2, error_from_message, error_to_message
 from hadron.wire.stalls import STALL_BYTES, Progress
+from hadron.wire.strangers import answer_to
 
 _log = logging.getLogger(__name__)
 
@@ -312,6 +319,8 @@ class Connection(Caller):
                     self._dispatch_some(received)
                 else:
                     await self._dispatch_all(received)
+            except StrangerError as error:
+                return self._answer_stranger(error)
             except FrameError as error:
                 _log.warning("closing the connection from %s: %s", self.peer, error)
                 data = error_to_message(error).SerializeToString()
@@ -319,6 +328,14 @@ class Connection(Caller):
                 return error
             if self._closed is not None:
                 return self._closed
+
+    def _answer_stranger(self, error: StrangerError) -> HadronError:
+        """In its own words, where it was not us who came to the wrong place."""
+        if self._own_parity:
+            return StrangerError(f"{self.peer} is no port for frames: {error.message}", error.hint)
+        _log.info("closing the connection from %s: %s", self.peer, error)
+        self.write([answer_to(error)])
+        return error
 
     async def _dispatch_all(self, received: list[Frame]) -> None:
         """Some at a time: a few bytes can ask for a thousand answers, and others want a turn."""

@@ -31,6 +31,7 @@ import xxhash
 
 from hadron.model.errors import FrameError
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
+from hadron.wire.strangers import stranger
 
 MAGIC: Final = b"HD"
 VERSION: Final = 1
@@ -54,6 +55,9 @@ _GROWTH: Final = 4
 
 _JOINED_BYTES: Final = 4 << 10
 """A frame that is no larger is copied into one chunk: that costs less than to gather several."""
+
+_LOOKED_AT_BYTES: Final = 9
+"""Of what comes first: it tells other protocols from frames."""
 
 _PINNED_BYTES: Final = 1 << 10
 """Of a message that may stay in memory with the attachment beside it."""
@@ -133,9 +137,10 @@ class FrameDecoder:
     announce many bytes costs nothing.
     """
 
-    __slots__ = ("_frame", "_frame_filled", "_frame_size", "_small", "_start", "_stop")
+    __slots__ = ("_frame", "_frame_filled", "_frame_size", "_is_first", "_small", "_start", "_stop")
 
     def __init__(self) -> None:
+        self._is_first = True
         self._small = bytearray(_FIRST_BYTES)
         self._start = 0
         self._stop = 0
@@ -164,6 +169,10 @@ class FrameDecoder:
             return [_decode(memoryview(frame))]
         self._stop += count
         frames: list[Frame] = []
+        if self._is_first and self._stop >= _LOOKED_AT_BYTES:
+            self._is_first = False
+            if not self._small.startswith(MAGIC) and (found := stranger(bytes(self._small[:24]))):
+                raise found
         while self._stop - self._start >= HEADER.size:
             size = _frame_size(self._small, self._start)
             available = self._stop - self._start
@@ -218,7 +227,7 @@ def _frame_size(data: bytearray, start: int) -> int:
     if magic != MAGIC:
         raise FrameError(
             f"a frame starts with {magic!r}, not {MAGIC!r}",
-            "this port speaks Hadron's native protocol; is the peer a browser, or behind TLS?",
+            "this port speaks Hadron's native protocol",
         )
     if version != VERSION:
         raise FrameError(f"a frame has version {version}, this side speaks {VERSION}")

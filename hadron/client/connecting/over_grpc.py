@@ -21,9 +21,10 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from hadron.model.errors import RequestError
+from hadron.model.errors import RequestError, StrangerError
 from hadron.model.ports import Listener, Transport
 from hadron.wire._pb.frames_pb2 import FramesPart
+from hadron.wire.sockets import split_address
 
 _PATH: Final = "/hadron.v1.Frames/Connect"
 _WINDOW_BYTES: Final = 1 << 20
@@ -31,6 +32,12 @@ _WINDOW_BYTES: Final = 1 << 20
 
 _CLOSE_S: Final = 2.0
 """For what was sent before to arrive."""
+
+_STRANGE: Final = b"HTTP/2 without gRPC"
+"""What comes from a port that is HTTP's, in place of frames (`wire.strangers`)."""
+
+_LOOK_S: Final = 2.0
+"""For a look at who listens where no gRPC is spoken."""
 
 _OPTIONS: Final = (
     # By itself gRPC gives all connections of a process to one address one socket.
@@ -55,13 +62,13 @@ class GrpcNetwork:
             raise OSError(errno.EHOSTUNREACH, "it is not among the nodes of the grpc:// URL")
         channel = self._grpc.insecure_channel(address, _OPTIONS)
         try:
-            await self._wait_connected(channel)
+            await self._wait_connected(channel, address)
             return _GrpcTransport(address, channel)
         except BaseException:
             channel.close()
             raise
 
-    async def _wait_connected(self, channel: Any) -> None:
+    async def _wait_connected(self, channel: Any, address: str) -> None:
         state = self._grpc.ChannelConnectivity
         loop, seen = _Loop(), list[Any]()
 
@@ -76,10 +83,25 @@ class GrpcNetwork:
         finally:
             channel.unsubscribe(on_state)
         if seen[0] is not state.READY:
+            await _check_port(address)
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
     async def listen(self, address: str) -> Listener:
         raise OSError(errno.EOPNOTSUPP, f"nobody listens on {address} over gRPC")
+
+
+async def _check_port(address: str) -> None:
+    """Raises `StrangerError` where somebody listens who speaks something else."""
+    try:
+        with anyio.move_on_after(_LOOK_S):
+            await (await anyio.connect_tcp(*split_address(address))).aclose()
+            raise StrangerError(
+                f"{address} takes connections, and is no port for gRPC",
+                "is it a node's own port (hadron://), or that for HTTP? gRPC has one of its own, "
+                "`grpc:` in the node's configuration",
+            )
+    except OSError:
+        return
 
 
 def _library() -> Any:
@@ -178,19 +200,25 @@ class _Incoming:
         self._data = bytearray()
         self._is_closed = False
         self.is_ended = False
+        self.is_strange = False
         self.ended = threading.Event()
 
     def bring(self, call: Any) -> None:
         """In a thread, until the call ends."""
         try:
+            for part in call:
+                with self._changed:
+                    while len(self._data) >= _WINDOW_BYTES and not self._is_closed:
+                        self._changed.wait()
+                    self._data += part.data
+                self._loop.tell()
+        except Exception:
             # However it ends, it is a connection that broke: what it was is the next dial's to say.
-            with contextlib.suppress(Exception):
-                for part in call:
-                    with self._changed:
-                        while len(self._data) >= _WINDOW_BYTES and not self._is_closed:
-                            self._changed.wait()
-                        self._data += part.data
-                    self._loop.tell()
+            # But who knows no such call will not know it then: it serves something else.
+            if call.code().name == "UNIMPLEMENTED":
+                with self._changed:
+                    self.is_strange = True
+                    self._data += _STRANGE
         finally:
             self.is_ended = True
             self.ended.set()
@@ -249,7 +277,7 @@ class _GrpcTransport:
 
     def send_some(self, chunks: Sequence[bytes | bytearray | memoryview]) -> int:
         self._check_open()
-        if self._incoming.is_ended:
+        if self._incoming.is_ended and not self._incoming.is_strange:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
         return self._outgoing.put(chunks)
 

@@ -38,6 +38,7 @@ from hadron.model.errors import (
     NotReadyError,
     OverloadedError,
     PeerError,
+    StrangerError,
 )
 from hadron.wire.calling import Caller
 from hadron.wire.connection import KEEPALIVE_S, SILENCE_LIMIT_S, Connection
@@ -190,6 +191,8 @@ class Session:
                     await self.refresh()
                     self.background.start(self.lookout.run)
                     return
+                except StrangerError:
+                    raise
                 except PeerError as error:
                     trouble, hint = error.message, error.hint
                 await anyio.sleep(backoff.next_s())
@@ -427,6 +430,9 @@ class Session:
         await answered.wait()
         if len(troubles) == len(addresses):
             message = "; ".join(error.message for error in troubles.values())
+            if all(isinstance(error, StrangerError) for error in troubles.values()):
+                # It will not become another port by waiting.
+                raise StrangerError(message, next(iter(troubles.values())).hint)
             raise PeerError(message, _hint_for(troubles.values()))
         return True
 

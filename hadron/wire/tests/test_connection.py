@@ -516,7 +516,7 @@ OPEN_STATUS = {"method": STATUS.number, "flags": END}
 @pytest.mark.parametrize(
     "send",
     [
-        lambda transport: transport.send_some([b"GET / HTTP/1.1\r\nHost: me\r\n\r\n" * 3]),
+        lambda transport: transport.send_some([b"nonsense, and a lot of it\r\n" * 3]),
         lambda transport: write(transport, Kind.OPEN, 0, b"", **OPEN_STATUS),
         lambda transport: write(
             transport, Kind.OPEN, 1, flags=END | NO_MESSAGE, method=STATUS.number
@@ -529,7 +529,7 @@ OPEN_STATUS = {"method": STATUS.number, "flags": END}
             common_pb2.Error(code="OutbidError", message="?").SerializeToString(),
         ),
     ],
-    ids=["http", "call 0", "open without a message", "garbled error", "error"],
+    ids=["nonsense", "call 0", "open without a message", "garbled error", "error"],
 )
 async def test_bytes_that_make_no_sense_end_the_connection(
     autojump_clock: MockClock,

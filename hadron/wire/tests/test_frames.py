@@ -158,7 +158,8 @@ def header(**changes: int | bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", r"starts with b'GE'.*is the peer a browser"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP was spoken to a port"),
+        (header(magic=b"XX"), r"starts with b'XX'.*native protocol"),
         (header(version=2), "version 2, this side speaks 1"),
         (header(message=MAX_MESSAGE_BYTES + 1), f"announces {MAX_MESSAGE_BYTES + 1} bytes"),
         (header(attachment=MAX_ATTACHMENT_BYTES + 1), "the limits are"),
