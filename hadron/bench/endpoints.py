@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -24,16 +23,7 @@ import anyio
 
 from hadron.bench.beside import beside
 from hadron.bench.nats import Nats, nats, nats_server
-from hadron.bench.report import (
-    Part,
-    Verdict,
-    middle,
-    middle_ratio,
-    number,
-    print_json,
-    print_tables,
-    ratio,
-)
+from hadron.bench.report import Part, Verdict, middle, middle_ratio, number, print_found, ratio
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
 from hadron.model.schema import SchemaObject
@@ -79,26 +69,23 @@ def run(plan: Plan, output: str) -> int:
         leader = ProcessUse(cluster.pid(cluster.leader))
         port, broker = other or (0, None)
         part = anyio.run(_measure, cluster.url, plan, leader, port, broker, backend="trio")
-    seconds = time.monotonic() - started
-    if output == "json":
-        print_json(
-            [part],
-            {
-                "nodes": plan.nodes,
-                "value_bytes": plan.value_bytes,
-                "seconds": plan.seconds,
-                "rounds": plan.rounds,
-                "load_1m": round(os.getloadavg()[0], 1),
-            },
-        )
-    else:
-        print_tables(
-            [part],
-            f"{plan.nodes} node(s), a caller and a server on this machine ({os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}), load "
-            f"{os.getloadavg()[0]:.1f}; {plan.value_bytes} B each way; medians of {plan.rounds} "
-            f"rounds, {plan.seconds:g} s each; took {seconds:.0f} s",
-        )
+    took_s, load = time.monotonic() - started, round(os.getloadavg()[0], 1)
+    setting = {
+        "nodes": plan.nodes,
+        "value_bytes": plan.value_bytes,
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+        "load_1m": load,
+    }
+    print_found(
+        [part],
+        output,
+        f"{plan.nodes} node(s), a caller and a server",
+        setting,
+        took_s,
+        f"load {load}",
+        f"{plan.value_bytes} B each way",
+    )
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from hadron.bench.report import (
     middle,
     middle_ratio,
     number,
-    print_json,
+    print_found,
     print_tables,
     ratio,
 )
@@ -106,24 +105,22 @@ def run(plan: Plan, output: str) -> int:
                 # What was measured until then stays true.
                 print_tables(found, "not all was measured: see the error below")
                 raise
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "rounds": plan.rounds,
-            "subscribers": plan.subscribers,
-            "load_before": round(load, 2),
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{plan.nodes} node(s) and all clients on this machine ({os.cpu_count()} cores, load "
-            f"{load:.1f} before, {platform.machine()}, Python {platform.python_version()}); "
-            f"medians of {plan.rounds} rounds; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "rounds": plan.rounds,
+        "subscribers": plan.subscribers,
+        "load_before": round(load, 2),
+    }
+    print_found(
+        found,
+        output,
+        f"{plan.nodes} node(s) and all clients",
+        setting,
+        took_s,
+        f"load {load:.1f} before",
+    )
     return 0
 
 

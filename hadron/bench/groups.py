@@ -7,8 +7,6 @@ client process as much as of the leader; the leader's CPU time per record is sho
 from __future__ import annotations
 
 import gc
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -19,7 +17,7 @@ import anyio
 
 from hadron.bench.ground import Ground, Plan
 from hadron.bench.parts import PARTS
-from hadron.bench.report import Part, print_json, print_tables
+from hadron.bench.report import Part, print_found, print_tables
 from hadron.bench.stats import ProcessUse
 from hadron.client import connect
 from hadron.model.errors import HadronError
@@ -41,26 +39,15 @@ def run(plan: Plan, output: str) -> int:
                 print_tables(parts, "not all was measured: see the error below")
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        print_json(
-            parts,
-            {
-                "durability": durability,
-                "nodes": plan.nodes,
-                "record_bytes": plan.record_bytes,
-                "seconds": plan.seconds,
-                "rounds": plan.rounds,
-                "took_s": round(seconds),
-            },
-        )
-    else:
-        print_tables(
-            parts,
-            f"{plan.nodes} node(s) and all clients on this machine ({os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}), durability {durability}; "
-            f"medians of {plan.rounds} rounds, {plan.seconds:g} s each; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+    }
+    print_found(parts, output, f"{plan.nodes} node(s) and all clients", setting, took_s)
     return 0
 
 

@@ -5,8 +5,6 @@ The program is Python, and takes a good part of the machine itself; messages are
 
 from __future__ import annotations
 
-import os
-import platform
 import queue
 import subprocess
 import sys
@@ -22,7 +20,7 @@ import grpc
 import psutil
 
 import hadron
-from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables, ratio
+from hadron.bench.report import Part, Verdict, middle, number, print_found, ratio
 from hadron.bench.stats import percentile
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
@@ -99,24 +97,22 @@ def run(plan: Plan, output: str) -> int:
                     print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
                     found += measure(door, plan)
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "durability": durability,
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "seconds": plan.seconds,
-            "rounds": plan.rounds,
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{plan.nodes} node(s) and the client on this machine ({os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}), durability {durability}; "
-            f"through the leader's door; medians of {plan.rounds} rounds; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+    }
+    print_found(
+        found,
+        output,
+        f"{plan.nodes} node(s) and the client",
+        setting,
+        took_s,
+        "through the leader's door",
+    )
     return 0
 
 

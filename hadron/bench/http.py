@@ -6,8 +6,6 @@ made once and sent again; answers are looked at for their status and length only
 
 from __future__ import annotations
 
-import os
-import platform
 import selectors
 import socket
 import sys
@@ -20,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from hadron.bench.report import Part, Verdict, middle, number, print_json, print_tables
+from hadron.bench.report import Part, Verdict, middle, number, print_found
 from hadron.bench.stats import percentile
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire.sockets import split_address
@@ -85,24 +83,22 @@ def run(plan: Plan, output: str) -> int:
                     print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
                     found += measure(address, plan, cpu_s)
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "durability": durability,
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "seconds": plan.seconds,
-            "rounds": plan.rounds,
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{plan.nodes} node(s) and the client on this machine ({os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}), durability {durability}; "
-            f"through the leader's door; medians of {plan.rounds} rounds; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+    }
+    print_found(
+        found,
+        output,
+        f"{plan.nodes} node(s) and the client",
+        setting,
+        took_s,
+        "through the leader's door",
+    )
     return 0
 
 

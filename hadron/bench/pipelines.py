@@ -7,8 +7,6 @@ completions. The handlers run in this one process, whose CPU time stands beside 
 from __future__ import annotations
 
 import gc
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from hadron.bench.report import (
     middle,
     middle_ratio,
     number,
-    print_json,
+    print_found,
     print_tables,
 )
 from hadron.bench.stats import ProcessUse, percentile
@@ -97,26 +95,17 @@ def run(plan: Plan, output: str) -> int:
                 print_tables(found, "not all was measured: see the error below")
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "durability": durability,
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "rounds": plan.rounds,
-            "instances": plan.instances,
-            "triggers": plan.triggers,
-            "waiting": plan.waiting,
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{plan.nodes} node(s) and the handlers on this machine ({os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}), durability {durability}; "
-            f"medians of {plan.rounds} rounds; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "rounds": plan.rounds,
+        "instances": plan.instances,
+        "triggers": plan.triggers,
+        "waiting": plan.waiting,
+    }
+    print_found(found, output, f"{plan.nodes} node(s) and the handlers", setting, took_s)
     return 0
 
 

@@ -7,7 +7,9 @@ none are shown, and it is said that there is none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import platform
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -84,6 +86,36 @@ def print_json(parts: Iterable[Part], setting: dict[str, Any]) -> None:
         for each in part.verdicts
     ]
     print(json.dumps({**figures, **setting, "verdicts": verdicts}))
+
+
+def print_found(
+    parts: Iterable[Part],
+    output: str,
+    what: str,
+    setting: Mapping[str, Any],
+    took_s: float,
+    *notes: str,
+) -> None:
+    """What a measurement has found, and what it was measured with and on.
+
+    Args:
+        what: ran on this machine.
+        setting: has `rounds`, and `durability` and `seconds` (of each) where there are any.
+        notes: what else stands in the line above the tables.
+    """
+    if output == "json":
+        print_json(parts, {**setting, "took_s": round(took_s)})
+        return
+    where = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    durability = f", durability {setting['durability']}" if "durability" in setting else ""
+    each = f", {setting['seconds']:g} s each" if "seconds" in setting else ""
+    told = (
+        f"{what} on this machine ({where}){durability}",
+        *notes,
+        f"medians of {setting['rounds']} rounds{each}",
+        f"took {took_s:.0f} s",
+    )
+    print_tables(parts, "; ".join(told))
 
 
 def print_tables(parts: Iterable[Part], setting: str) -> None:

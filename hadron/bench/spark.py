@@ -8,7 +8,6 @@ Stages that a program runs itself are measured as `hadron bench pipelines` does.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from hadron.bench.report import (
     middle,
     middle_ratio,
     number,
-    print_json,
+    print_found,
     print_tables,
     ratio,
 )
@@ -154,26 +153,17 @@ def run(plan: Plan, output: str) -> int:
         finally:
             end(spark)
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "durability": durability,
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "rounds": plan.rounds,
-            "rows": plan.rows,
-            "instances": plan.instances,
-            "triggers": plan.triggers,
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{plan.nodes} node(s) and Spark {version} on this machine ({os.cpu_count()} "
-            f"cores, {platform.machine()}, Python {platform.python_version()}), durability "
-            f"{durability}; medians of {plan.rounds} rounds; took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "rounds": plan.rounds,
+        "rows": plan.rows,
+        "instances": plan.instances,
+        "triggers": plan.triggers,
+    }
+    print_found(found, output, f"{plan.nodes} node(s) and Spark {version}", setting, took_s)
     return 0
 
 

@@ -8,8 +8,6 @@ it comes from this one process, so that many at a time are as much its figures a
 from __future__ import annotations
 
 import gc
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from hadron.bench.report import (
     middle,
     middle_ratio,
     number,
-    print_json,
+    print_found,
     print_tables,
 )
 from hadron.bench.report import ratio as times
@@ -100,25 +98,21 @@ def run(plan: Plan, output: str) -> int:
                 print_tables(found, "not all was measured: see the error below")
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
-    seconds = time.monotonic() - started
-    if output == "json":
-        setting = {
-            "durability": durability,
-            "nodes": plan.nodes,
-            "record_bytes": plan.record_bytes,
-            "seconds": plan.seconds,
-            "rounds": plan.rounds,
-            "took_s": round(seconds),
-        }
-        print_json(found, setting)
-    else:
-        print_tables(
-            found,
-            f"{len(wanted)} replica set(s) of {plan.nodes} node(s) and the client on this machine "
-            f"({os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}), "
-            f"durability {durability}; medians of {plan.rounds} rounds, {plan.seconds:g} s each; "
-            f"took {seconds:.0f} s",
-        )
+    took_s = time.monotonic() - started
+    setting = {
+        "durability": durability,
+        "nodes": plan.nodes,
+        "record_bytes": plan.record_bytes,
+        "seconds": plan.seconds,
+        "rounds": plan.rounds,
+    }
+    print_found(
+        found,
+        output,
+        f"{len(wanted)} replica set(s) of {plan.nodes} node(s) and the client",
+        setting,
+        took_s,
+    )
     return 0
 
 

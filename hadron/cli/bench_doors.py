@@ -7,6 +7,7 @@ import click
 from hadron.cli.bench_options import (
     durability_option,
     nodes_option,
+    part_option,
     record_bytes_option,
     rounds_option,
     seconds_option,
@@ -29,13 +30,7 @@ _HTTP_PARTS = ("publish", "lines")
     show_default=True,
     help="Lines of NDJSON in each round.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_HTTP_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_HTTP_PARTS)
 @output_option
 def http_command(
     *,
@@ -57,8 +52,7 @@ def http_command(
     """
     from hadron.bench.http import Plan, run
 
-    chosen = parts or _HTTP_PARTS
-    plan = Plan(nodes, record_bytes, durability, seconds, rounds, records, chosen)
+    plan = Plan(nodes, record_bytes, durability, seconds, rounds, records, parts)
     return run(plan, output)
 
 
@@ -78,13 +72,7 @@ _GRPC_PARTS = ("publish", "calls", "idle")
     show_default=True,
     help="Open at once, with nothing to do.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_GRPC_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_GRPC_PARTS)
 @output_option
 def grpc_command(
     *,
@@ -106,6 +94,5 @@ def grpc_command(
     """
     from hadron.bench.grpc import Plan, run
 
-    chosen = parts or _GRPC_PARTS
-    plan = Plan(nodes, record_bytes, durability, seconds, rounds, subscriptions, chosen)
+    plan = Plan(nodes, record_bytes, durability, seconds, rounds, subscriptions, parts)
     return run(plan, output)

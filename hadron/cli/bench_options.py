@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
 import click
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 nodes_option = click.option(
     "--nodes",
@@ -39,3 +44,21 @@ rounds_option = click.option(
     show_default=True,
     help="How often each is measured; the median counts.",
 )
+
+
+def part_option(names: Sequence[str]) -> Callable[[_Function], _Function]:
+    """--part, whose value is `parts`: those that are given, or all."""
+
+    def all_of_none(
+        _ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        return given or tuple(names)
+
+    return click.option(
+        "--part",
+        "parts",
+        type=click.Choice(names),
+        multiple=True,
+        callback=all_of_none,
+        help="Measure only this; may be given several times.  [default: all]",
+    )

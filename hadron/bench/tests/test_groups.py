@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from hadron.bench import groups, noisy, parts
 from hadron.bench.ground import Plan
 from hadron.bench.parts import PARTS
-from hadron.bench.report import Part, Verdict, middle_ratio, print_json, print_tables
+from hadron.bench.report import Part, Verdict, middle_ratio, print_found, print_json, print_tables
+from hadron.cli.bench_options import part_option
 
 _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged")
 
@@ -113,3 +116,31 @@ def test_verdicts_say_what_was_missed_and_what_has_no_bar(
     found = json.loads(capsys.readouterr().out)
     assert (found["door_size"], found["nodes"]) == (3.0, 1)
     assert [each["met"] for each in found["verdicts"]] == [False, True, None]
+
+
+def test_what_it_was_measured_with_is_told_in_both_forms(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    part = Part("A part", ("what", "how much"), [("x", "1")], {"x": 1.0})
+    setting = {"nodes": 3, "rounds": 2, "seconds": 0.5, "durability": "os"}
+    print_found([part], "json", "3 node(s)", setting, 1.6, "through a door")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["x"], told["nodes"], told["took_s"]) == (1.0, 3, 2)
+    print_found([part], "table", "3 node(s)", setting, 1.6, "through a door")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("3 node(s) on this machine (")
+    assert (
+        "), durability os; through a door; medians of 2 rounds, 0.5 s each; took 2 s A part"
+    ) in shown
+
+
+def test_all_parts_are_measured_where_none_is_named() -> None:
+    @click.command()
+    @part_option(("a", "b"))
+    def command(parts: tuple[str, ...]) -> None:
+        click.echo(",".join(parts))
+
+    runner = CliRunner()
+    assert runner.invoke(command, []).output == "a,b\n"
+    assert runner.invoke(command, ["--part", "b"]).output == "b\n"
+    assert runner.invoke(command, ["--part", "c"]).exit_code == 2

@@ -9,6 +9,7 @@ from hadron.cli.bench_doors import grpc_command, http_command
 from hadron.cli.bench_options import (
     durability_option,
     nodes_option,
+    part_option,
     record_bytes_option,
     rounds_option,
     seconds_option,
@@ -65,13 +66,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @nodes_option
 @record_bytes_option
 @durability_option
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_PARTS),
-    multiple=True,
-    help="Measure only this; may be given several times.  [default: all]",
-)
+@part_option(_PARTS)
 @click.option(
     "--quick",
     is_flag=True,
@@ -175,7 +170,7 @@ def groups(
             fill_s=fill_seconds,
             idle_members=int(chosen("idle_members", idle_members, 50)),
             holes=int(chosen("holes", holes, 20_000)),
-            parts=parts or _PARTS,
+            parts=parts,
         ),
         output,
     )
@@ -203,13 +198,7 @@ _TRANSACTION_PARTS = ("one", "sets", "steps")
     show_default=True,
     help="Records that are consumed and published again, in each round.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_TRANSACTION_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_TRANSACTION_PARTS)
 @click.option("--quick", is_flag=True, help="A look: one round, a second each.")
 @output_option
 @click.pass_context
@@ -255,7 +244,7 @@ def transactions_command(
             seconds=chosen("seconds", seconds, 1.0),
             rounds=int(chosen("rounds", rounds, 1)),
             records=int(chosen("records", records, 100_000)),
-            parts=parts or _TRANSACTION_PARTS,
+            parts=parts,
         ),
         output,
     )
@@ -318,13 +307,7 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
     show_default=True,
     help="Instances that wait for their delay at the same time.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_PIPELINE_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_PIPELINE_PARTS)
 @click.option("--quick", is_flag=True, help="A look: one round of few.")
 @output_option
 @click.pass_context
@@ -367,7 +350,7 @@ def pipelines_command(
             instances=chosen("instances", instances, 5_000),
             triggers=chosen("triggers", triggers, 100),
             waiting=chosen("waiting", waiting, 20_000),
-            parts=parts or _PIPELINE_PARTS,
+            parts=parts,
         ),
         output,
     )
@@ -402,13 +385,7 @@ _EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
     show_default=True,
     help="Patterns of subscriptions that get nothing.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_EXCHANGE_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_EXCHANGE_PARTS)
 @click.option("--quick", is_flag=True, help="A look: one round, a second.")
 @output_option
 @click.pass_context
@@ -451,7 +428,7 @@ def exchanges_command(
             subscribers=subscribers,
             messages=int(chosen("messages", messages, 200)),
             idle=int(chosen("idle", idle, 10_000)),
-            parts=parts or _EXCHANGE_PARTS,
+            parts=parts,
         ),
         output,
     )
@@ -486,13 +463,7 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
     show_default=True,
     help="Records that latency with Spark is taken from.",
 )
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(_SPARK_PARTS),
-    multiple=True,
-    help="Only this part; may be given several times.",
-)
+@part_option(_SPARK_PARTS)
 @click.option("--quick", is_flag=True, help="A look: one round of few.")
 @output_option
 @click.pass_context
@@ -547,7 +518,7 @@ def spark_command(
             handled=5_000 if quick else 30_000,
             bad=1_000 if quick else 5_000,
             triggers=chosen("triggers", triggers, 10),
-            parts=parts or _SPARK_PARTS,
+            parts=parts,
         ),
         output,
     )
