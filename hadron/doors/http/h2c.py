@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from typing import Any, Final
 
 import trio
 from h2.errors import ErrorCodes
@@ -16,10 +16,16 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Receive, Scope, Send
+from hadron.doors.http.h1 import PREFACE
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
 
 _log = logging.getLogger(__name__)
+
+_FRAME_HEAD_BYTES: Final = 9
+_RST_STREAM: Final = 3
+_CALM_DOWN: Final = bytes.fromhex("000008 07 00 00000000 7fffffff 0000000b")
+"""GOAWAY, with ENHANCE_YOUR_CALM (RFC 9113)."""
 
 
 class _Socket:
@@ -37,10 +43,49 @@ class _Socket:
         return self._server
 
 
+class _Resets:
+    """How many requests a peer takes back on one connection. Each costs it nothing, and here some
+    tasks that begin and end: bounded by so many at once, and so many a second."""
+
+    def __init__(self) -> None:
+        self._skipped = len(PREFACE)
+        self._head = bytearray()
+        self._left = float(bounds.RESETS)
+        self._since_s = trio.current_time()
+
+    def are_too_many(self, data: bytes) -> bool:
+        """With those in what has just come."""
+        found = self._count(data)
+        if found:
+            now_s = trio.current_time()
+            more = (now_s - self._since_s) * bounds.RESETS_PER_S
+            self._since_s = now_s
+            self._left = min(float(bounds.RESETS), self._left + more) - found
+        return self._left < 0
+
+    def _count(self, data: bytes) -> int:
+        """Frames of that kind; one may come in pieces."""
+        found = at = 0
+        while at < len(data):
+            if self._skipped:
+                step = min(self._skipped, len(data) - at)
+                self._skipped -= step
+            else:
+                step = min(_FRAME_HEAD_BYTES - len(self._head), len(data) - at)
+                self._head += data[at : at + step]
+                if len(self._head) == _FRAME_HEAD_BYTES:
+                    found += self._head[3] == _RST_STREAM
+                    self._skipped = int.from_bytes(self._head[:3], "big")
+                    self._head.clear()
+            at += step
+        return found
+
+
 class _Stream:
     """A transport as trio's streams are."""
 
     def __init__(self, transport: Transport, first: bytes, stall_s: float, its: _Socket) -> None:
+        self._resets = _Resets()
         self._transport = transport
         self._first = first
         self._stall_s = stall_s
@@ -48,6 +93,14 @@ class _Stream:
         self._is_closed = False
 
     async def receive_some(self, max_bytes: int) -> bytes:
+        data = await self._receive(max_bytes)
+        if self._resets.are_too_many(data):
+            _log.info("%s takes too many requests back", self._transport.peer)
+            self._transport.send_some([_CALM_DOWN])
+            return b""
+        return data
+
+    async def _receive(self, max_bytes: int) -> bytes:
         if self._first:
             first, self._first = self._first[:max_bytes], self._first[max_bytes:]
             return first

@@ -39,6 +39,12 @@ READ_CHUNK_BYTES: Final = 256 << 10
 """Read from a socket in one go: what an NDJSON stream is published in."""
 
 
+RESETS: Final = 200
+RESETS_PER_S: Final = 20
+"""Requests that are taken back on one connection of HTTP/2, at once and in the long run. A page
+that is left takes back some dozens."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What tests make small."""
 

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import h2.connection
+import h2.events
 import httpx
 import pytest
 import trio
 import trio.testing
+from h2.errors import ErrorCodes
 from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
@@ -25,6 +29,8 @@ from hadron.fakes.network import SimNetwork
 from hadron.model.errors import OverloadedError
 
 HEAD = b"POST / HTTP/1.1\r\nhost: s\r\n"
+
+HEADERS = [(":method", "GET"), (":scheme", "http"), (":authority", "s")]
 
 QUICK = Limits(connections=3, idle_s=5, head_s=2, stall_s=3)
 
@@ -348,6 +354,54 @@ async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World
             await http.post("/early")
         assert trio.current_time() - began_s < 1, "not only when the connection ends"
         assert (await http.post("/")).status_code == 200
+
+
+async def test_http2_with_requests_that_are_taken_back(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.connection() as stream:
+        peer = h2.connection.H2Connection()
+        peer.initiate_connection()
+        await stream.write(peer.data_to_send())
+        ended: list[h2.events.ConnectionTerminated] = []
+        settled: list[h2.events.Event] = []
+
+        async def read() -> None:
+            while data := await stream.read(1 << 16):
+                for event in peer.receive_data(data):
+                    if isinstance(event, h2.events.ConnectionTerminated):
+                        ended.append(event)
+                    if isinstance(event, h2.events.ResponseReceived):
+                        settled.append(event)
+
+        async def take_back(count: int) -> None:
+            for _ in range(count):
+                number = peer.get_next_available_stream_id()
+                peer.send_headers(number, [*HEADERS, (":path", "/wait")])
+                peer.reset_stream(number)
+                # A frame in pieces is a frame.
+                data = peer.data_to_send()
+                await stream.write(data[:-7])
+                await stream.write(data[-7:])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await take_back(150)
+            await trio.sleep(100)
+            await take_back(150)
+            number = peer.get_next_available_stream_id()
+            peer.send_headers(number, [*HEADERS, (":path", "/")], end_stream=True)
+            await stream.write(peer.data_to_send())
+            await trio.sleep(1)
+            assert settled, "some dozens are nobody's concern"
+            assert not ended
+            with contextlib.suppress(OSError):
+                await take_back(300)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert [each.error_code for each in ended] == [ErrorCodes.ENHANCE_YOUR_CALM]
+    await trio.sleep(1)
+    assert world.server.connections == 0
 
 
 # --- bodies that are taken as a whole -------------------------------------------------------------
