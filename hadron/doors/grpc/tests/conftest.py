@@ -17,7 +17,10 @@ from hadron.node.supervision.cluster import LocalCluster, free_ports, write_conf
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("grpc")
-    config = write_config(directory / "cluster.yaml", 1, "os", grpc_ports=free_ports(1))
+    grpc_port, http_port = free_ports(2)
+    config = write_config(
+        directory / "cluster.yaml", 1, "os", grpc_ports=[grpc_port], http_ports=[http_port]
+    )
     with LocalCluster(directory, config=config) as cluster:
         yield cluster
 

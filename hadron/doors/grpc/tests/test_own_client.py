@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import hadron
 from hadron.client.connecting.over_grpc import GrpcNetwork
 from hadron.doors.grpc.tests.support import Program
-from hadron.model.errors import PeerError, RequestError
+from hadron.model.errors import PeerError, RequestError, StrangerError
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire._pb.frames_pb2 import FramesPart
 
@@ -50,6 +51,24 @@ async def _use(url: str, stream: str) -> None:
                 await transaction.publish(stream, "last")
             (group,) = await client.groups(stream)
             assert group.floor == 51
+
+
+@pytest.mark.parametrize(
+    ("scheme", "port", "said"),
+    [
+        ("grpc", "address", "takes connections, and is no port for gRPC"),
+        ("grpc", "http", "it speaks HTTP"),
+        ("hadron", "grpc", "it speaks HTTP/2, as gRPC does"),
+    ],
+)
+def test_a_port_that_is_another_one_s_is_told_at_once(
+    cluster: LocalCluster, scheme: str, port: str, said: str
+) -> None:
+    client = hadron.connect_sync(f"{scheme}://{getattr(cluster.config.leader, port)}")
+    began_s = time.monotonic()
+    with pytest.raises(StrangerError, match=said), client:
+        pass
+    assert time.monotonic() - began_s < 8, "and not after all of its patience"
 
 
 def test_blocking_and_in_the_terminal(cluster: LocalCluster) -> None:
