@@ -29,7 +29,7 @@ PLAIN: Final = "messages"
 BRIDGED: Final = "messages-of-events"
 TOPICS: Final = ("a", "a.b", "b.b", "b.c.d")
 _PATTERNS: Final = (("*",), ("a.*", "a"), ("*.b", "*"), ("b.>",), (">",))
-_GROUPS: Final = ("", "", "g", "h")
+_GROUPS: Final = ("", "g", "g")
 
 _VALUE_BYTES: Final = 200
 _DRAIN_S: Final = 20.0
@@ -273,7 +273,7 @@ class Messaging(Part):
         world, history, book = self._world, self._history, self.book
         for host in ("xp0", "xp1"):
             yield PublishingActor(world, history, host, f"{world.seed}/{host}", book)
-        for host in ("xs0", "xs1", "xs2"):
+        for host in ("xs0", "xs1", "xs2", "xs3"):
             yield SubscribingActor(world, history, host, f"{world.seed}/{host}", book)
         self._bridged.append(BridgedActor(world, history, "xb0", f"{world.seed}/xb0"))
         yield self._bridged[0]
