@@ -451,6 +451,9 @@ class Member:
         self._counts = False
         _log.warning("%s", self._memory_note)
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
+        if self._feed is not None:
+            # Whoever feeds this disk may count it: it asks again, and hears that it has forgotten.
+            self._feed.close()
         self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
 
     def _appended(self, ballot: Ballot, outcome: AppendOutcome, connection: Origin) -> None:

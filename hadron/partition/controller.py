@@ -248,21 +248,27 @@ class Controller:
             committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
         )
         if visible or due:
-            self._tell(visible, due, committed)
+            try:
+                self._tell(visible, due, committed)
+            finally:
+                # An answer that fails is one call's end; who comes after it is answered all the
+                # same.
+                self._waiters.put_back(due)
         if has_moved:
             self._moved.set()
             self._moved = trio.Event()
             self.feeding.notice()
         self.feeding.let_go()
 
-    def _tell(self, visible: Sequence[Event], due: Sequence[Submission], committed: int) -> None:
+    def _tell(self, visible: Sequence[Event], due: deque[Submission], committed: int) -> None:
         assert not self._is_answering
         with self._cork:
             self._is_answering = True
             try:
                 if visible:
                     self.observers.tell(visible)
-                for submission in due:
+                while due:
+                    submission = due.popleft()
                     # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
                     assert submission.lsn <= committed or submission.acks == LEADER, submission.lsn
                     submission.done(submission.result, submission.error)

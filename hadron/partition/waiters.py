@@ -21,25 +21,34 @@ class Waiters:
             deque(),
         )
 
-    def add(self, submission: Submission) -> None:
+    def _line_of(self, submission: Submission) -> deque[Submission]:
         """Only a logged command may be answered before it is committed: what is refused or known
         already was judged from state that may yet be lost."""
         level = submission.acks
         if level == LEADER and not submission.logged:
             level = MAJORITY
-        line = self._lines[level]
+        return self._lines[level]
+
+    def add(self, submission: Submission) -> None:
+        line = self._line_of(submission)
         assert not line or line[-1].lsn <= submission.lsn, (line[-1].lsn, submission.lsn)
         line.append(submission)
 
-    def take(self, *, committed: int, persisted: int, on_all: int) -> list[Submission]:
+    def take(self, *, committed: int, persisted: int, on_all: int) -> deque[Submission]:
         """Those whose time has come; they wait here no longer."""
-        taken: list[Submission] = []
+        taken: deque[Submission] = deque()
         reached = (committed, persisted, min(on_all, committed))
         assert committed <= persisted, (committed, persisted)
         for line, lsn in zip(self._lines, reached, strict=True):
             while line and line[0].lsn <= lsn:
                 taken.append(line.popleft())
         return taken
+
+    def put_back(self, taken: deque[Submission]) -> None:
+        """Nobody could answer these."""
+        while taken:
+            submission = taken.pop()
+            self._line_of(submission).appendleft(submission)
 
     def fail(self, error: HadronError) -> None:
         """Nobody will be answered any more."""

@@ -334,7 +334,7 @@ class Candidate:
                 _log.info("%s did not promise ballot %s: %s", link.name, ballot, error)
                 return
             promised[link.name] = (connection, answer)
-            if link.answer is not None:
+            if link.connection is connection and link.answer is not None:
                 # It may have learnt since its handshake that its disk is an old copy.
                 link.answer.is_member = answer.is_member
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import FencedError, HadronError, TrimmedError
+from hadron.model.errors import FencedError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import LogPosition
 from hadron.replication.ballot import OutbidError, ask_position, ask_promise, ask_resync
 from hadron.replication.feed import Feed, find_common
@@ -104,7 +104,7 @@ class Reaching:
             return
         feeding, ballot = self._feeding, self._feeding.ballot
         promised = await ask_promise(connection, self._membership, ballot, self._uuid)
-        if link.answer is not None:
+        if link.connection is connection and link.answer is not None:
             # It may have learnt since its handshake that its disk is an old copy.
             link.answer.is_member = promised.is_member
         match = await find_common(
@@ -114,6 +114,9 @@ class Reaching:
             min(promised.last.lsn, feeding.written_lsn),
             likely=promised.last,
         )
+        if link.connection is not connection:
+            # What it says on another one may be of another disk.
+            raise PeerError(f"{link.name} went away")
         feed = Feed(feeding, link.name, connection, match, window_bytes=self._window_bytes)
         self._admit(link, feed)
         _log.info(

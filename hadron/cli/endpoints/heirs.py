@@ -20,7 +20,7 @@ import trio
 
 _WATCH: Final = """
 trap '' INT TERM HUP
-all=' '
+all=' ' left=
 while read -r what group; do
     case $what in
         +) all="$all$group " ;;
@@ -82,6 +82,7 @@ def watched() -> Iterator[Heirs]:
     nowhere: Any = subprocess.DEVNULL
     with subprocess.Popen(
         ["/bin/sh", "-c", _WATCH],
+        bufsize=0,
         stdin=subprocess.PIPE,
         stdout=nowhere,
         stderr=nowhere,

@@ -159,17 +159,23 @@ async def _running(
     except OSError as error:
         raise _failed(f"{words[0]} cannot be run: {error.strerror or error}") from None
     last_words = bytearray()
+    is_over = False
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_feed, process, given, spec, form)
             nursery.start_soon(_keep_end, process, last_words)
             yield process
             await process.wait()
+            # What it has started may hold its stderr open for ever.
+            kill_group(process.pid, signal.SIGKILL)
+            heirs.forget(process)
+            is_over = True
     except ExceptionGroup as errors:
         raise first_of(errors) from None
     finally:
-        await _end(process)
-        heirs.forget(process)
+        await _end(process, is_over=is_over)
+        if not is_over:
+            heirs.forget(process)
     if process.returncode:
         told = last_words.decode(errors="replace").strip().splitlines()
         raise _failed(
@@ -212,15 +218,16 @@ async def _keep_end(process: trio.Process, last_words: bytearray) -> None:
         del last_words[:-_ERROR_BYTES]
 
 
-async def _end(process: trio.Process) -> None:
-    """With all that it has started."""
-    with trio.CancelScope(shield=True):
-        if process.poll() is None:
-            kill_group(process.pid, signal.SIGTERM)
-            with trio.move_on_after(_ENDS_WITHIN_S):
-                await process.wait()
-        kill_group(process.pid, signal.SIGKILL)
-        await process.wait()
+async def _end(process: trio.Process, *, is_over: bool = False) -> None:
+    """With all that it has started. `is_over`: that was done, and its number may be another's."""
+    if not is_over:
+        with trio.CancelScope(shield=True):
+            if process.poll() is None:
+                kill_group(process.pid, signal.SIGTERM)
+                with trio.move_on_after(_ENDS_WITHIN_S):
+                    await process.wait()
+            kill_group(process.pid, signal.SIGKILL)
+            await process.wait()
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             await trio.aclose_forcefully(stream)

@@ -81,6 +81,12 @@ def test_a_program_for_each_call() -> None:
         assert "ended with status 1" in said.stderr
 
 
+def test_a_program_that_leaves_something_behind_answers_all_the_same() -> None:
+    """What it has started holds its stderr open."""
+    with serving("quote", "--exec", "sh -c 'sleep 600 >/dev/null & cat'", "--format", "json"):
+        assert run_text("call", "quote", "7").stdout == "7\n"
+
+
 def test_bytes_go_through_as_they_are() -> None:
     with serving("quote", "--exec", "tr a-z A-Z", "--format", "raw"):
         said = run_bytes("call", "quote", "-", "--format", "raw", stdin=b"ab\n\xff\0c")

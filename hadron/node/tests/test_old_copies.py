@@ -16,7 +16,6 @@ from hadron.model.errors import (
     CorruptionError,
     DeadlineExceededError,
     FencedError,
-    PeerError,
 )
 from hadron.model.ids import LogPosition
 from hadron.node.recovery import recover
@@ -367,20 +366,18 @@ async def test_a_leader_whose_disk_was_seen_elsewhere_meanwhile_gives_way_and_co
 async def test_a_disk_that_has_forgotten_since_it_was_met_does_not_count(
     tmp_path: Path, clock: MockClock
 ) -> None:
-    """n1 has shaken hands with n2, which hears afterwards, from n3, that its disk is an old copy;
-    then its feed begins anew, on the link that stands. n3 is cut off: what n2 holds is one copy too
-    few, until n3 has said whom it follows."""
+    """n1 has shaken hands with n2, which hears afterwards, from n3, that its disk is an old copy.
+    It is fed anew, and says so with its promise. n3 is cut off: what n2 holds is one copy too few,
+    until n3 has said whom it follows."""
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
         nodes.network.isolate("n3", "n1", "n2")
-        await nodes.node("n2").member._forget("n3")
         leadership = nodes.node("n1").member._leadership
         assert leadership is not None
         quorum = leadership.controller.quorum
         feed = leadership.controller.feed_of("n2")
-        assert feed is not None
-        feed._fail(PeerError("begins anew"))
+        await nodes.node("n2").member._forget("n3")
         await nodes.wait_for(
             "fed anew", lambda: leadership.controller.feed_of("n2") not in (None, feed)
         )

@@ -33,6 +33,7 @@ from hadron.state import machine
 from hadron.state.features import MACHINE
 from hadron.state.groups.progress import AckRecords
 from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.producers import ClaimProducer
 from hadron.state.transactions.decisions import Decide
 from hadron.storage.log import read_entries, verify_chain
 
@@ -267,6 +268,24 @@ class TestAnswers:
         three.peer("n3")
         assert set(asked.answers) == {"leader", "majority", "all"}
         assert [a.base_offset for a in asked.answers.values()] == [0, 1, 2]
+
+    async def test_an_answer_that_fails_takes_no_other_with_it(self, three: Stack) -> None:
+        asked = Asked(three)
+        lsn = three.controller.written_lsn
+
+        def fail(_result: Any, _error: HadronError | None) -> None:
+            raise RuntimeError("of one call")
+
+        asked.append("before", 1)
+        three.controller.submit(ClaimProducer(1, "p", 0, b"token"), done=fail)
+        asked.append("behind", 1)
+        asked.append("on all", 1, acks=ALL)
+        await persisted(three, lsn + 4)
+        with pytest.raises(RuntimeError, match="of one call"):
+            three.peer("n2")
+        assert set(asked.answers) == {"before"}
+        three.peer("n3")
+        assert list(asked.answers) == ["before", "behind", "on all"]
 
     async def test_a_refusal_waits_for_what_it_was_judged_from(self, three: Stack) -> None:
         """Were the entries before it lost, it would not have been refused (PROTOCOL A2)."""

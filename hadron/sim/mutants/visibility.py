@@ -10,11 +10,11 @@ plant(
     "a retry is told where its original is before the original is committed",
     Edit(
         "partition.waiters:Waiters.add",
-        "        level = submission.acks\n",
+        "        line = self._line_of(submission)\n",
         "        if not submission.logged and submission.error is None:\n"
         "            submission.done(submission.result, None)\n"
         "            return\n"
-        "        level = submission.acks\n",
+        "        line = self._line_of(submission)\n",
     ),
     scenarios=("retry-of-an-uncommitted-batch",),
 )
@@ -24,11 +24,11 @@ plant(
     "a record is refused for one of another producer that is not committed",
     Edit(
         "partition.waiters:Waiters.add",
-        "        level = submission.acks\n",
+        "        line = self._line_of(submission)\n",
         "        if submission.error is not None:\n"
         "            submission.done(None, submission.error)\n"
         "            return\n"
-        "        level = submission.acks\n",
+        "        line = self._line_of(submission)\n",
     ),
     scenarios=("refusal-by-an-uncommitted-record",),
 )
