@@ -244,7 +244,7 @@ class FrameError(PeerError):
     default_retryable = False
 
 
-class StrangerError(FrameError, travels=False):
+class StrangerError(FrameError):
     """The other side speaks another protocol: the port is not the one that was meant."""
 
 

@@ -445,16 +445,14 @@ class Member:
         """A peer has seen what this disk does not know of: it must be taught (PROTOCOL B3)."""
         if not self._store.identity.current.is_member:
             return
-        self._forgotten = (
-            f"this node's data directory is an old copy: {name} has seen a later start of it"
-        )
+        later = f"{name} has seen a later start of"
+        self._forgotten = f"this node's data directory is an old copy: {later} it"
         self._counts = False
         _log.warning("%s", self._memory_note)
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
-        if self._feed is not None:
-            # Whoever feeds this disk may count it: it asks again, and hears that it has forgotten.
+        if self._feed is not None:  # Who feeds this disk may count it: it asks again.
             self._feed.close()
-        self._stop_leading(FencedError(f"{name} has seen a later start of this node"))
+        self._stop_leading(FencedError(f"{later} this node"))
 
     def _appended(self, ballot: Ballot, outcome: AppendOutcome, connection: Origin) -> None:
         self._feed = connection

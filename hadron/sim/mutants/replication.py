@@ -186,11 +186,16 @@ plant(
 plant(
     "learner counts once its feed has ended",
     "who has no memory is taken for one that remembers when its feed begins anew on the same "
-    "connection",
+    "connection, whatever it says with its promise",
     Edit(
         "replication.reaching:Reaching._feed",
         "link.answer.is_member = feeding.quorum.is_voter(link.name)",
         "link.answer.is_member = True",
+    ),
+    Edit(
+        "replication.reaching:Reaching._feed",
+        "            link.answer.is_member = promised.is_member\n",
+        "            pass\n",
     ),
     scenarios=("learner-without-room-for-a-moment",),
 )
