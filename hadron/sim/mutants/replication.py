@@ -114,8 +114,8 @@ plant(
     "a leader takes a refusal, because of a higher ballot, for an acknowledgement",
     Edit(
         "replication.feed:Feed._on_answer",
-        "answer.outcome == _Outcome.PERSISTED",
-        "answer.outcome != _Outcome.MISMATCH",
+        "answer.outcome == _PERSISTED",
+        "answer.outcome in (_PERSISTED, _FENCED)",
     ),
     Edit(
         "replication.feed:Feed._on_answer",
