@@ -298,11 +298,17 @@ plant(
 
 plant(
     "taught member forgotten by its link",
-    "a feed that ends leaves the link as it was before the peer was taught on that connection",
+    "a feed that ends leaves the link as it was before the peer was taught on that connection, and "
+    "what the peer says with its promise is not heard",
     Edit(
         "replication.reaching:Reaching._feed",
         "link.answer.is_member = feeding.quorum.is_voter(link.name)",
         "pass",
+    ),
+    Edit(
+        "replication.reaching:Reaching._feed",
+        "            link.answer.is_member = promised.is_member\n",
+        "            pass\n",
     ),
     scenarios=("learner-that-counts-is-fed-anew",),
 )
