@@ -390,6 +390,31 @@ async def test_a_disk_that_has_forgotten_since_it_was_met_does_not_count(
         await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
 
 
+async def test_a_member_that_was_taught_on_its_link_counts_for_the_next_ballot(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n2's new disk is taught, and nobody shakes hands after that; n3 is away when n1 needs another
+    ballot, for which n2 is one of two who remember."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.crash("n2")
+        nodes.wipe("n2")
+        await nodes.start("n2")
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        leader = nodes.node("n1").member
+        leadership = leader._leadership
+        assert leadership is not None
+        quorum = leadership.controller.quorum
+        await nodes.wait_for("counted", lambda: quorum.is_voter("n2"))
+        await nodes.crash("n3")
+        before = nodes.status("n1").ballot.incarnation
+        leader._stop_leading(FencedError("another ballot is wanted"))
+        await nodes.wait_for("another", lambda: nodes.status("n1").ballot.incarnation > before)
+        await nodes.wait_serving()
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"on n1 and n2", timeout_s=20)
+
+
 @pytest.mark.parametrize(
     "part", [{"disk": b"d" * 17}, {"start": b"s" * 17}, {"node": "n" * 300}, {"node": "n 4"}]
 )

@@ -194,14 +194,18 @@ async def _take(messages: Messages, taken: Taken, pause_s: float) -> None:
         taken.missed, taken.interruptions = messages.missed, messages.interruptions
 
 
-class PublishingActor(ClientActor):
-    """Publishes, some messages at a time."""
+class _BookedActor(ClientActor):
+    """One whose deeds are in the book."""
 
     def __init__(
         self, world: World, history: History, host: str, seed: str, book: MessageBook
     ) -> None:
         super().__init__(world, history, host, seed)
         self._book = book
+
+
+class PublishingActor(_BookedActor):
+    """Publishes, some messages at a time."""
 
     async def session(self, client: Client) -> None:
         for _ in range(self.random.randint(3, 30)):
@@ -213,14 +217,8 @@ class PublishingActor(ClientActor):
             await self.pause(0.2)
 
 
-class SubscribingActor(ClientActor):
+class SubscribingActor(_BookedActor):
     """Subscribes for a while, alone or in a group, and reads at its own pace."""
-
-    def __init__(
-        self, world: World, history: History, host: str, seed: str, book: MessageBook
-    ) -> None:
-        super().__init__(world, history, host, seed)
-        self._book = book
 
     async def session(self, client: Client) -> None:
         patterns = self.random.choice(_PATTERNS)
