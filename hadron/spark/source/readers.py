@@ -75,6 +75,8 @@ from hadron.spark.source.ranges import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     import pyarrow as pa
 
     from hadron.spark.source.filters import Restriction
@@ -376,22 +378,34 @@ def _offsets(cursors: Mapping[str, Cursor]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _ReadTask:
-    """One worker's reading of one range."""
+    """One worker's reading of one range. What follows is asked for as soon as an answer says where
+    it begins: it is on its way while Spark takes what has come."""
 
     options: SourceOptions
     columns: Columns
     wanted: OffsetRange
     restriction: Restriction | None
+    ahead: Future[Any] | None = None
+    """The answer for where `wanted` will start when all that was fetched is handed on."""
 
     def run(self) -> Iterator[pa.RecordBatch]:
+        # Spark imports this module to find the source, in processes that never read.
+        from concurrent.futures import ThreadPoolExecutor
+
         from hadron.spark.arrow import coalesced
 
-        with connect(self.options.url) as client:
-            yield from coalesced(self._batches(client))
+        # The client is closed first, also when Spark has enough, and ends what was asked ahead.
+        with ThreadPoolExecutor(1, "hadron-ahead") as ahead, connect(self.options.url) as client:
+            yield from coalesced(self._batches(client, ahead))
 
-    def _batches(self, client: Any) -> Iterator[pa.RecordBatch]:
+    def _batches(self, client: Any, ahead: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
         while len(self.wanted):
-            for stamped in self._fetch(client):
+            found = self._fetch(client)
+            if found and found[-1].next_offset < self.wanted.stop:
+                last = found[-1]
+                after = Ballot(last.epoch, last.incarnation)
+                self.ahead = ahead.submit(self._ask, client, last.next_offset, after)
+            for stamped in found:
                 ballot = Ballot(stamped.epoch, stamped.incarnation)
                 if self.wanted.last is not None and stamped.next_offset >= self.wanted.stop:
                     compare(
@@ -410,21 +424,17 @@ class _ReadTask:
 
     def _fetch(self, client: Any) -> Sequence[Any]:
         """The next batches; none when the range was moved past records that are gone."""
-        # Spark imports this to find the source, in processes that never read.
         from hadron.wire.system import SystemRandom
 
         wanted, backoff = self.wanted, Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
+            ahead, self.ahead = self.ahead, None
             try:
-                fetched = client.fetch(
-                    self.options.stream,
-                    wanted.partition,
-                    wanted.start,
-                    max_wait_ms=1_000,
-                    stream_id=wanted.stream_id or None,
-                    after=wanted.after,
-                )
+                if ahead is not None:
+                    fetched = ahead.result()
+                else:
+                    fetched = self._ask(client, wanted.start, wanted.after)
             except LogTruncatedError as error:
                 if self.options.fail_on_data_loss:
                     raise truncated(self.options.stream, wanted.partition, error.message) from None
@@ -445,6 +455,17 @@ class _ReadTask:
                     self.wanted = past_loss(wanted, wanted.stop, self.options)
                     return ()
             time.sleep(backoff.next_s())
+
+    def _ask(self, client: Any, start: int, after: Ballot | None) -> Any:
+        """Once, from any thread. Raises what the client does."""
+        return client.fetch(
+            self.options.stream,
+            self.wanted.partition,
+            start,
+            max_wait_ms=1_000,
+            stream_id=self.wanted.stream_id or None,
+            after=after,
+        )
 
     def _past_loss(self, client: Any) -> OffsetRange:
         """Retention was faster than this task, or the partition was begun anew."""

@@ -14,7 +14,7 @@ from hadron.model.batch import encode_batch
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
-from hadron.spark.arrow import SCHEMA, coalesced, to_arrow, values
+from hadron.spark.arrow import SCHEMA, coalesced, repeated, to_arrow, values
 from hadron.spark.tests.fakes import build
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -102,3 +102,21 @@ def test_small_batches_are_joined() -> None:
     joined = list(coalesced(iter(batches), rows=4))
     assert [each.num_rows for each in joined] == [4, 4, 2]
     assert [row for each in joined for row in each["offset"].to_pylist()] == list(range(10))
+
+
+def test_large_batches_are_sent_as_they_are_and_in_order() -> None:
+    def of(first: int, count: int) -> pa.RecordBatch:
+        return to_arrow(decoded([NewRecord(value=b"x")] * count, first), ["offset", "value"])
+
+    batches = [of(0, 1), of(1, 5), of(6, 2), of(8, 1), of(9, 6)]
+    joined = list(coalesced(iter(batches), rows=8, alone=5))
+    assert [each.num_rows for each in joined] == [1, 5, 3, 6]
+    assert joined[1] is batches[1]
+    assert [row for each in joined for row in each["offset"].to_pylist()] == list(range(15))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b" * 100]), st.integers(0, 20_000))))
+def test_what_is_the_same_for_all_is_repeated_often_enough(wanted: list[tuple[str, int]]) -> None:
+    for text, count in wanted:
+        made = repeated(text, count)
+        assert (len(made), made.unique().to_pylist()) == (count, [text] if count else [])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,8 @@ from pyspark.sql.types import StructType
 from hadron.client.terms.results import Fetched, PartitionOffsets
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
+    ClosedError,
+    ConnectionLostError,
     HadronError,
     LogTruncatedError,
     NotFoundError,
@@ -27,6 +31,7 @@ from hadron.model.record_batch import decode_batch
 from hadron.spark.source import readers
 from hadron.spark.source.cursors import Cursor, from_json, to_json
 from hadron.spark.source.options import parse_options
+from hadron.spark.source.ranges import OffsetRange
 from hadron.spark.source.readers import (
     BatchReader,
     Columns,
@@ -37,6 +42,7 @@ from hadron.spark.source.readers import (
 from hadron.spark.tests.fakes import build
 
 P0 = "local/p0"
+ROWS = Columns(("offset", "value"))
 
 
 class Log:
@@ -48,6 +54,10 @@ class Log:
         self.first_offset = 0
         self.incarnation = 1
         self.asked = 0
+        self.fetched: list[int] = []
+        self.failing: set[int] = set()
+        self.holding: set[int] = set()
+        self.closed = threading.Event()
 
     @property
     def next_offset(self) -> int:
@@ -56,6 +66,10 @@ class Log:
     def append(self, count: int) -> None:
         data = build([NewRecord(value={"n": n}) for n in range(count)])
         self.batches.append(StampedBatch(self.next_offset, count, 1_000, 1, self.incarnation, data))
+
+    def close(self) -> None:
+        """What is asked, or will be, fails."""
+        self.closed.set()
 
     def lose(self, offset: int) -> None:
         """A recovery drops what was appended from here on."""
@@ -91,6 +105,13 @@ class Log:
         after: Ballot | None,
         **_: Any,
     ) -> Fetched:
+        self.fetched.append(offset)
+        if offset in self.holding:
+            assert self.closed.wait(60), "nobody has closed the client"
+            raise ClosedError("this client is closed")
+        if offset in self.failing:
+            self.failing.remove(offset)
+            raise ConnectionLostError("the leader is gone")
         if stream_id not in (None, self.stream_id):
             raise NotFoundError(f"no stream has the id {stream_id}")
         if after is not None and self._ballot_before(offset) not in (None, after):
@@ -107,7 +128,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
     @contextmanager
     def connect(_url: str) -> Iterator[Log]:
-        yield log
+        try:
+            yield log
+        finally:
+            log.close()
 
     monkeypatch.setattr(readers, "connect", connect)
     return log
@@ -116,7 +140,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def query(**options: str) -> StreamReader:
     """A query that is started, or started again."""
     given = {"stream": "s", "startingOffsets": "earliest", **options}
-    return StreamReader(parse_options(given, streaming=True), Columns(("offset", "value")))
+    return StreamReader(parse_options(given, streaming=True), ROWS)
 
 
 def step(
@@ -191,6 +215,44 @@ def test_an_old_checkpoint_is_read_and_becomes_one_of_cursors(log: Log) -> None:
     assert found == list(range(4, 10))
     assert at == {P0: {"offset": 10, "epoch": 1, "incarnation": 1, "stream_id": 7}}
     assert step(query(), {P0: 10}) == ([], at)
+
+
+def rows_of(log: Log, start: int, stop: int) -> Iterator[int]:
+    wanted = OffsetRange(P0, start, stop, stream_id=log.stream_id)
+    for batch in BatchReader(parse_options({"stream": "s"}, streaming=False), ROWS).read(
+        RangePartition(wanted)
+    ):
+        yield from batch.column("offset").to_pylist()
+
+
+def test_what_follows_is_asked_for_before_it_is_wanted(log: Log) -> None:
+    for _ in range(3):
+        log.append(2_000)
+    found = rows_of(log, 1_000, 5_500)
+    assert [next(found) for _ in range(1_000)] == list(range(1_000, 2_000))
+    while len(log.fetched) < 2:
+        time.sleep(0.001)
+    assert log.fetched == [1_000, 2_000]
+    assert list(found) == list(range(2_000, 5_500))
+    assert log.fetched == [1_000, 2_000, 4_000], "each once, and nothing behind the end"
+
+
+def test_what_fails_ahead_is_asked_for_again(log: Log) -> None:
+    for _ in range(5):
+        log.append(10)
+    log.failing = {0, 20, 40}
+    assert list(rows_of(log, 0, 50)) == list(range(50))
+    assert log.fetched == [0, 0, 10, 20, 20, 30, 40, 40]
+
+
+def test_whoever_has_enough_does_not_wait_for_what_is_asked_ahead(log: Log) -> None:
+    log.append(2_000)
+    log.append(10)
+    log.holding = {2_000}
+    found = rows_of(log, 0, 2_010)
+    assert next(found) == 0
+    found.close()  # type: ignore[attr-defined]
+    assert log.closed.is_set()
 
 
 @pytest.mark.parametrize("again", [5, 10, 20])
