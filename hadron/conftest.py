@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import trio.testing
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("hadron", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +49,17 @@ def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: no collection needs to walk over them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    """Of a test that opens nodes and waits for limits: runs five times as fast as the real one,
+    disks are not slower.
+
+    It does not jump: a node's threads work in real time, and a clock that jumped whenever the loop
+    is idle would time out whatever waits for a disk.
+    """
+    return trio.testing.MockClock(rate=5)
 
 
 @pytest.fixture(autouse=True)

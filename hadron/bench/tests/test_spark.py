@@ -23,6 +23,7 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_every_bar_is_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,6 +59,7 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     assert all(each["met"] in (True, False) for each in figures["verdicts"])
 
 
+@pytest.mark.long
 def test_one_part_is_measured_alone(capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan(
         nodes=1,

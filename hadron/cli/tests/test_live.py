@@ -628,6 +628,7 @@ def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
         assert node.wait(timeout=30) == 0
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_stage_runner_works_until_ctrl_c(tmp_path: Path) -> None:
     from importlib.resources import files

@@ -1,4 +1,5 @@
 """The client against real nodes: in one process with crashes, and as a process under both loops."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 import trio
+from trio.testing import MockClock
 
 import hadron
 from hadron.client import Client
@@ -60,7 +62,9 @@ async def test_a_leader_that_crashes_again_and_again_costs_no_record(tmp_path: P
         assert consumed == set(range(len(sent)))
 
 
-async def test_only_the_leader_says_that_there_is_no_such_stream(tmp_path: Path) -> None:
+async def test_only_the_leader_says_that_there_is_no_such_stream(
+    tmp_path: Path, clock: MockClock
+) -> None:
     """A replica may have it in its log, and not know yet that it is committed."""
     async with running_nodes(tmp_path, 3) as nodes:
         async with nodes.client() as client:

@@ -37,7 +37,8 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.parametrize("victim", [pytest.param("n1", marks=pytest.mark.long), "n3"])
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["n1", "n3"])
 def test_every_flight_once_whichever_node_is_killed(tmp_path: Path, victim: str) -> None:
     with start(tmp_path, "--kill", victim) as demo:
         out, _ = demo.communicate(timeout=280)

@@ -53,6 +53,7 @@ def run_over_the_month(
     return [json.loads(value) for _, value in rows]
 
 
+@pytest.mark.long
 def test_both_stages_agree_with_plain_python(spark: SparkSession) -> None:
     stages = declared_stages()
     weather = run_over_the_month(spark, stages["weather"])

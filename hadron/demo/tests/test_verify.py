@@ -69,6 +69,7 @@ def test_accepts_what_is_right(nodes: dict[str, Path], tmp_path: Path) -> None:
     assert exit_status(tmp_path) == (0, report.summary() + "\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", ["flights", "flights-weather", "verdicts"])
 @pytest.mark.parametrize("change", [remove_one, double_one, replace_one, alter_one])
 def test_finds_a_forgery_in_every_file(

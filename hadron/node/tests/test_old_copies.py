@@ -271,6 +271,7 @@ async def test_a_database_that_went_back_in_time_alone(
         assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
 
 
+@pytest.mark.long
 async def test_a_database_of_the_same_run_is_older_than_its_mark(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -476,6 +476,7 @@ async def ahead(tmp_path: Path) -> AsyncIterator[Nodes]:
         yield nodes
 
 
+@pytest.mark.long
 async def test_such_a_file_is_sound(tmp_path: Path, clock: MockClock) -> None:
     async with ahead(tmp_path) as nodes:
         applied, committed = known(nodes, "n3")

@@ -24,6 +24,7 @@ _CHEAP: Final = "77"
 """A seed of two nodes, whose run is a short one."""
 
 
+@pytest.mark.long
 def test_a_replay_tells_what_happened_by_names_and_times(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_seed_that_is_interrupted_ends_without_a_traceback(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.long
 def test_output_that_nobody_reads_ends_a_run_without_a_traceback() -> None:
     ended = subprocess.run(
         f"{sys.executable} -m hadron.sim --seed {_CHEAP} --replay | head -n 1; "

@@ -69,6 +69,7 @@ def test_a_seam_that_has_vanished_is_told(patch: Edit | Constant, message: str) 
         pass
 
 
+@pytest.mark.long
 def test_the_command_line_hunts_one_bug(capsys: pytest.CaptureFixture[str]) -> None:
     name = "dedupe not replicated"
     # Seeds whose worlds are small: each takes half as long as the first ones.

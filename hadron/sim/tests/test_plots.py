@@ -29,6 +29,7 @@ REACHED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", sorted(plots.WEIGHTS))
 def test_a_plot_leads_where_it_should(kind: str) -> None:
     fault, path = REACHED[kind]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hadron.fakes.trace import Trace
 from hadron.sim.command.main import run_default
 from hadron.sim.faults.nemesis import FaultPlan
@@ -17,6 +19,7 @@ def run(seed: int, scenario: RegionsRun, nodes: tuple[int, int, int] = (1, 1, 1)
     return run_in(seed, open_regions(seed, nodes=nodes, trace=trace), scenario, trace=trace)
 
 
+@pytest.mark.long
 def test_every_promise_is_kept_while_regions_are_lost_and_the_trace_is_the_seeds() -> None:
     scenario = RegionsRun(FaultPlan(length_s=(0.5, 2.0)), acknowledged=150, least_s=12.0)
     first, second = (run(4, scenario, (1, 1, 3)) for _ in range(2))
@@ -26,6 +29,7 @@ def test_every_promise_is_kept_while_regions_are_lost_and_the_trace_is_the_seeds
     assert set(first.faults) & set(WEIGHTS)
 
 
+@pytest.mark.long
 def test_a_quarter_of_the_seeds_has_several_replica_sets() -> None:
     several = [seed for seed in range(400) if shape_of(seed).set_nodes is not None]
     assert 80 <= len(several) <= 120

@@ -23,6 +23,8 @@ from hadron.sim.watch.hearing.tables import HearsTables
 from hadron.sim.watch.views import Complaints, NodeView
 from hadron.sim.world.replica_set import World
 
+pytestmark = pytest.mark.long
+
 _TRIES = 3
 
 PLANTED: dict[str, str] = {

@@ -39,6 +39,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5])
 def test_a_set_of_any_size_keeps_its_promises_under_faults(nodes: int) -> None:
     outcome = run_seed(nodes, RandomRun(acknowledged=450), nodes=nodes)
@@ -48,6 +49,7 @@ def test_a_set_of_any_size_keeps_its_promises_under_faults(nodes: int) -> None:
     assert outcome.faults
 
 
+@pytest.mark.long
 def test_without_faults_everybody_gets_something_done(runs: list[Run]) -> None:
     outcome = run_seed(1, RandomRun(plan=QUIET))
     assert outcome.violations == []
@@ -63,6 +65,7 @@ def test_without_faults_everybody_gets_something_done(runs: list[Run]) -> None:
     assert {event.subject for event in history.events("drained")} >= {"g0", "g1"}
 
 
+@pytest.mark.long
 def test_retention_drops_records_under_everybodys_eyes() -> None:
     """A fetch that waits at the end is woken by what retention drops, and must wait on: it once
     asked again and again without an end, and time stood still."""
@@ -71,6 +74,7 @@ def test_retention_drops_records_under_everybodys_eyes() -> None:
     assert outcome.rare_paths["retention drops records"] > 0
 
 
+@pytest.mark.long
 def test_the_pipeline_is_changed_deleted_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     for way in ("cancel", "start_some", "fill"):
         monkeypatch.setitem(pipeline_operator._WAYS, way, 0)
@@ -81,12 +85,14 @@ def test_the_pipeline_is_changed_deleted_and_retried(monkeypatch: pytest.MonkeyP
     assert outcome.rare_paths["pipeline deleted under its runners"] > 0
 
 
+@pytest.mark.long
 def test_backups_take_the_place_of_nodes() -> None:
     outcome = run_seed(10, RandomRun())
     assert outcome.violations == []
     assert outcome.faults["restored node"] > 0
 
 
+@pytest.mark.long
 def test_transactions_share_batches_and_lose_their_answers(runs: list[Run]) -> None:
     outcome = run_seed(53, RandomRun(plan=QUIET))
     assert outcome.violations == []
@@ -97,6 +103,7 @@ def test_transactions_share_batches_and_lose_their_answers(runs: list[Run]) -> N
     assert all(each.told for each in bursts if each.transaction)
 
 
+@pytest.mark.long
 def test_a_stream_comes_and_goes_under_a_group(runs: list[Run]) -> None:
     outcome = run_seed(23, RandomRun(plan=QUIET))
     assert outcome.violations == []

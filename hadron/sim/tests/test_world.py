@@ -160,6 +160,7 @@ def test_a_scenario_that_raises_is_a_violation() -> None:
     assert "no good" in violation
 
 
+@pytest.mark.long
 def test_unsynced_writes_meet_every_fate() -> None:
     faults: Counter[str] = Counter()
     plan = FaultPlan({"power loss at a write": 1.0})

@@ -156,6 +156,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_runs_without_java_and_without_a_home(tmp_path: Path) -> None:
     tools = tmp_path / "bin"

@@ -52,6 +52,7 @@ print("ended")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_session_whose_java_was_killed_ends_quietly() -> None:
     done = subprocess.run(

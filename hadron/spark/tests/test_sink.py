@@ -294,6 +294,7 @@ def test_a_query_that_goes_on_elsewhere_is_refused(query: Query) -> None:
     assert query.numbers == [1, 2]
 
 
+@pytest.mark.long
 def test_what_a_dead_query_has_staged_expires(query: Query) -> None:
     query.put(1, 2)
     with Crash(at_batch=0):

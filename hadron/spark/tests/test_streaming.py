@@ -182,6 +182,7 @@ def test_its_runner_needs_not_be_the_thread_that_has_started_spark(scene: Scene)
     assert scene.sink(pipeline) is not None
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Scene) -> None:
     pipeline = scene.declare("copies")
     count = len(scene.sent)

@@ -48,6 +48,7 @@ async def test_cuts_are_felt_and_healed(cluster: FaultyCluster) -> None:
             assert (await cut_off.offsets("s"))[0].next_offset == 3
 
 
+@pytest.mark.long
 async def test_connections_that_break_every_few_kilobytes(cluster: FaultyCluster) -> None:
     """In the middle of frames, between nodes and to the client: nothing is lost or doubled, and the
     order stays."""

@@ -49,6 +49,7 @@ def test_a_seed_decides_all() -> None:
     assert [plan.receipts for plan in first.plans] == [plan.receipts for plan in again.plans]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_bugs_are_found(name: str) -> None:
     edits = PLANTED[name]

@@ -1,4 +1,5 @@
 """Exchanges that are bridged to streams, and what stands between a client and their leader."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from hadron.client.exchanges.tests.test_exchanges_with_nodes import PLAIN, subscribed, take, values
 from hadron.exchanges import machine
@@ -135,7 +137,7 @@ async def test_a_bridged_stream_has_a_partition_at_the_exchange(tmp_path: Path) 
                 await client.apply("kind: Exchange\nname: x\nreplica_set: eu/p0\nfrom_stream: s\n")
 
 
-async def test_clients_attend_through_another_node(tmp_path: Path) -> None:
+async def test_clients_attend_through_another_node(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3) as nodes, nodes.client("far") as client:
         await client.apply(PLAIN)
         nodes.network.cut("far", nodes.host("n1"))

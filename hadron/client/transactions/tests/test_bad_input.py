@@ -82,12 +82,6 @@ async def test_what_is_refused_at_once(tmp_path: Path) -> None:
         assert await values(client, "eu") == await values(client, "us") == []
 
 
-@pytest.fixture
-def clock() -> MockClock:
-    """Five times as fast: disks are not slower."""
-    return MockClock(rate=5)
-
-
 async def test_a_partition_that_is_away(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
         await declare(client)
