@@ -252,7 +252,8 @@ class DrainingMaker(Maker):
         async with client.subscribe(
             DEALS, member=self.name, max_in_flight=200, **self.plan.options(0)
         ) as subscription:
-            steps = subscription.transactions(max_records=20)
+            # What it makes of many may be more than a batch may have here, where that is little.
+            steps = subscription.transactions(max_records=self.random.choice((1, 20)))
             with self._leaving():
                 while not await self._is_drained(client):
                     step = None
