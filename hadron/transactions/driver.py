@@ -344,8 +344,8 @@ class Driver:
 
     def resolve(self, transaction: TransactionId, participant: str = "") -> None:
         """An operator's act. Roll back what is open; or, which is unsafe, wait no more for a
-        participant of what is decided: what it was to do there is taken for deleted, and may be
-        done nevertheless if it comes back.
+        participant of what is decided: what it was to do there is told as deleted, and is done
+        nevertheless if that comes back within a day (`KEPT_MS`).
 
         Raises `RequestError` where there is nothing to resolve.
         """
@@ -368,7 +368,7 @@ class Driver:
         else:
             _log.warning(
                 "an operator has resolved transaction %s without %s: what it was to do there is "
-                "lost, or is done alone",
+                "told as deleted, and is done only if that comes back within a day",
                 transaction,
                 participant,
             )
@@ -406,6 +406,9 @@ def _told(name: str, transaction: TransactionId, known: decisions.Decided | Stat
     for each in known.unfinished:
         if each.replica_set == name:
             return Told(transaction, Fate.COMMITTED, each.prepared_lsn, each.statements)
+    for each in known.noted:
+        if each.replica_set == name:
+            return Told(transaction, Fate.OVER, each.prepared_lsn, each.statements)
     return Told(transaction, Fate.OVER)
 
 

@@ -508,7 +508,8 @@ class Machine:
                 self._decide(held)
 
     def _asked(self, name: str, message: Asked) -> None:
-        """What is not known for sure is not answered: who asks waits, and asks again."""
+        """What is not known for sure is not answered: who asks waits, and asks again. The tables
+        tell of what is noted: an operator may have given it up, and it is still to be done."""
         unknown: list[TransactionId] = []
         for transaction in message.transactions[:MAX_ASKED]:
             held = self._held.get(transaction)
@@ -521,7 +522,7 @@ class Machine:
                 told = Told(transaction, Fate.COMMITTED, part.prepared_lsn, part.statements)
                 self._send(name, told)
             else:
-                self._send(name, Told(transaction, Fate.OVER))
+                unknown.append(transaction)
         if unknown:
             self._effects.append(LookUp(name, tuple(unknown)))
 

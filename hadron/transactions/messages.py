@@ -180,14 +180,15 @@ class Fate(enum.Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     OVER = "over"
-    """It was done here, and the driver knows: what is left of it is a copy that came late."""
+    """The driver waits for nothing here: it was done and the driver knows, or an operator has given
+    it up. What was prepared by another entry is a copy that came late."""
 
 
 class Told(msgspec.Struct, frozen=True):
     """What became of a transaction, for who has asked.
 
     Attributes:
-        prepared_lsn, count: as in `Finish`, where it is committed.
+        prepared_lsn, count: as in `Finish`, where it is committed, or is known to have been.
     """
 
     transaction: TransactionId

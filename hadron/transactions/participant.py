@@ -126,7 +126,21 @@ class Participant:
         elif message.fate is Fate.ABORTED:
             self._abort(transaction)
         elif message.fate is Fate.OVER:
-            self._log.submit(ForgetTransactions((transaction,)), done=self._on_over)
+            forget = partial(self._forget_over, transaction)
+            if message.count:
+                # Done before, or given up by an operator: that is done now. A copy is refused.
+                finish = FinishTransaction(transaction, message.prepared_lsn, message.count)
+                self._log.submit(finish, done=forget)
+            else:
+                forget(None, None)
+
+    def _forget_over(
+        self, transaction: TransactionId, _result: Any, error: HadronError | None
+    ) -> None:
+        if error is not None and error.retryable:
+            # Not done yet: its driver is asked again.
+            return
+        self._log.submit(ForgetTransactions((transaction,)), done=self._on_over)
 
     def _on_over(self, result: Any, error: HadronError | None) -> None:
         """What was finished is forgotten; what was not is a copy that came after that."""

@@ -107,7 +107,8 @@ class Subscription(EnteredOnce):
         body commits what was published, with the records acknowledged, all or nothing: so each
         record has its outputs exactly once, whatever crashes. While one step commits the body works
         on the next; give `max_in_flight` room for three. Steps are committed in order; after one
-        that fails, the next is rolled back as well, and the records of both are delivered again.
+        that fails, the next is rolled back as well, and the records of both are delivered again:
+        behind what has come already, unless the group has an `order`.
         `break`, or an exception, rolls back the step (`await step.commit()` before that does not).
         The loop ends when the subscription or the client is closed.
 

@@ -818,3 +818,8 @@ async def test_an_operator_rolls_back_or_gives_up_a_lost_set(
             given_up = {each.replica_set: each for each in answer.committed.results}[US]
             assert [each.deleted for each in given_up.results] == [True]
         assert await values(cluster, EU) == [b"b"]
+        await cluster[US].restart("n1")
+        await cluster.wait_serving()
+        with trio.fail_after(60):
+            while await values(cluster, US) != [b"c"]:
+                await trio.sleep(0.1)

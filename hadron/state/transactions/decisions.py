@@ -180,6 +180,7 @@ class Decided(NamedTuple):
         results: of the driver's own statements, in order.
         finished: what the statements of the participants that have finished came to.
         unfinished: those who still have to be told.
+        noted: those who need not be, in their order.
     """
 
     transaction: TransactionId
@@ -188,6 +189,7 @@ class Decided(NamedTuple):
     results: tuple[StatementResult, ...]
     finished: dict[str, tuple[StatementResult, ...]]
     unfinished: tuple[Participant, ...]
+    noted: tuple[Participant, ...] = ()
 
 
 def apply_decide(context: Context, command: Decide) -> Decided:
@@ -416,10 +418,12 @@ def _decided(
 ) -> Decided:
     finished: dict[str, tuple[StatementResult, ...]] = {}
     waiting: list[Participant] = []
+    noted: list[Participant] = []
     rows: list[Any] = db.execute(_PARTS, (decision_id,)).fetchall()
     for replica_set, prepared_lsn, count, done in rows:
-        if done is None:
-            waiting.append(Participant(replica_set, prepared_lsn, count))
-        else:
+        (waiting if done is None else noted).append(Participant(replica_set, prepared_lsn, count))
+        if done is not None:
             finished[replica_set] = _decode(done)
-    return Decided(transaction, lsn, decided_ms, _decode(results), finished, tuple(waiting))
+    return Decided(
+        transaction, lsn, decided_ms, _decode(results), finished, tuple(waiting), tuple(noted)
+    )

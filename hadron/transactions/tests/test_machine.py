@@ -730,7 +730,7 @@ def test_participants_are_told_what_is_known_for_sure() -> None:
     driving.step(Noted((Note(decided, "p2", (DONE,)),)))
     driving.said.clear()
     driving.hear("p2", Asked((decided,)))
-    assert driving.said == [Send("p2", Told(decided, Fate.OVER))]
+    assert driving.said == [LookUp("p2", (decided,))]
 
 
 def test_what_an_earlier_leadership_has_decided_is_finished() -> None:
