@@ -293,6 +293,10 @@ async def find_common(
         high: an lsn at or above the last shared one.
         likely: the end of their log, which most of the time is part of ours.
 
+    Where one of them begins is looked at last, and only if they share nothing later. *(That entry
+    is damaged in one log and trimmed in the other, so that nobody can give it back: both have all
+    that follows, no ballot is won, and no third member gets a copy.)*
+
     Rows of either may be trimmed meanwhile. An entry that is not there any more says nothing of
     where the logs part: taken for one that differs, it would have what follows replaced, down to
     what is committed.
@@ -306,11 +310,7 @@ async def find_common(
         raise TrimmedError(
             f"a log that ends at {high} is before {low}, where the other begins", NEEDS_SNAPSHOT
         )
-    best = await _still_there(own, low)
-    if low > 0 and best != await _still_there(theirs, low):
-        raise TrimmedError(
-            f"the logs parted before {low}, where one of them begins", NEEDS_SNAPSHOT
-        )
+    best: LogPosition | None = None
     while low < high:
         middle = (low + high + 1) // 2
         ours, other = await _still_there(own, middle), await _still_there(theirs, middle)
@@ -318,6 +318,12 @@ async def find_common(
             low, best = middle, ours
         else:
             high = middle - 1
+    if best is None:
+        best = await _still_there(own, low)
+        if low > 0 and best != await _still_there(theirs, low):
+            raise TrimmedError(
+                f"the logs parted before {low}, where one of them begins", NEEDS_SNAPSHOT
+            )
     return best
 
 

@@ -361,6 +361,8 @@ class Repairer:
             await self._write(entries, logged)
             wrong = await self._look(lsn, logged)
         if wrong and not self._has_moved(lsn, logged):
+            if logged and len(entries) == 1 and lsn - 1 > self._store.log.anchor.lsn:
+                raise NotFoundError(f"its log begins after entry {lsn - 1}, which may be the one")
             await self._keep_copy(copies[lsn])
             raise _UnreadableError(wrong)
 
@@ -371,16 +373,17 @@ class Repairer:
         return found
 
     async def _fetch_entries(self, link: PeerLink, lsn: int) -> list[_Copy]:
-        """The entry, and the one before it: which of two neighbours is the damaged one cannot be
-        told from a chain that does not continue."""
-        first = max(self._store.log.anchor.lsn + 1, lsn - 1)
+        """The entry, and the one before it unless a log begins between them: which of two
+        neighbours is the damaged one cannot be told from a chain that does not continue."""
         entries: list[_Copy] = []
-        for number in range(first, lsn + 1):
-            previous, entry = await _ask(link.connection, number)
-            if previous is None:
-                raise NotFoundError(f"its log begins after entry {number}")
-            entries.append((previous, entry))
-        return entries
+        if lsn - 1 > self._store.log.anchor.lsn:
+            with contextlib.suppress(NotFoundError):
+                before = await _ask(link.connection, lsn - 1)
+                entries += [before] if before[0] is not None else []
+        copy = await _ask(link.connection, lsn)
+        if copy[0] is None:
+            raise NotFoundError(f"its log begins after entry {lsn}")
+        return [*entries, copy]
 
     async def _fetch_body(self, link: PeerLink, lsn: int) -> list[_Copy]:
         previous, entry = await _ask(link.connection, lsn)

@@ -18,9 +18,11 @@ from trio.testing import MockClock
 
 from hadron.model.errors import CorruptionError
 from hadron.node.tests.support import LEADER, chains, fetch, make_stream, produce, read_all, send
+from hadron.replication import repair
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
 from hadron.storage.database import open_reader, open_writer
+from hadron.storage.log import Entry
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
 
@@ -100,6 +102,30 @@ async def test_a_leader_gets_a_damaged_entry_back_and_serves_it(
         )
         await nodes.wait_for("settled", lambda: nodes.status("n1").trouble == "")
         assert problems(nodes, "n1") == []
+
+
+@pytest.mark.parametrize("kind", ["a hash", "a chain", "a lost entry"])
+async def test_whose_logs_begin_with_the_damaged_entry_can_give_it_back(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Without the one before it: who has it may be the one whom a majority is short of."""
+    ask = repair._ask
+
+    async def ask_who_has_trimmed(connection: Any, lsn: int) -> tuple[Any, Entry]:
+        previous, entry = await ask(connection, lsn)
+        return (previous if lsn >= 9 else None), entry
+
+    monkeypatch.setattr(repair, "_ask", ask_who_has_trimmed)
+    async with loaded(tmp_path) as nodes:
+        await nodes.crash("n2")
+        damage(nodes, "n2", DAMAGES[kind])
+        await nodes.start("n2")
+        await nodes.wait_in_step()
+        await nodes.node("n2").member._scrubber.check()
+        await nodes.wait_for("settled", lambda: nodes.status("n2").trouble == "")
+        assert problems(nodes, "n2") == []
+        assert "resync" not in nodes.status("n2").state
+        assert nodes.node("n2").member._repairer.repaired == 1
 
 
 async def test_a_node_that_was_killed_looks_through_its_disk_at_once(

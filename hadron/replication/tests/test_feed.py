@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.fakes.network import SimNetwork
-from hadron.model.errors import HadronError, TrimmedError
+from hadron.model.errors import CorruptionError, HadronError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, Ballot, LogPosition
 from hadron.replication.entries import unpack
 from hadron.replication.feed import Feed, Ring, find_common, pack_entries
@@ -336,6 +336,24 @@ def test_logs_that_parted_before_one_of_them_begins_have_no_shared_position(
     else:
         with pytest.raises(TrimmedError):
             trio.run(search)
+
+
+@given(low=st.integers(1, 20), shared=st.integers(1, 20), rest=st.integers(0, 20))
+def test_damage_where_one_log_begins_hides_nothing_that_follows(
+    low: int, shared: int, rest: int
+) -> None:
+    own = make_entries(EMPTY_LOG, FIRST, [b"c"] * (low + shared))
+    other = own + make_entries(own[-1].position, FIRST, [b"d"] * rest)
+
+    async def ask_own(lsn: int) -> LogPosition | None:
+        return own[lsn - 1].position if low <= lsn <= len(own) else None
+
+    async def ask_theirs(lsn: int) -> LogPosition | None:
+        if lsn == low:
+            raise CorruptionError(f"entry {lsn} does not continue the hash chain")
+        return other[lsn - 1].position
+
+    assert trio.run(find_common, ask_own, ask_theirs, low, len(own)) == own[-1].position
 
 
 def test_a_ring_forgets_the_oldest() -> None:
