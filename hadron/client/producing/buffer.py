@@ -73,7 +73,7 @@ class SendBuffer:
 
     def _elsewhere(self, key: Key) -> PartitionSender | None:
         for _ in self._router.senders:
-            self._router.advance()
+            self._router.skip()
             sender = self.place(key)
             if self.has_room(sender):
                 return sender

@@ -6,7 +6,10 @@ the stream declares them (`hadron.model.batch.key_hash`; text as UTF-8; XXH3 wit
 those of one keep their order. It holds for as long as no partition is added; then keys are spread
 anew.
 Records without a key go round robin, a batch at a time: few large batches cost less than many small
-ones ("sticky" partitioning, Kafka's KIP-480). A partition that is away is passed over.
+ones ("sticky" partitioning, Kafka's KIP-480). Batches differ: who has had more than its share of the
+records is passed over. *(A producer sends what comes first alone, and what has gathered meanwhile
+together: one record here, 199 there, in turn.)* So is a partition that is away, and what it has
+missed is not made up for.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ class Partitioner(Generic[T]):
         self._free = free
         self._current = first % len(free)
         self._by_key = by_key
+        self._given = [0] * len(free)
+        """Records without a key that each place has had, or is taken to have had."""
+        self._total = 0
 
     def choose(self, key: bytes | str | None) -> T:
         """The place for a record with this key; an away one only when all of its kind are."""
@@ -62,13 +68,38 @@ class Partitioner(Generic[T]):
         place = self._keyed[index]
         return self._keyed[self._next_up(self._keyed, index)] if place.is_away else place
 
-    def advance(self) -> None:
-        """A batch of records without keys is complete: the next one goes elsewhere."""
+    def advance(self, place: T, records: int) -> None:
+        """A batch of so many records is complete there. Where that is where records without keys
+        go, the next one goes to the next place that has not had more than its share of them."""
+        count, current = len(self._free), self._current
+        if self._free[current] is not place:
+            return
+        self._give(current, records)
+        for step in range(1, count + 1):
+            index = (current + step) % count
+            missing = self._total // count - self._given[index]
+            if self._free[index].is_away:
+                self._give(index, max(0, missing))
+            elif missing >= 0:
+                self._current = index
+                return
+        self.skip()
+
+    def skip(self) -> None:
+        """There is no room: what comes next goes elsewhere."""
         self._current = (self._current + 1) % len(self._free)
 
     def extend(self, keyed: Sequence[T], free: Sequence[T]) -> None:
         """The stream has more partitions now; earlier ones keep their positions."""
+        share = self._total // len(self._given)
         self._keyed, self._free = keyed, free
+        for index in range(len(self._given), len(free)):
+            self._given.append(0)
+            self._give(index, share)
+
+    def _give(self, index: int, records: int) -> None:
+        self._given[index] += records
+        self._total += records
 
     @staticmethod
     def _next_up(places: Sequence[T], index: int) -> int:

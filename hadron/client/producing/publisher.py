@@ -194,7 +194,7 @@ class Publisher:
             and record.partition is None
             and not accumulator.has_open
         ):
-            self._router.advance()
+            self._router.advance(sender, index + 1)
         return batch, index
 
     def _add_special(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
@@ -246,7 +246,7 @@ class Publisher:
         )
         self.buffer.bytes += size
         sender.pump()
-        self._router.advance()
+        self._router.advance(sender, len(values))
         return batch
 
     def seal(self) -> None:

@@ -99,6 +99,7 @@ class Router:
         )
         self.choose = self._partitioner.choose
         self.advance = self._partitioner.advance
+        self.skip = self._partitioner.skip
 
     @property
     def senders(self) -> list[PartitionSender]:

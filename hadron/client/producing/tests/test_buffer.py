@@ -45,7 +45,7 @@ class Places:
     def is_free(self, key: bytes | None) -> bool:
         return key is None
 
-    def advance(self) -> None:
+    def skip(self) -> None:
         self.current = (self.current + 1) % len(self.senders)
 
 

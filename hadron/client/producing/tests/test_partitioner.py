@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hadron.client.producing.failover import may_move
 from hadron.client.producing.outgoing_batch import BatchState, OutgoingBatch
@@ -40,7 +42,7 @@ def test_records_without_a_key_stay_until_the_batch_is_complete() -> None:
     places = spots("ab")
     partitioner = Partitioner(places, places, first=1)
     assert [partitioner.choose(None).name, partitioner.choose(None).name] == ["b", "b"]
-    partitioner.advance()
+    partitioner.advance(places[1], 2)
     assert partitioner.choose(None).name == "a"
 
 
@@ -49,9 +51,62 @@ def test_round_robin_does_not_look_at_keys() -> None:
     partitioner = Partitioner(places, places, by_key=False)
     names = []
     for _ in range(4):
-        names.append(partitioner.choose("same").name)
-        partitioner.advance()
+        place = partitioner.choose("same")
+        names.append(place.name)
+        partitioner.advance(place, 1)
     assert names == ["a", "b", "a", "b"]
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(1, 300), st.sets(st.integers(0, 4))), min_size=1, max_size=200),
+)
+def test_all_have_their_share_of_records_whatever_batches_have(
+    count: int, batches: list[tuple[int, set[int]]]
+) -> None:
+    """One that was away has what came since, and no more."""
+    places = spots("abcde"[:count])
+    partitioner = Partitioner(places, places)
+    had, missed = dict.fromkeys(places, 0), dict.fromkeys(places, 0)
+    for records, away in batches:
+        for index, each in enumerate(places):
+            each.is_away = index in away
+        place = partitioner.choose(None)
+        assert place.is_away is all(each.is_away for each in places)
+        had[place] += records
+        for each in places:
+            missed[each] += records if each.is_away else 0
+        partitioner.advance(place, records)
+    for place in places:
+        if not any(missed.values()):
+            assert abs(had[place] - sum(had.values()) / count) <= 300
+        assert had[place] <= (sum(had.values()) + sum(missed.values())) / count + 600
+
+
+def test_one_record_and_many_in_turn_are_spread_evenly() -> None:
+    places = spots("ab")
+    partitioner = Partitioner(places, places)
+    had = dict.fromkeys(places, 0)
+    for records in [1, 199] * 50:
+        place = partitioner.choose(None)
+        had[place] += records
+        partitioner.advance(place, records)
+    assert abs(had[places[0]] - had[places[1]]) <= 200
+
+
+def test_a_partition_that_is_added_later_gets_its_share_of_what_comes_then() -> None:
+    places = spots("ab")
+    partitioner = Partitioner(places, places)
+    for _ in range(100):
+        partitioner.advance(partitioner.choose(None), 10)
+    places += spots("c")
+    partitioner.extend(places, places)
+    names = []
+    for _ in range(6):
+        place = partitioner.choose(None)
+        names.append(place.name)
+        partitioner.advance(place, 10)
+    assert sorted(names) == list("aabbcc")
 
 
 def test_what_is_away_is_passed_over_until_it_is_back() -> None:
