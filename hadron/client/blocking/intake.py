@@ -29,7 +29,7 @@ from hadron.client.consuming.deliveries import (
     delay_ms,
     nack_reason,
 )
-from hadron.client.consuming.steps import Steps
+from hadron.client.consuming.steps import Step, Steps
 from hadron.client.consuming.subscription import Subscription, closed_error, patience_s
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError
@@ -122,7 +122,7 @@ class Intake:
 
     def next_step(self, steps: Steps) -> SyncStep | None:
         """The next one; None when the subscription is closed, or the client."""
-        step = self._unless_closed(steps._next)
+        step = self._unless_closed(partial(self._next_step, steps))
         return None if step is None else SyncStep(self._portal, step)
 
     def _begin(self, parcel: Parcel, records: list[Record]) -> None:
@@ -262,15 +262,23 @@ class Intake:
         """The next batch; nothing in it once the subscription is closed, None when none has come
         in time."""
         self._collect()
-        # What was fetched for iterating one by one, which the user has left for batches.
+        self._set_aside()
+        with anyio.move_on_after(timeout_s):
+            return await self._consumer.next_batch() or ()
+        return None
+
+    async def _next_step(self, steps: Steps) -> Step | None:
+        self._collect()
+        self._set_aside()
+        return await steps._next()
+
+    def _set_aside(self) -> None:
+        """What was fetched for iterating one by one, which the user has left for another way."""
         while self._ready:
             self._consumer.set_aside(*self._ready.pop())
         left, self._deliveries = [each.record for each in self._deliveries], iter(())
         if self._parcel is not None:
             self._consumer.set_aside(self._parcel, left)
-        with anyio.move_on_after(timeout_s):
-            return await self._consumer.next_batch() or ()
-        return None
 
     def _collect(self) -> None:
         while self._acks:

@@ -6,8 +6,8 @@ the stream declares them (`hadron.model.batch.key_hash`; text as UTF-8; XXH3 wit
 those of one keep their order. It holds for as long as no partition is added; then keys are spread
 anew.
 Records without a key go round robin, a batch at a time: few large batches cost less than many small
-ones ("sticky" partitioning, Kafka's KIP-480). Batches differ: who has had more than its share of the
-records is passed over. *(A producer sends what comes first alone, and what has gathered meanwhile
+ones ("sticky" partitioning, Kafka's KIP-480). Batches differ: who has had more than its share of
+records is passed over. *(A producer sends what comes first alone, and what gathers meanwhile
 together: one record here, 199 there, in turn.)* So is a partition that is away, and what it has
 missed is not made up for.
 """

@@ -62,3 +62,22 @@ def test_conditions_and_records_through_the_blocking_client(url: str) -> None:
         assert (caught.value.expected, caught.value.actual) == (0, 1)
         assert client.outcome(tx.id or "").state == "aborted"
         assert [record.value for record in client.read("log")] == [b"x", b"y"] * 2
+
+
+def test_steps_begin_with_what_a_loop_that_was_left_had_fetched(url: str) -> None:
+    with hadron.connect_sync(url) as client:
+        client.create_stream("ten")
+        with client.producer("ten") as producer:
+            for number in range(10):
+                producer.send(b"%d" % number)
+        with client.subscribe("ten", group="left", start="earliest") as subscription:
+            for delivery in subscription:
+                delivery.ack()
+                break
+            offsets: list[int] = []
+            for step in subscription.transactions():
+                offsets += [record.offset for record in step.records]
+                step.commit()
+                if len(offsets) == 9:
+                    break
+        assert offsets == list(range(1, 10))
