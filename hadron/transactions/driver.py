@@ -28,6 +28,7 @@ from hadron.state.slices import Dropped
 from hadron.state.transactions import decisions
 from hadron.state.transactions.decisions import Decide, ForgetDecisions, NoteFinished
 from hadron.state.transactions.joint_decisions import DecideRun
+from hadron.transactions import refusals
 from hadron.transactions.callers import Callers
 from hadron.transactions.effects import (
     Decided,
@@ -358,13 +359,9 @@ class Driver:
         if held.phase is Phase.DECIDING:
             raise NotReadyError(f"transaction {transaction} is being decided right now")
         if (finishing := held.finishing) is None:
-            error = RequestError("an operator has rolled it back")
-            self.step(RollbackForced(transaction, error))
+            self.step(RollbackForced(transaction, refusals.by_operator(transaction)))
         elif participant not in finishing.unfinished:
-            raise RequestError(
-                f"transaction {transaction} is decided, and does not wait for {participant!r}",
-                f"it waits for: {', '.join(finishing.unfinished) or 'nobody'}",
-            )
+            raise refusals.resolved(transaction, participant, finishing.unfinished)
         else:
             _log.warning(
                 "an operator has resolved transaction %s without %s: what it was to do there is "
@@ -378,7 +375,7 @@ class Driver:
     def troubles(self) -> list[str]:
         """Decided transactions that wait for sets that do not answer, in words."""
         return [
-            f"{count} decided transactions wait for {name}: {reason}"
+            f"{name} is to finish {count} decided transaction{'s' * (count > 1)}: {reason}"
             for name, count, reason in self.machine.stuck()
         ]
 

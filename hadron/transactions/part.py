@@ -65,7 +65,7 @@ class Transactions(Part):
     def troubles(self) -> list[str]:
         """Who does not answer, and what waits for it: what it is to do, and what it is to say."""
         return self.driver.troubles + [
-            f"{count} transactions of {name} wait for its decision: {self._away[name]}"
+            f"{name} is to decide {count} transaction{'s' * (count > 1)}: {self._away[name]}"
             for name, count in self.participant.waiting.items()
             if name in self._away
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hadron.model.errors import (
     DeadlineExceededError,
@@ -28,6 +28,27 @@ def unfit(transaction: TransactionId, why: str, here: str) -> HadronError:
 
 def other_results(came: int, expected: int) -> str:
     return f"it has finished {came} statements and is to finish {expected}"
+
+
+def by_operator(transaction: TransactionId) -> HadronError:
+    return RequestError(
+        f"transaction {transaction}: an operator has rolled it back",
+        "nothing of it was done: do it again, unless the operator says otherwise",
+    )
+
+
+def resolved(transaction: TransactionId, participant: str, waits_for: Iterable[str]) -> HadronError:
+    """Nothing can be ended there."""
+    names = ", ".join(waits_for) or "nobody"
+    if participant:
+        return RequestError(
+            f"transaction {transaction} is decided, and does not wait for {participant!r}",
+            f"it waits for: {names}",
+        )
+    return RequestError(
+        f"transaction {transaction} is committed, and cannot be rolled back",
+        f"it waits for: {names}; `hadron tx resolve --help` says how to wait no more",
+    )
 
 
 def by_client() -> HadronError:

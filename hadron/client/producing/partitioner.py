@@ -43,6 +43,10 @@ class Partitioner(Generic[T]):
         free: where the others go, in the same order; may be the same places.
         first: which place the round begins with.
         by_key: whether keys matter.
+
+    Attributes:
+        taken: records without keys that went where they go since that is so; who sends them there
+            counts.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Partitioner(Generic[T]):
         self._free = free
         self._current = first % len(free)
         self._by_key = by_key
+        self.taken = 0
         self._given = [0] * len(free)
         """Records without a key that each place has had, or is taken to have had."""
         self._total = 0
@@ -61,6 +66,7 @@ class Partitioner(Generic[T]):
         if key is None or not self._by_key:
             place = self._free[self._current]
             if place.is_away:
+                self._settle()
                 self._current = self._next_up(self._free, self._current)
                 place = self._free[self._current]
             return place
@@ -68,13 +74,11 @@ class Partitioner(Generic[T]):
         place = self._keyed[index]
         return self._keyed[self._next_up(self._keyed, index)] if place.is_away else place
 
-    def advance(self, place: T, records: int) -> None:
-        """A batch of so many records is complete there. Where that is where records without keys
-        go, the next one goes to the next place that has not had more than its share of them."""
+    def advance(self) -> None:
+        """A batch of records without keys is complete: the next one goes to the next place that has
+        not had more than its share of them."""
         count, current = len(self._free), self._current
-        if self._free[current] is not place:
-            return
-        self._give(current, records)
+        self._settle()
         for step in range(1, count + 1):
             index = (current + step) % count
             missing = self._total // count - self._given[index]
@@ -87,6 +91,7 @@ class Partitioner(Generic[T]):
 
     def skip(self) -> None:
         """There is no room: what comes next goes elsewhere."""
+        self._settle()
         self._current = (self._current + 1) % len(self._free)
 
     def extend(self, keyed: Sequence[T], free: Sequence[T]) -> None:
@@ -96,6 +101,10 @@ class Partitioner(Generic[T]):
         for index in range(len(self._given), len(free)):
             self._given.append(0)
             self._give(index, share)
+
+    def _settle(self) -> None:
+        self._give(self._current, self.taken)
+        self.taken = 0
 
     def _give(self, index: int, records: int) -> None:
         self._given[index] += records

@@ -190,11 +190,13 @@ class Publisher:
             self._lingering = None
         if (
             self.buffer.only is None
-            and record.key is None
             and record.partition is None
-            and not accumulator.has_open
+            and self._router.is_free(record.key)
         ):
-            self._router.advance(sender, index + 1)
+            turns = self._router.partitioner
+            turns.taken += 1
+            if not accumulator.has_open:
+                turns.advance()
         return batch, index
 
     def _add_special(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
@@ -246,7 +248,9 @@ class Publisher:
         )
         self.buffer.bytes += size
         sender.pump()
-        self._router.advance(sender, len(values))
+        turns = self._router.partitioner
+        turns.taken += len(values)
+        turns.advance()
         return batch
 
     def seal(self) -> None:

@@ -71,6 +71,9 @@ class Router:
         pinned: the one partition was asked for: it stays the only one.
         by_key: whether keys choose the partition.
         first: which partition the round of records without a key begins with.
+
+    Attributes:
+        partitioner: who sends records without keys tells it of them.
     """
 
     def __init__(
@@ -94,12 +97,11 @@ class Router:
         self._staying = Lane(make, moves=False, twice=False) if keyed_move else self._keyed
         self.partitions: list[str] = []
         self._add(partitions)
-        self._partitioner = Partitioner(
+        self.partitioner = Partitioner(
             self._keyed.senders, self.senders_without_key, first(len(partitions)), by_key=by_key
         )
-        self.choose = self._partitioner.choose
-        self.advance = self._partitioner.advance
-        self.skip = self._partitioner.skip
+        self.choose = self.partitioner.choose
+        self.skip = self.partitioner.skip
 
     @property
     def senders(self) -> list[PartitionSender]:
@@ -161,7 +163,7 @@ class Router:
         if self._pinned or not new:
             return False
         self._add(new)
-        self._partitioner.extend(self._keyed.senders, self.senders_without_key)
+        self.partitioner.extend(self._keyed.senders, self.senders_without_key)
         return True
 
     @property

@@ -536,12 +536,12 @@ async def test_a_driver_goes_on_with_what_it_has_decided(tmp_path: Path, clock: 
         found = await outcome(cluster, client.id(number))
         assert (found.state, list(found.unfinished)) == (State.COMMITTED, [US])
         await cluster.wait_for(
-            "a word in the status", lambda: _tells(cluster, EU, f"wait for {US}")
+            "a word in the status", lambda: _tells(cluster, EU, f"{US} is to finish")
         )
         await cluster[US].start()
         await until_over(cluster)
         assert await values(cluster, US) == [b"first", b"b"]
-        await cluster.wait_for("no word", lambda: not _tells(cluster, EU, f"wait for {US}"))
+        await cluster.wait_for("no word", lambda: not _tells(cluster, EU, f"{US} is to finish"))
 
 
 def _tells(cluster: Cluster, replica_set: str, words: str) -> bool:
@@ -559,7 +559,7 @@ async def test_a_participant_waits_for_its_driver_and_says_so(
             await cluster.wait_for("an intent", lambda: rows(cluster, US, "intent") == 1)
             await cluster[EU].crash()
         await cluster.wait_for(
-            "a word in the status", lambda: _tells(cluster, US, f"of {EU} wait for its decision")
+            "a word in the status", lambda: _tells(cluster, US, f"{EU} is to decide")
         )
         assert rows(cluster, US, "intent") == 1
         await cluster[EU].start()

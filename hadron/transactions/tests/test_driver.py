@@ -543,11 +543,16 @@ async def test_what_waits_for_whom_is_shown_and_resolved(
     assert shown[decided].phase == "decided"
     assert shown[decided].waits_for == {"p1": "nobody leads p1", "p2": "it is finishing"}
     assert shown[begun] == Shown(begun, "open", shown[begun].age_s, 1, shown[begun].bytes, {})
-    assert part.troubles == ["1 decided transactions wait for p1: nobody leads p1"]
+    assert part.troubles == ["p1 is to finish 1 decided transaction: nobody leads p1"]
     part.driver.resolve(begun)
-    assert isinstance((await client.next()).error, RequestError)
+    error = (await client.next()).error
+    assert isinstance(error, RequestError)
+    assert str(begun) in str(error)
+    assert "do it again" in error.hint
     with pytest.raises(RequestError, match="it waits for: p1, p2"):
         part.driver.resolve(decided, "p3")
+    with pytest.raises(RequestError, match=r"cannot be rolled back .*waits for: p1, p2; .*tx res"):
+        part.driver.resolve(decided)
     part.driver.resolve(decided, "p1")
     it.on_message = lambda *_: True
     answer = await client.next()

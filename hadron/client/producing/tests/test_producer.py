@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import anyio
 import pandas
@@ -395,6 +396,28 @@ async def test_compressed_and_eager_producers_store_the_same_records() -> None:
             await producer.send_many([b"a" * 1000] * 100)
         assert node.values()[:50] == [b"%d" % number * 20 for number in range(50)]
         assert len(node.values()) == 150
+
+
+@both
+async def test_bursts_without_keys_are_shared_out_evenly() -> None:
+    """The first record of a burst leaves alone, so batches are of 1 and 199 by turns."""
+    async with served(FakeNode(partitions=("a", "b"))) as (_, client):
+        for value in ({"n": 1}, "text", b"bytes"):
+            given: Counter[str] = Counter()
+            async with client.producer("s") as producer:
+                for _ in range(20):
+                    for receipt in await producer.send_many([value] * 200):
+                        given[receipt.partition] += receipt.count
+            assert given.total() == 4_000
+            assert abs(given["a"] - given["b"]) <= 200
+
+
+@both
+async def test_keys_do_not_hold_records_that_go_round() -> None:
+    async with served(FakeNode(partitions=("a", "b"))) as (_, client):
+        async with client.producer("s", partitioner="round_robin") as producer:
+            receipts = [await producer.send(b"x", key="k") for _ in range(10)]
+        assert Counter(receipt.partition for receipt in receipts) == {"a": 5, "b": 5}
 
 
 @both
