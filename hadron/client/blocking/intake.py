@@ -280,6 +280,18 @@ class Intake:
         if self._parcel is not None:
             self._consumer.set_aside(self._parcel, left)
 
+    async def _next_step(self, steps: Steps) -> Step | None:
+        """The next one, of what was fetched for iterating one by one first: steps are made of what
+        the consumer has."""
+        self._collect()
+        while self._ready:
+            parcel, records = self._ready.pop()
+            self._consumer.take_back(parcel, [each.offset for each in records])
+        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            self._consumer.take_back(self._parcel, left)
+        return await steps._next()
+
     def _collect(self) -> None:
         while self._acks:
             parcel, first, last, again = self._acks.popleft()

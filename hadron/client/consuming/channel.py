@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import anyio
@@ -18,7 +19,7 @@ import anyio
 from hadron.client.consuming.acks import AckBuffer, AckRange, LateAcks
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
-from hadron.model.ranges import Range, RangeSet
+from hadron.model.ranges import Range, RangeSet, runs
 from hadron.model.ranges import size as count_of
 from hadron.model.record import Record
 from hadron.model.record_batch import RecordBatch, decode_batch
@@ -432,6 +433,16 @@ class Parcel:
         part = copy(self)
         part.first, part.last, part._skipped = first, last, None
         return part
+
+    def unopened(self, left: Sequence[int]) -> Parcel:
+        """What is left of it, by offset in order, as a parcel that nobody has looked at."""
+        rest = copy(self)
+        rest.first, rest.last, rest._skipped = left[0], left[-1], None
+        for (_, before), (after, _) in pairwise(runs(left)):
+            rest.skip(before + 1, after - 1)
+        if self.channel.alive:
+            self.channel.unread[self.number] = rest
+        return rest
 
     def acknowledge(self) -> None:
         """All that it handed out is dealt with."""

@@ -200,6 +200,17 @@ class Consumer(AckSender):
             start = stop
         self._parts.extendleft(reversed(parts))
 
+    def take_back(self, parcel: Parcel, left: Sequence[int]) -> None:
+        """The records at these offsets were not handed out after all: their parcel is next."""
+        if left and self.holds(parcel.channel):
+            self._parcels.appendleft(parcel.unopened(left))
+
+    def take_rest_back(self) -> None:
+        """What an iteration has left comes next."""
+        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            self.take_back(self._parcel, left)
+
     async def next_parcel(self) -> Parcel | None:
         """The next parcel; None once the subscription is closed.
 

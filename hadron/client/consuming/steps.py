@@ -305,6 +305,7 @@ class Steps:
 
     async def _gather(self) -> tuple[list[Parcel], list[Record]] | None:
         """Records of one partition; None once the subscription is closed."""
+        self._consumer.take_rest_back()
         until_s: float | None = None
         while True:
             channel = self._oldest()

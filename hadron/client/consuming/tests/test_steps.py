@@ -257,6 +257,41 @@ async def test_a_body_whose_driver_is_lost_goes_on() -> None:
 
 
 @both
+async def test_steps_have_what_an_iteration_has_left() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 10)
+        async with client.subscribe("s", group="g") as subscription:
+            for _ in range(2):
+                async for delivery in subscription:
+                    await delivery.ack()
+                    break
+            async for step in subscription.transactions(max_records=3):
+                await step.publish_many("t", [record.value for record in step.records])
+                if step.records[-1].offset == 9:
+                    await step.commit()
+                    break
+        assert node.values("t") == expected(10)[2:]
+        assert node.groups["s", "local/p0", "g"].floor == 10
+
+
+@both
+async def test_what_is_left_and_given_to_others_meanwhile_is_in_no_step() -> None:
+    async with served(driver()) as (_, client):
+        await fill(client, 10)
+        async with client.subscribe("s", group="g") as subscription:
+            async for delivery in subscription:
+                consumer = subscription._consumer
+                consumer._revoked(delivery._parcel.channel, delivery._parcel.number, 3, 4)
+                break
+            async for step in subscription.transactions():
+                offsets = [record.offset for record in step.records]
+                ranges = [each for parcel in step._parcels for each in parcel.ranges()]
+                break
+        assert offsets == [1, 2, 5, 6, 7, 8, 9]
+        assert ranges == [(1, 2), (5, 9)]
+
+
+@both
 async def test_closing_the_subscription_ends_the_loop() -> None:
     async with served(driver()) as (node, client):
         await fill(client, 10)
@@ -266,6 +301,33 @@ async def test_closing_the_subscription_ends_the_loop() -> None:
                 await step.commit()
                 await subscription.close()
         assert node.values("t") == [b"x"]
+
+
+def test_blocking_steps_have_what_an_iteration_has_left() -> None:
+    async def serve(node: FakeDriver) -> None:
+        with anyio.fail_after(30):
+            async with node.listen() as url:
+                await anyio.to_thread.run_sync(use, url, abandon_on_cancel=True)
+
+    def use(url: str) -> None:
+        with connect_sync(url) as client:
+            with client.producer("s") as producer:
+                for number in range(0, 10, 5):
+                    producer.send_many(expected(10)[number : number + 5])
+            with client.subscribe("s", group="g") as subscription:
+                for delivery in subscription:
+                    delivery.ack()
+                    break
+                for step in subscription.transactions(max_records=3):
+                    step.publish_many("t", [each.value for each in step.records])
+                    if step.records[-1].offset == 9:
+                        step.commit()
+                        break
+
+    node = driver()
+    anyio.run(serve, node)
+    assert node.values("t") == expected(10)[1:]
+    assert node.groups["s", "local/p0", "g"].floor == 10
 
 
 def test_blocking_steps_and_transactions(caplog: pytest.LogCaptureFixture) -> None:
