@@ -508,8 +508,7 @@ class Machine:
                 self._decide(held)
 
     def _asked(self, name: str, message: Asked) -> None:
-        """What is not known for sure is not answered: who asks waits, and asks again. The tables
-        tell of what is noted: an operator may have given it up, and it is still to be done."""
+        """What is not sure is not answered, and asked again. Of what is noted the tables tell."""
         unknown: list[TransactionId] = []
         for transaction in message.transactions[:MAX_ASKED]:
             held = self._held.get(transaction)

@@ -262,35 +262,28 @@ class Intake:
         """The next batch; nothing in it once the subscription is closed, None when none has come
         in time."""
         self._collect()
-        self._set_aside()
+        for parcel, records in self._left():
+            self._consumer.set_aside(parcel, records)
         with anyio.move_on_after(timeout_s):
             return await self._consumer.next_batch() or ()
         return None
 
     async def _next_step(self, steps: Steps) -> Step | None:
-        self._collect()
-        self._set_aside()
-        return await steps._next()
-
-    def _set_aside(self) -> None:
-        """What was fetched for iterating one by one, which the user has left for another way."""
-        while self._ready:
-            self._consumer.set_aside(*self._ready.pop())
-        left, self._deliveries = [each.record for each in self._deliveries], iter(())
-        if self._parcel is not None:
-            self._consumer.set_aside(self._parcel, left)
-
-    async def _next_step(self, steps: Steps) -> Step | None:
         """The next one, of what was fetched for iterating one by one first: steps are made of what
         the consumer has."""
         self._collect()
-        while self._ready:
-            parcel, records = self._ready.pop()
+        for parcel, records in self._left():
             self._consumer.take_back(parcel, [each.offset for each in records])
-        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
-        if self._parcel is not None:
-            self._consumer.take_back(self._parcel, left)
         return await steps._next()
+
+    def _left(self) -> Iterator[tuple[Parcel, list[Record]]]:
+        """What was fetched for iterating one by one, which the user has left for another way; the
+        last first."""
+        while self._ready:
+            yield self._ready.pop()
+        left, self._deliveries = [each.record for each in self._deliveries], iter(())
+        if self._parcel is not None:
+            yield self._parcel, left
 
     def _collect(self) -> None:
         while self._acks:
