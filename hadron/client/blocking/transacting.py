@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
@@ -15,7 +15,7 @@ from hadron.client.consuming.steps import Step
 from hadron.client.terms.ending import Ending
 from hadron.client.terms.results import Receipt
 from hadron.client.transactions.transaction import Transaction
-from hadron.model.errors import ClosedError
+from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.record import Record
 
 T = TypeVar("T")
@@ -56,13 +56,20 @@ class TransactionBase(OpenedBase[Transacting]):
     _core = Transacting
     _left: Transacting | None = None
     """Once its block has ended: what it has done may be looked at then."""
+    _last: Transacting | None = None
+    """What was opened: how far it came may be looked at once it is closed with its client."""
 
     def __repr__(self) -> str:
         # After its block, too: how it ended is what people want to see.
         return f"<{type(self).__name__} {self._left or self._lazy}>"
 
+    def __enter__(self) -> Self:
+        self._core_now  # noqa: B018 - opens it
+        return self
+
     def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
-        core = self._left = self._lazy.core
+        core = self._lazy.core
+        self._left = core or self._last
         try:
             if core is not None:
                 core.leave(error)
@@ -72,25 +79,41 @@ class TransactionBase(OpenedBase[Transacting]):
     @property
     def id(self) -> str | None:
         """For `SyncClient.outcome`; None before anything was sent."""
-        return self._core_now.transaction.id
+        return self._core_seen.transaction.id
 
     @property
     def state(self) -> str:
-        """ "open", "committing", "committed", "rolled back", or that it is not known."""
-        return self._core_now.transaction.state
+        """ "open", "committing", "committed", "rolled back" ("aborted", as outcomes have it), or
+        that it is not known."""
+        return self._core_seen.transaction.state
 
     @property
     def receipts(self) -> list[Receipt]:
         """Where its records are, once it is committed: batch by batch, those of a partition in
         order. Those of a replica set that is away just then come with `SyncClient.outcome`."""
-        return self._core_now.transaction.receipts
+        return self._core_seen.transaction.receipts
 
     def _call(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
         return self._core_now.call(function)
 
     @property
     def _core_now(self) -> Transacting:
-        return self._left or self._lazy.get()
+        if self._left is None:
+            self._last = self._lazy.get()
+            return self._last
+        return self._left
+
+    @property
+    def _core_seen(self) -> Transacting:
+        """To look at only: closed with its client, too."""
+        try:
+            return self._core_now
+        except ForkedError:
+            raise
+        except ClosedError:
+            if self._last is None:
+                raise
+            return self._last
 
 
 class StepBase:

@@ -143,9 +143,9 @@ class Step:
         await self._commit()
 
     async def rollback(self) -> None:
-        """Do nothing of it; its records are delivered again, as after an attempt that failed."""
-        self._work.is_settled = True
-        self._work.rollback()
+        """Do nothing of it; its records are delivered again, as after an attempt that failed.
+        Raises what `Transaction.rollback` raises."""
+        self._work.give_up()
 
     async def _commit(self) -> None:
         """With its records acknowledged."""

@@ -68,10 +68,12 @@ class TransactionOutcome(msgspec.Struct, frozen=True):
 
     Attributes:
         transaction: its id.
-        state: "committed"; "aborted": nothing of it was done, nor will be; "open": it is not
-            decided yet; "forgotten": it was over long ago, and nobody knows any more how.
+        state: "committed"; "aborted": it was rolled back, so nothing of it was done, nor will be;
+            "open": it is not decided yet; "forgotten": it was over long ago, and nobody knows any
+            more how.
         receipts: of a committed one, the runs of records that it has published at replica sets that
-            have said so; the stream's name is "" in what another client has published.
+            have said so. The driver does not keep the names of streams: they are "" where another
+            client has published, or this one in a transaction that its program has let go of.
         unfinished: of a committed one, replica sets that have not said yet that their part is done:
             away, or busy; it will be.
     """

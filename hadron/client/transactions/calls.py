@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
+from weakref import WeakSet
 
 import anyio
 
@@ -24,7 +25,7 @@ from hadron.client.transactions.driver_call import DriverCall
 from hadron.client.transactions.placing import Places
 from hadron.client.transactions.settings import TransactionSettings
 from hadron.client.transactions.transaction import Transaction
-from hadron.client.transactions.work import Work
+from hadron.client.transactions.work import State, Work
 from hadron.model.backoff import Backoff
 from hadron.model.errors import DeadlineExceededError, NotFoundError, RequestError
 from hadron.model.transactions import TransactionId, parse_transaction_id
@@ -71,10 +72,14 @@ class TransactionCalls:
         self._places: dict[str, Places] = {}
         self.homes = Homes(catalog)
         self._unknown: OrderedDict[TransactionId, Work] = OrderedDict()
+        self._held: WeakSet[Work] = WeakSet()
+        """Of transactions that the program has still: they know the names of their streams."""
 
     def open(self, settings: TransactionSettings) -> Opening[Transaction]:
         async def make() -> Transaction:
-            return Transaction(self.begin(settings))
+            work = self.begin(settings)
+            self._held.add(work)
+            return Transaction(work)
 
         about = "of one driver" if settings.driver is None else f"of {settings.driver!r}"
         return Opening(make, "tx", "transaction", about)
@@ -194,8 +199,18 @@ class TransactionCalls:
                 self._unknown.pop(wanted, None)
             receipts = work.contents.runs()
         else:
-            receipts = _runs(answer.results)
+            receipts = self._receipts(wanted, answer)
         return TransactionOutcome(str(wanted), state, receipts, list(answer.unfinished))
+
+    def _receipts(
+        self, transaction: TransactionId, answer: transactions_pb2.OutcomeResponse
+    ) -> list[BatchReceipt]:
+        """With the names of streams where it is one that this client has committed, and holds."""
+        for work in self._held:
+            if work.id == transaction and work.state is State.COMMITTED:
+                work.contents.committed(answer.results)
+                return work.contents.runs()
+        return _runs(answer.results)
 
     # --- people ---------------------------------------------------------------------------------
 

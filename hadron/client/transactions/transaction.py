@@ -45,7 +45,8 @@ class Transaction(EnteredOnce):
 
     @property
     def state(self) -> str:
-        """ "open", "committing", "committed", "rolled back", or that it is not known."""
+        """ "open", "committing", "committed", "rolled back" ("aborted", as outcomes have it), or
+        that it is not known."""
         return self._work.state.value
 
     @property
@@ -161,9 +162,13 @@ class Transaction(EnteredOnce):
         await self._work.commit()
 
     async def rollback(self) -> None:
-        """Do nothing of it; the block may go on with something else."""
-        self._work.is_settled = True
-        self._work.rollback()
+        """Do nothing of it; the block may go on with something else. A second time does nothing.
+
+        Raises:
+            ClosedError: it is committed, or being committed.
+            CommitUnknownError: it may be committed, which nobody knows.
+        """
+        self._work.give_up()
 
     # --- life -----------------------------------------------------------------------------------
 

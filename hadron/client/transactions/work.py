@@ -473,6 +473,15 @@ class Work:
         else:
             await self.commit()
 
+    def give_up(self) -> None:
+        """Its program wants nothing of it. Raises where all of it is done, or may be."""
+        if self.state is State.UNKNOWN:
+            raise self._failure()
+        if self.state not in (State.OPEN, State.ROLLED_BACK):
+            raise self._too_late("a committed transaction stays: undo what it did by another one")
+        self.is_settled = True
+        self.rollback()
+
     def rollback(self, error: HadronError | None = None) -> None:
         """Do nothing of it, if it is open; `error` says why, if its program did not want that."""
         if self.state is not State.OPEN:
@@ -515,12 +524,12 @@ class Work:
             if self.is_redone and not self.is_settled:
                 return
             raise self._failure()
-        # One that has sent nothing has none.
+        raise self._too_late("what is to be done besides is another transaction")
+
+    def _too_late(self, hint: str) -> ClosedError:
+        # One that has sent nothing has no id.
         which = "" if self.id is None else f": {self.id}"
-        raise ClosedError(
-            f"the transaction is {self.state.value}{which}",
-            "what is to be done besides is another transaction",
-        )
+        return ClosedError(f"the transaction is {self.state.value}{which}", hint)
 
     # --- what the driver says (`driver_call.Spoken`) ------------------------------------------
 

@@ -70,5 +70,7 @@ class SyncStep(StepBase):
         self._call(lambda step: step.commit())
 
     def rollback(self) -> None:
-        """Do nothing of it; its records are delivered again, as after an attempt that failed."""
+        """Do nothing of it; its records are delivered again, as after an attempt that failed.
+        Raises what `SyncTransaction.rollback` raises.
+        """
         self._call(lambda step: step.rollback())

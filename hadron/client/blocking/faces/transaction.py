@@ -144,5 +144,10 @@ class SyncTransaction(TransactionBase):
         self._call(lambda transaction: transaction.commit())
 
     def rollback(self) -> None:
-        """Do nothing of it; the block may go on with something else."""
+        """Do nothing of it; the block may go on with something else. A second time does nothing.
+
+        Raises:
+            ClosedError: it is committed, or being committed.
+            CommitUnknownError: it may be committed, which nobody knows.
+        """
         self._call(lambda transaction: transaction.rollback())

@@ -38,6 +38,27 @@ def test_the_blocking_client_ends_stages_so(url: str) -> None:
         assert [record.value for record in client.read("out")] == ["made of a"]
 
 
+def test_how_far_one_came_is_told_after_its_client_was_closed(url: str) -> None:
+    client = hadron.connect_sync(url)
+    client.create_stream("told")
+    with client.transaction() as tx:
+        tx.publish("told", b"a")
+        tx.commit()
+        client.close()
+        assert (tx.state, len(tx.receipts)) == ("committed", 1)
+        with pytest.raises(hadron.ClosedError):
+            tx.publish("told", b"b")
+    assert tx.state == "committed"
+    assert f"{tx.id}, committed" in repr(tx)
+    with client.open(), client.transaction() as tx:
+        tx.publish("told", b"never")
+        client.close()
+        assert tx.state == "rolled back"
+    never = client.transaction()
+    with pytest.raises(hadron.ClosedError):
+        _ = never.state
+
+
 def test_conditions_and_records_through_the_blocking_client(url: str) -> None:
     with hadron.connect_sync(url) as client:
         client.create_stream("accounts", keys="indexed")

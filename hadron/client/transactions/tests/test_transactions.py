@@ -483,12 +483,56 @@ async def test_what_nobody_tells_in_time_is_unknown_and_may_be_asked_for_later()
         assert [(each.stream, each.base_offset) for each in outcome.receipts] == [("s", 0)]
         assert published.receipt is not None
         assert tx.state == "committed"
-        # Nobody remembers it here any more, the driver does.
-        again = await client.outcome(caught.value.transaction)
-        assert [(each.stream, each.base_offset) for each in again.receipts] == [("", 0)]
+        # The client does not remember it any more; the driver does, and who holds it.
+        assert await client.outcome(caught.value.transaction) == outcome
         with pytest.raises(RequestError, match="is not a transaction's id"):
             await client.outcome("nonsense")
         assert (await client.outcome("local/p0/1.1/99")).state == "aborted"
+
+
+@both
+async def test_receipts_of_an_outcome_name_the_streams_while_the_program_holds_it() -> None:
+    async with served(driver(partitions=TWO)) as (node, client):
+        async with client.transaction() as tx:
+            await tx.publish("s", b"a", partition=TWO[0])
+            await tx.publish_many("t", [b"b", b"c"], partition=TWO[1])
+        assert tx.id is not None
+        outcome = await client.outcome(tx.id)
+        assert [(each.stream, each.partition, each.count) for each in outcome.receipts] == [
+            ("s", TWO[0], 1),
+            ("t", TWO[1], 2),
+        ]
+        assert [each.offset for each in tx.receipts] == [0, 0, 1]
+        async with connect(f"hadron://{node.address}") as other:
+            theirs = await other.outcome(tx.id)
+        assert sorted((each.stream, each.partition) for each in theirs.receipts) == [
+            ("", TWO[0]),
+            ("", TWO[1]),
+        ]
+
+
+@both
+async def test_what_is_committed_or_may_be_is_not_rolled_back() -> None:
+    async with served(driver(), request_timeout_s=0.3) as (node, client):
+        assert isinstance(node, FakeDriver)
+        async with client.transaction() as tx:
+            await tx.publish("s", b"a")
+            await tx.commit()
+            with pytest.raises(ClosedError, match=r"is committed: local/p0/1\.1/"):
+                await tx.rollback()
+        with pytest.raises(ClosedError, match="is committed"):
+            await tx.rollback()
+        async with client.transaction() as tx:
+            await tx.publish("s", b"b")
+            await tx.rollback()
+            await tx.rollback()
+        await tx.rollback()
+        node.unknown, node.undecided = 1, 1_000
+        with pytest.raises(CommitUnknownError):
+            async with client.transaction() as tx:
+                await tx.publish("s", b"c")
+        with pytest.raises(CommitUnknownError, match="may or may not be committed"):
+            await tx.rollback()
 
 
 @both

@@ -114,6 +114,7 @@ async def test_all_of_it_is_where_the_receipts_say(tmp_path: Path) -> None:
             outcome = await client.outcome(tx.id)
             assert outcome.is_committed
             assert {each.partition for each in outcome.receipts} == {EU, US}
+            assert many.receipts[0] in outcome.receipts
             (group,) = await client.groups("in")
             assert group.floor == 4
         await until_over(client)
