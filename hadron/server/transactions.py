@@ -9,6 +9,7 @@ bounded by its driver's `Limits.held_bytes`, and its answers by who reads them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from hadron.metadata.adopter import SchemaAdopter
@@ -275,7 +276,8 @@ async def _answer_list(
         left = limit - len(page)
         held = await transactions.participant.shown(after_lsn=key[0], limit=left + 1)
         now_ms = leading.controller.log_now_ms()
-        page += [_participating(each, now_ms) for each in held[:left]]
+        away = transactions.away
+        page += [_participating(each, now_ms, away) for each in held[:left]]
         following = b""
         if len(held) > left:
             last_lsn = held[left - 1].prepared_lsn if left else key[0]
@@ -322,10 +324,15 @@ _MAX_REASON: Final = 200
 
 
 def _participating(
-    held: Participation, now_ms: int
+    held: Participation, now_ms: int, away: Mapping[str, str]
 ) -> transactions_pb2.ListTransactionsResponse.Transaction:
+    driver = held.transaction.replica_set
+    waits = "it is to note what was done" if held.is_finished else "it has not decided"
     return _Listed.Transaction(
         transaction=transaction_to(held.transaction),
+        waits_for=[
+            _Listed.Waiting(replica_set=driver, reason=away.get(driver, waits)[:_MAX_REASON])
+        ],
         phase="finished" if held.is_finished else "prepared",
         age_ms=max(0, now_ms - held.since_ms),
         statements=held.statements,

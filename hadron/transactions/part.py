@@ -39,7 +39,7 @@ class Transactions(Part):
             locks: of all that serves what statements end; None where nothing does.
         """
         self.claims = Claims(locks or LockTable((), log.log_now_ms))
-        self._away: dict[str, str] = {}
+        self.away: dict[str, str] = {}
         """Why a replica set's leader cannot be reached."""
         self._home = home
         self._leaders = leaders
@@ -65,9 +65,9 @@ class Transactions(Part):
     def troubles(self) -> list[str]:
         """Who does not answer, and what waits for it: what it is to do, and what it is to say."""
         return self.driver.troubles + [
-            f"{name} is to decide {count} transaction{'s' * (count > 1)}: {self._away[name]}"
+            f"{name} is to decide {count} transaction{'s' * (count > 1)}: {self.away[name]}"
             for name, count in self.participant.waiting.items()
-            if name in self._away
+            if name in self.away
         ]
 
     def join(
@@ -109,7 +109,7 @@ class Transactions(Part):
 
     def receive(self, replica_set: str, message: Message) -> None:
         """A message came from the leader of a replica set."""
-        self._away.pop(replica_set, None)
+        self.away.pop(replica_set, None)
         if isinstance(message, Prepare | Finish | Abort | Forget | Told):
             self.participant.receive(replica_set, message)
         else:
@@ -117,5 +117,5 @@ class Transactions(Part):
 
     def unanswered(self, replica_set: str, error: HadronError) -> None:
         """The leader of a replica set cannot be reached; what was sent there may be lost."""
-        self._away[replica_set] = str(error)
+        self.away[replica_set] = str(error)
         self.driver.step(Unanswered(replica_set, error))

@@ -36,7 +36,7 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
 
     async with (
         running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster,
-        cluster.client() as client,
+        cluster.client(request_timeout_s=3.0) as client,
     ):
 
         @contextmanager
@@ -66,6 +66,7 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
             assert status == 0
             assert {(ids[1], "driver"), (ids[2], "driver"), (ids[2], "participant")} <= set(listed)
             assert listed[ids[2], "participant"]["phase"] == "prepared"
+            assert listed[ids[2], "participant"]["waits_for"] == {EU: "it has not decided"}
             status, out, _ = await hadron("tx", "list", "--replica-set", EU)
             assert status == 0
             assert "participant" not in out
@@ -79,6 +80,16 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
             assert await hadron("tx", "resolve", ids[1]) == (0, f"{ids[1]} is rolled back\n", "")
             assert "aborted" in (await hadron("tx", "show", ids[1]))[1]
             assert (await hadron("tx", "resolve", ids[1]))[0] == 1
+            for option, name, words in (
+                ("--force-abort", US, "answers: it is open"),
+                ("--force-commit", US, "answers: it is open"),
+                ("--force-abort", EU, "is no participant of it"),
+            ):
+                forced = ("tx", "resolve", ids[2], option, name, "--accept-torn")
+                status, _, error = await hadron(*forced)
+                assert status == 1
+                assert words in error
+            assert rows(cluster, US, "intent") == 1
             await cluster[EU].crash()
 
         status, out, error = await hadron("tx", "list")
@@ -90,7 +101,9 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
         assert "say --accept-torn" in error
         assert rows(cluster, US, "intent") == 1
         forced = ("tx", "resolve", ids[2], "--force-abort", US, "--accept-torn")
-        assert await hadron(*forced) == (0, f"what {ids[2]} had prepared at {US} is dropped\n", "")
+        status, out, error = await hadron(*forced)
+        assert (status, out) == (0, f"what {ids[2]} had prepared at {US} is dropped\n")
+        assert f"its driver {EU} does not answer" in error
         assert rows(cluster, US, "intent") == 0
         assert (await hadron(*forced, "--give-up", US))[0] == 2
 

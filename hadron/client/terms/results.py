@@ -96,7 +96,8 @@ class OpenTransaction(msgspec.Struct, frozen=True):
         replica_set: whose leader has said so.
         phase: at its driver "open", "preparing", "deciding" or "decided", at a participant
             "prepared" or "finished".
-        waits_for: by replica set, what its driver waits for there, in words.
+        waits_for: by replica set, what is waited for there, in words: by a driver of its
+            participants, by a participant of its driver.
     """
 
     transaction: str
