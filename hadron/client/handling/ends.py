@@ -194,10 +194,17 @@ class Ends:
 
 
 def _portion(waiting: deque[End], now_ms: int) -> tuple[list[End], BatchBuilder | None]:
-    """Those that are said in one request, with their outputs. What is too large is told so."""
+    """Those that are said in one request, with their outputs. What is too large is told so.
+
+    An instance is named once. *(Its leader fails while its end waits to be said, and the next one
+    gives the same attempt to the same program: named twice, both were stale, and nobody ended it.)*
+    """
     ends: list[End] = []
+    named: set[int] = set()
     builder: BatchBuilder | None = None
     while waiting and len(ends) < _MAX_ENDS:
+        if waiting[0].invocation.instance_id in named:
+            break
         record = waiting[0].record
         if record is not None:
             builder = builder or BatchBuilder()
@@ -208,6 +215,7 @@ def _portion(waiting: deque[End], now_ms: int) -> tuple[list[End], BatchBuilder 
             except HadronError as error:
                 _settle([waiting.popleft()], error)
                 continue
+        named.add(waiting[0].invocation.instance_id)
         ends.append(waiting.popleft())
     return ends, builder
 
