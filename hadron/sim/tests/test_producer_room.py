@@ -17,7 +17,6 @@ _SEEDS: Final = 60
 _FIRST: Final = {
     "a name is claimed again where nobody leads any more": 3,
     "a refusal ends the doubt that an earlier try has left": 25,
-    "any mismatch is final": 58,
     "no batch is too old": 3,
     "room that a known batch took is not given back": 13,
     "what is in doubt is numbered again once it does not follow": 11,
@@ -57,9 +56,6 @@ BUGS: Final[dict[str, Patch]] = {
     ),
     "a call under way that is given up was not sent": Edit(
         _ACCUMULATOR + "_give_up", "if was_sent or batch.may_be_logged:", "if batch.may_be_logged:"
-    ),
-    "any mismatch is final": Edit(
-        "client.producing.accumulator:_is_final", "and error.actual > error.expected", ""
     ),
     "no batch is too old": Edit(
         _ACCUMULATOR + "expire",
