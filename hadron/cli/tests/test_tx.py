@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from hadron.node.tests.transacting import End, driving, publish, rows
 from hadron.testing.nodes import running_cluster
 
 META, EU, US = "meta", "eu/p0", "us/p0"
+
+Hadron = Callable[..., Awaitable[tuple[int, str, str]]]
+"""Runs a command: its status, and what it says."""
 
 
 async def test_looking_at_transactions_and_ending_one_by_hand(
@@ -80,32 +83,41 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
             assert await hadron("tx", "resolve", ids[1]) == (0, f"{ids[1]} is rolled back\n", "")
             assert "aborted" in (await hadron("tx", "show", ids[1]))[1]
             assert (await hadron("tx", "resolve", ids[1]))[0] == 1
-            for option, name, words in (
-                ("--force-abort", US, "answers: it is open"),
-                ("--force-commit", US, "answers: it is open"),
-                ("--force-abort", EU, "is no participant of it"),
-            ):
-                forced = ("tx", "resolve", ids[2], option, name, "--accept-torn")
-                status, _, error = await hadron(*forced)
-                assert status == 1
-                assert words in error
+            await _not_forced(hadron, ids[2])
             assert rows(cluster, US, "intent") == 1
             await cluster[EU].crash()
 
-        status, out, error = await hadron("tx", "list")
-        assert status == 1
-        assert ids[2] in out
-        assert EU in error
-        status, _, error = await hadron("tx", "resolve", ids[2], "--force-abort", US)
-        assert status == 2
-        assert "say --accept-torn" in error
-        assert rows(cluster, US, "intent") == 1
-        forced = ("tx", "resolve", ids[2], "--force-abort", US, "--accept-torn")
-        status, out, error = await hadron(*forced)
-        assert (status, out) == (0, f"what {ids[2]} had prepared at {US} is dropped\n")
-        assert f"its driver {EU} does not answer" in error
+        await _forced(hadron, ids[2])
         assert rows(cluster, US, "intent") == 0
-        assert (await hadron(*forced, "--give-up", US))[0] == 2
+
+
+async def _not_forced(hadron: Hadron, transaction: str) -> None:
+    """While its driver answers."""
+    for option, name, words in (
+        ("--force-abort", US, "answers: it is open"),
+        ("--force-commit", US, "answers: it is open"),
+        ("--force-abort", EU, "is no participant of it"),
+    ):
+        forced = ("tx", "resolve", transaction, option, name, "--accept-torn")
+        status, _, error = await hadron(*forced)
+        assert status == 1
+        assert words in error
+
+
+async def _forced(hadron: Hadron, transaction: str) -> None:
+    """Once its driver is gone."""
+    status, out, error = await hadron("tx", "list")
+    assert status == 1
+    assert transaction in out
+    assert EU in error
+    status, _, error = await hadron("tx", "resolve", transaction, "--force-abort", US)
+    assert status == 2
+    assert "say --accept-torn" in error
+    forced = ("tx", "resolve", transaction, "--force-abort", US, "--accept-torn")
+    status, out, error = await hadron(*forced)
+    assert (status, out) == (0, f"what {transaction} had prepared at {US} is dropped\n")
+    assert f"its driver {EU} does not answer" in error
+    assert (await hadron(*forced, "--give-up", US))[0] == 2
 
 
 async def test_sinks_and_what_is_staged_are_listed(
