@@ -114,8 +114,8 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
     "over, says the driver of what is not finished": (
         Edit(
             "transactions.machine:Machine._asked",
-            "(part := finishing.unfinished.get(name)) is not None",
-            "(part := finishing.unfinished.get(name)) is None",
+            "told = Told(transaction, Fate.COMMITTED, part.prepared_lsn, part.statements)",
+            "told = Told(transaction, Fate.OVER)",
         ),
     ),
     "aborted, says the driver of what is open": (
