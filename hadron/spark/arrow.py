@@ -117,9 +117,8 @@ def types(batch: RecordBatch) -> pa.Array:
 
 
 def repeated(text: str, count: int) -> pa.Array:
-    """The same `count` times. What was made for one batch serves the next ones: three of a
-    record's columns hardly ever change, and make half of the bytes that are written for one of
-    100."""
+    """The same `count` times. What was made for one batch serves the next ones: a stream and a
+    partition have one name, and types are few."""
     made = _repeated(text)
     return made.slice(0, count) if count <= len(made) else pa.repeat(text, count)
 
@@ -165,8 +164,8 @@ def coalesced(
     max_bytes: int = 4 << 20,
     alone: int = 1_024,
 ) -> Iterator[pa.RecordBatch]:
-    """The same records with small batches joined: each one sent to Spark costs about 0.1 ms, and
-    to copy a thousand records costs as much.
+    """The same records with small batches joined: each one sent to Spark costs about 0.1 ms.
+    Joining copies, so large ones stay as they are.
 
     Args:
         rows: how many are enough.

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import trio
 
-from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ports import Database
 from hadron.model.transactions import TransactionId
 from hadron.serving.perseverance import persevere
@@ -137,8 +137,8 @@ class Participant:
     def _forget_over(
         self, transaction: TransactionId, _result: Any, error: HadronError | None
     ) -> None:
-        if error is not None and error.retryable:
-            # Not done yet: its driver is asked again.
+        if error is not None and not isinstance(error, RequestError):
+            # Not done yet, for want of room or of whole intents: its driver is asked again.
             return
         self._log.submit(ForgetTransactions((transaction,)), done=self._on_over)
 
