@@ -174,7 +174,7 @@ class StaleCompletionError(RequestError):
 
 class ConflictError(RequestError):
     """A transaction that is under way holds what this would end; the message has its id. It is over
-    within minutes: try again, or leave it to the other (PROTOCOL E2)."""
+    within minutes, unless its driver is away: try again, or leave it to the other (PROTOCOL E2)."""
 
     default_retryable = True
 

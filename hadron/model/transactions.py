@@ -85,6 +85,12 @@ def parse_transaction_id(text: str) -> TransactionId:
         if ballot is not None and number is not None and max(map(len, parts[1:])) < 40:
             found = TransactionId(parts[0], int(ballot[1]), int(ballot[2]), int(number[0]))
             check_id(found)
+            if 0 in found[1:]:
+                raise RequestError(
+                    f"{str(found)!r} is not a transaction's id: epoch, incarnation and number "
+                    "begin with 1",
+                    _FORM,
+                )
             return found
     raise RequestError(f"{text[:200]!r} is not a transaction's id", _FORM)
 

@@ -307,7 +307,8 @@ class Driver:
             is_final: its client has lost its call: what it has not asked to commit, or was not
                 decided yet, is rolled back, so that the answer is the last one.
 
-        Raises `RequestError` for another driver's, `NotReadyError` when that cannot be told now.
+        Raises `NotFoundError` for another driver's, and unless it is to be final for one of a
+        leadership that there has not been yet; `NotReadyError` when that cannot be told now.
         """
         if transaction.replica_set != self._home:
             raise NotFoundError(
@@ -325,6 +326,11 @@ class Driver:
         if not self.machine.is_over(transaction):
             if transaction.ballot == self._log.ballot:
                 return Outcome(State.OPEN)
+            if not is_final:
+                # Once a majority has followed this ballot, there was no later leader when this was
+                # asked: nobody has begun such a transaction. Who was deposed does not get there.
+                await self._log.confirm_leadership()
+                raise refusals.not_begun(transaction, self._log.ballot)
             raise NotReadyError(
                 f"transaction {transaction} is of a later leadership than {self._log.ballot}, "
                 "which has not heard of it",

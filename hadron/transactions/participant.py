@@ -9,6 +9,7 @@ operator has (`resolve`).
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +31,7 @@ from hadron.state.transactions.intents import (
 )
 from hadron.state.transactions.intents import Prepared as Written
 from hadron.state.transactions.participations import Participation
+from hadron.transactions import refusals
 from hadron.transactions.machine import MAX_ASKED
 from hadron.transactions.messages import (
     Abort,
@@ -60,6 +62,9 @@ _LAST_ASK_MS: Final = 8 * FIRST_ASK_MS
 """From there on it is asked so often. Locks of transactions whose driver has failed are held for so
 long at most after another one leads."""
 
+
+_WORD_S: Final = 3.0
+"""How long an operator waits for what a driver says that is up: a round, and its tables."""
 
 _MAX_REFUSED: Final = 10_000
 """Prepares that wait for a look at the tables: a driver has no more transactions open."""
@@ -92,6 +97,8 @@ class Participant:
         self._refused: deque[tuple[PrepareRefused, int]] = deque()
         self._has_refused = trio.Event()
         self._has_some = trio.Event()
+        self._operators: set[trio.MemorySendChannel[Told]] = set()
+        """Who waits for a driver's word, and is told too."""
 
     # --- what drivers say -----------------------------------------------------------------------
 
@@ -121,6 +128,8 @@ class Participant:
 
     def _told(self, message: Told) -> None:
         transaction = message.transaction
+        for operator in self._operators:
+            operator.send_nowait(message)
         if message.fate is Fate.COMMITTED:
             self._finish(transaction, message.prepared_lsn, message.count)
         elif message.fate is Fate.ABORTED:
@@ -271,15 +280,23 @@ class Participant:
 
     async def resolve(self, transaction: TransactionId, *, commit: bool) -> None:
         """An operator's unsafe act: end here what a driver that is lost has begun. Nobody knows
-        what it has decided; where that was otherwise, the transaction is torn.
+        what it has decided; where that was otherwise, the transaction is torn. So it is asked
+        first, and has the last word where it answers; but for what it waits for no more, as it was
+        given up there, which may be damaged here.
 
-        Raises `NotFoundError` for what is not here, `RequestError` for what is finished.
+        Raises `NotFoundError` for what is not here, `RequestError` for what is finished, and where
+        the driver answers.
         """
+        if transaction.replica_set == self._home:
+            raise refusals.no_participant(transaction)
         known = await self._log.query(lambda db: participations.find(db, transaction))
         if known is None:
             raise NotFoundError(
                 f"nothing of transaction {transaction} is at {self._home}", "see `hadron tx list`"
             )
+        fate = await self._word(transaction)
+        if fate is not None and fate is not Fate.OVER:
+            raise refusals.not_lost(transaction, fate, self._home)
         _log.warning(
             "an operator has resolved transaction %s at %s: it is %s here, whatever %s has decided",
             transaction,
@@ -293,6 +310,20 @@ class Participant:
             else AbortTransaction(transaction)
         )
         await self._log.execute(command)
+
+    async def _word(self, transaction: TransactionId) -> Fate | None:
+        """What its driver says of it; None where it says nothing."""
+        tell, told = trio.open_memory_channel[Told](math.inf)
+        self._operators.add(tell)
+        try:
+            self._leaders.send(transaction.replica_set, Asked((transaction,)))
+            with trio.move_on_after(_WORD_S):
+                async for each in told:
+                    if each.transaction == transaction:
+                        return each.fate
+        finally:
+            self._operators.discard(tell)
+        return None
 
 
 def _page(now_ms: int, after_lsn: int, db: Database) -> list[Participation]:

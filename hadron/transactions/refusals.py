@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable
 from hadron.model.errors import (
     DeadlineExceededError,
     HadronError,
+    NotFoundError,
     OverloadedError,
     RecordTooLargeError,
     RequestError,
     UnreachableError,
 )
+from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.transactions import TransactionId
 from hadron.transactions.held import Phase, Transaction
 from hadron.transactions.limits import MAX_STATEMENT_COMMAND_BYTES, Limits
-from hadron.transactions.messages import Statement
+from hadron.transactions.messages import Fate, Statement
 
 
 def unfit(transaction: TransactionId, why: str, here: str) -> HadronError:
@@ -51,8 +53,45 @@ def resolved(transaction: TransactionId, participant: str, waits_for: Iterable[s
     )
 
 
+def not_lost(transaction: TransactionId, fate: Fate, participant: str) -> HadronError:
+    """To an operator who would end at a participant what its driver knows."""
+    driver = transaction.replica_set
+    if fate is Fate.WAIT:
+        return RequestError(
+            f"the driver of transaction {transaction}, {driver}, answers: it is not decided",
+            f"`hadron tx resolve {transaction}` rolls it back there",
+        )
+    return RequestError(
+        f"the driver of transaction {transaction}, {driver}, answers: it is {fate.value}",
+        f"{participant} has heard it just now, and does it; where it cannot, --give-up "
+        f"{participant} comes first",
+    )
+
+
+def no_participant(transaction: TransactionId) -> HadronError:
+    """To an operator who would end at its driver what only that can decide."""
+    return RequestError(
+        f"{transaction.replica_set} drives transaction {transaction}, and is no participant of it",
+        f"`hadron tx resolve {transaction}` rolls it back if it is not decided",
+    )
+
+
 def by_client() -> HadronError:
     return RequestError("its client has rolled it back")
+
+
+def not_begun(transaction: TransactionId, ballot: Ballot) -> HadronError:
+    """Nobody has begun it.
+
+    Args:
+        ballot: of the leadership that is asked.
+    """
+    home = transaction.replica_set
+    return NotFoundError(
+        f"there is no transaction {transaction}: no leadership of {home} has had ballot "
+        f"{transaction.ballot} yet, it is at {ballot}",
+        "compare the id with those of `hadron tx list`",
+    )
 
 
 def too_many_open(home: str, count: int) -> HadronError:

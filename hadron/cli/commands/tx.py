@@ -14,7 +14,6 @@ from hadron.cli.session import connects, session_of
 from hadron.model.units import format_time
 
 if TYPE_CHECKING:
-    from hadron.cli.session import Session
     from hadron.client.terms.results import OpenTransaction, TransactionOutcome
 
 _Act: TypeAlias = Literal["roll_back", "give_up", "force_commit", "force_abort"]
@@ -277,7 +276,7 @@ def resolve(
     a participant: what it was to do there counts as deleted, and is done nevertheless if it comes
     back within a day. --force-commit and --force-abort end at a participant what a lost driver has
     left there: nobody knows what that had decided, so one part may be done and another one not.
-    Where the driver answers, only what it says itself is done. Each needs --accept-torn.
+    Where the driver answers they are refused: it has the last word. Each needs --accept-torn.
 
     \b
     Examples:
@@ -301,10 +300,7 @@ def resolve(
             f"When {participant if act == 'give_up' else 'its driver'} comes back it ends by "
             "itself. If that is lost for good, say --accept-torn."
         )
-    session = session_of(ctx)
-    if participant is not None and act != "give_up":
-        _ask_driver(session, transaction, act, participant)
-    with session.connect() as client:
+    with session_of(ctx).connect() as client:
         client.resolve_transaction(transaction, act, participant=participant)
     if participant is None:
         click.echo(f"{transaction} is rolled back")
@@ -313,31 +309,3 @@ def resolve(
     else:
         done = "done" if act == "force_commit" else "dropped"
         click.echo(f"what {transaction} had prepared at {participant} is {done}")
-
-
-def _ask_driver(session: Session, transaction: str, act: _Act, participant: str) -> None:
-    """Raises `RequestError` where its driver answers otherwise, or is this set itself."""
-    from hadron.model.errors import HadronError, RequestError
-    from hadron.model.transactions import parse_transaction_id
-
-    driver = parse_transaction_id(transaction).replica_set
-    if participant == driver:
-        raise RequestError(
-            f"{driver} drives transaction {transaction}, and is no participant of it",
-            "without an option, what is not decided is rolled back there",
-        )
-    try:
-        with session.connect(timeout_s=ANSWER_WITHIN_S) as client:
-            state = client.outcome(transaction).state
-    except HadronError as error:
-        if not error.retryable:
-            raise
-        click.echo(f"its driver {driver} does not answer: {error}", err=True)
-        return
-    says = {"force_commit": "committed", "force_abort": "aborted"}[act]
-    if state not in (says, "forgotten"):
-        way_out = f"roll it back with `hadron tx resolve {transaction}`"
-        raise RequestError(
-            f"the driver of transaction {transaction}, {driver}, answers: it is {state}",
-            way_out if state == "open" else f"{participant} hears it by itself, within seconds",
-        )

@@ -39,7 +39,7 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
 
     async with (
         running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster,
-        cluster.client(request_timeout_s=3.0) as client,
+        cluster.client(request_timeout_s=6.0) as client,
     ):
 
         @contextmanager
@@ -94,8 +94,8 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
 async def _not_forced(hadron: Hadron, transaction: str) -> None:
     """While its driver answers."""
     for option, name, words in (
-        ("--force-abort", US, "answers: it is open"),
-        ("--force-commit", US, "answers: it is open"),
+        ("--force-abort", US, "answers: it is not decided"),
+        ("--force-commit", US, "answers: it is not decided"),
         ("--force-abort", EU, "is no participant of it"),
     ):
         forced = ("tx", "resolve", transaction, option, name, "--accept-torn")
@@ -114,9 +114,8 @@ async def _forced(hadron: Hadron, transaction: str) -> None:
     assert status == 2
     assert "say --accept-torn" in error
     forced = ("tx", "resolve", transaction, "--force-abort", US, "--accept-torn")
-    status, out, error = await hadron(*forced)
-    assert (status, out) == (0, f"what {transaction} had prepared at {US} is dropped\n")
-    assert f"its driver {EU} does not answer" in error
+    dropped = f"what {transaction} had prepared at {US} is dropped\n"
+    assert await hadron(*forced) == (0, dropped, "")
     assert (await hadron(*forced, "--give-up", US))[0] == 2
 
 

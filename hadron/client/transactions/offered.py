@@ -74,6 +74,6 @@ class TransactionMethods:
         "roll_back" ends one that is not decided, and is safe. The others may tear a transaction
         (PROTOCOL E4): "give_up" has its driver wait no more for `participant`, "force_commit" and
         "force_abort" end at `participant` what a lost driver has left there. Raises `RequestError`
-        where there is nothing to resolve.
+        where there is nothing to resolve, and where a driver that is to be lost answers.
         """
         await self._transactions.resolve(transaction, act, participant)

@@ -16,7 +16,7 @@ from hadron.model.transactions import (
     parse_transaction_id,
 )
 
-_NUMBERS = st.integers(0, MAX_NUMBER)
+_NUMBERS = st.integers(1, MAX_NUMBER)
 
 
 @given(st.sampled_from(("p0", "eu.west/p0")), _NUMBERS, _NUMBERS, _NUMBERS)
@@ -45,6 +45,10 @@ def test_an_id_has_the_ballot_and_the_block_of_whom_it_is() -> None:
         "p0/1.2/-7",
         "p0/01.2/7",
         "p0/1.2/7 ",
+        "p0/0.0/0",
+        "p0/0.2/7",
+        "p0/1.0/7",
+        "p0/1.2/0",
         "p0/1.2/\u0667",
         "/1.2/7",
         "a/b/c/1.2/7",

@@ -95,6 +95,8 @@ class TestPrepared:
                 tables.submit(other)
             assert caught.value.retryable
             assert "default/s" in caught.value.message
+            assert f"its driver {ONE.replica_set} has decided" in caught.value.hint
+            assert f"`hadron tx show {ONE}`" in caught.value.hint
             with pytest.raises(ConflictError, match=str(ONE)):
                 decide(tables, record(key))
         assert tables.submit(record(1, 0)).base_offset == 1, "other keys, and none, are free"

@@ -19,6 +19,7 @@ from hadron.state.machine import Context, Feature
 from hadron.state.names import label_of
 from hadron.state.streams.keys import hashes_of, signed
 from hadron.state.transactions import participations
+from hadron.state.transactions.locks import over_when
 
 KEY_LOCK: Final = PREFIX + "key_lock"
 _ALONE: Final = PREFIX + "key_lock_alone"
@@ -94,7 +95,7 @@ def _check(context: Context, query: str, key: tuple[int, int, int]) -> None:
         raise ConflictError(
             f"transaction {transaction} holds a key of {label_of(context.db, key[0])} "
             f"{context.place} that a record was to be logged with",
-            "it is over within minutes: try again then",
+            over_when(transaction),
         )
 
 

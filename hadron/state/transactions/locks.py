@@ -136,7 +136,16 @@ def conflict(transaction: TransactionId, lock: Lock, found: Range) -> ConflictEr
     """What `lock` wants of `found` the transaction has."""
     return ConflictError(
         f"transaction {transaction} holds {_label(lock, found)}",
-        "it is over within minutes: try again then, or leave it to that one",
+        f"{over_when(transaction)}, or leave it to that one",
+    )
+
+
+def over_when(transaction: TransactionId) -> str:
+    """When who was refused what it holds may try again: for a hint. While its driver is away that
+    may be long."""
+    return (
+        f"it ends when its driver {transaction.replica_set} has decided, see `hadron tx show "
+        f"{transaction}`: try again then"
     )
 
 

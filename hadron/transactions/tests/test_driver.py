@@ -369,6 +369,23 @@ async def test_outcomes_of_others_are_refused(it: World, autojump_clock: MockClo
     assert (await driver.outcome(one._replace(epoch=0))).state is State.ABORTED
 
 
+async def test_who_looks_at_what_no_leadership_has_begun_is_told_so(
+    it: World, autojump_clock: MockClock
+) -> None:
+    """An id that was mistyped. Who wants the last word waits for the leader that it names."""
+    leader = it.leader("p0")
+    driver, later = leader.part.driver, Client(leader).id()._replace(epoch=7)
+    with pytest.raises(NotFoundError, match="has had ballot 7") as told:
+        await driver.outcome(later, is_final=False)
+    assert str(leader.ballot) in told.value.message
+    assert not told.value.retryable
+    # Whoever was deposed, and has not heard of it, does not say so.
+    leader.is_deposed = True
+    with trio.move_on_after(100.0) as waited:
+        await driver.outcome(later, is_final=False)
+    assert waited.cancelled_caught
+
+
 async def test_outcomes_are_forgotten_a_day_after_all_have_finished(
     it: World, autojump_clock: MockClock
 ) -> None:
@@ -601,6 +618,28 @@ async def test_an_operator_ends_what_a_lost_driver_has_begun(
     await participant.resolve(one, commit=commit)
     assert len(it.sets["p1"].values()) == commit
     assert it.sets["p1"].acknowledged() == ({3} if commit else set())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_an_operator_ends_nothing_whose_driver_answers(
+    it: World, autojump_clock: MockClock, commit: bool
+) -> None:
+    client = Client(it.leader("p0"))
+    one = client.id()
+    participant = it.leader("p1").part.participant
+    drops(it, Finish)
+    client.caller.receive(Add(one, 0, [publishing("p1", "a"), acknowledging("p1", 3)]))
+    await trio.sleep(0.1)
+    with pytest.raises(RequestError, match="is no participant"):
+        await it.leader("p0").part.participant.resolve(one, commit=commit)
+    with pytest.raises(RequestError, match="it is not decided"):
+        await participant.resolve(one, commit=commit)
+    client.caller.receive(Commit(one, 2, []))
+    await trio.sleep(0.1)
+    with pytest.raises(RequestError, match="it is committed"):
+        await participant.resolve(one, commit=commit)
+    assert len((await client.next()).results["p1"]) == 2
+    assert len(it.sets["p1"].values()) == 1
 
 
 async def test_what_cannot_be_finished_says_why(it: World, autojump_clock: MockClock) -> None:

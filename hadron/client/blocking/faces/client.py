@@ -635,7 +635,7 @@ class SyncClient(ClientBase):
         "roll_back" ends one that is not decided, and is safe. The others may tear a transaction
         (PROTOCOL E4): "give_up" has its driver wait no more for `participant`, "force_commit" and
         "force_abort" end at `participant` what a lost driver has left there. Raises `RequestError`
-        where there is nothing to resolve.
+        where there is nothing to resolve, and where a driver that is to be lost answers.
         """
         self._call(
             lambda client: client.resolve_transaction(transaction, act, participant=participant)
