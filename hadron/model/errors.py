@@ -256,6 +256,11 @@ class DeadlineExceededError(PeerError):
     """No answer within the time allowed."""
 
 
+class TransactionExpiredError(DeadlineExceededError):
+    """A transaction had no statement, or was not committed, for longer than its driver waits: it
+    was rolled back (PROTOCOL K12 has these limits)."""
+
+
 class IncompleteError(PeerError):
     """Several leaders were asked, and not all have answered; what the others did is done.
 

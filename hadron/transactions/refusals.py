@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hadron.model.errors import (
-    DeadlineExceededError,
     HadronError,
     NotFoundError,
     OverloadedError,
     RecordTooLargeError,
     RequestError,
+    TransactionExpiredError,
     UnreachableError,
 )
 from hadron.model.ids import Ballot
@@ -199,14 +199,14 @@ def overdue(
 
 
 def idle(held: Transaction, limits: Limits) -> HadronError:
-    return DeadlineExceededError(
+    return TransactionExpiredError(
         f"transaction {held.id} was idle for {limits.idle_s:g} s and was rolled back",
-        "do it again; wait for nothing slow between its statements",
+        "do it again, and wait for nothing slow between its statements",
     )
 
 
 def open_for_long(held: Transaction, limits: Limits) -> HadronError:
-    return DeadlineExceededError(
+    return TransactionExpiredError(
         f"transaction {held.id} was open for {limits.total_s:g} s and was rolled back",
         "do it again, in smaller ones",
     )

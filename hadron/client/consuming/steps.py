@@ -36,7 +36,12 @@ from hadron.client.transactions.contents import Claim, Claimable, Claimed, Publi
 from hadron.client.transactions.settings import TransactionSettings
 from hadron.client.transactions.work import State, Work
 from hadron.model.backoff import Backoff
-from hadron.model.errors import CommitUnknownError, ConnectionLostError, HadronError
+from hadron.model.errors import (
+    CommitUnknownError,
+    ConnectionLostError,
+    HadronError,
+    TransactionExpiredError,
+)
 from hadron.model.limits import MAX_BATCH_WAIT_MS, MAX_IN_FLIGHT
 from hadron.model.record import Headers, Record
 
@@ -46,7 +51,7 @@ DEFAULT_MAX_RECORDS: Final = 1_000
 
 _PATIENCE: Final = 3
 """So many steps in a row may fail for reasons of their own, as when others have got their records
-meanwhile, before the loop does."""
+meanwhile, or the body is slower than a transaction may be, before the loop does."""
 
 _LEAVE_S: Final = 5.0
 """For a commit under way at leaving: after that its records are delivered again, or not."""
@@ -247,7 +252,7 @@ class Steps:
         elif work.state is not State.COMMITTED:
             if work.error is not None and not work.is_settled:
                 self._failed = work.error
-            _give_back(step._parcels, is_attempt=work.is_settled)
+            _give_back(step._parcels, is_attempt=work.is_settled or _is_own_fault(work.error))
 
     async def _commit(self, step: Step, done: anyio.Event) -> None:
         try:
@@ -256,7 +261,7 @@ class Steps:
             self._backoff.reset()
         except HadronError as error:
             self._failed = error
-            _give_back(step._parcels)
+            _give_back(step._parcels, is_attempt=_is_own_fault(error))
         finally:
             done.set()
 
@@ -285,7 +290,8 @@ class Steps:
         """From a commit that has failed: its records come again. Raises where that is no use."""
         error, self._failed = self._failed, None
         assert error is not None
-        if not (error.retryable or isinstance(error, CommitUnknownError)):
+        is_cured = error.retryable and not _is_own_fault(error)
+        if not (is_cured or isinstance(error, CommitUnknownError)):
             self._failures += 1
             if self._failures >= _PATIENCE:
                 raise error
@@ -356,6 +362,12 @@ class Steps:
             parcels.append(head)
             records += some
         return parcels, records
+
+
+def _is_own_fault(error: HadronError | None) -> bool:
+    """The body was too slow, and will be again: its program must hear of it, and so must the
+    group, which counts attempts."""
+    return isinstance(error, TransactionExpiredError)
 
 
 def _give_back(parcels: Iterable[Parcel], *, is_attempt: bool = False) -> None:

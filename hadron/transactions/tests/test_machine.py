@@ -9,13 +9,13 @@ import pytest
 
 from hadron.model.errors import (
     ConflictError,
-    DeadlineExceededError,
     FencedError,
     HadronError,
     OverloadedError,
     PeerError,
     RecordTooLargeError,
     RequestError,
+    TransactionExpiredError,
     UnreachableError,
 )
 from hadron.model.ids import Ballot
@@ -660,7 +660,7 @@ def test_limits_of_time() -> None:
     (answer,) = driving.answers()
     assert answer.transaction == driving.id(1)
     assert "idle for 30 s" in str(answer.error)
-    assert isinstance(answer.error, DeadlineExceededError)
+    assert isinstance(answer.error, TransactionExpiredError)
     for number in range(1, 32):
         driving.now = 20.0 + 10 * number
         driving.say(Add(driving.id(2), number, at("home")))

@@ -13,7 +13,13 @@ from hadron.client import Client, connect_sync
 from hadron.client.consuming.steps import Step
 from hadron.client.tests.support import both, served, until
 from hadron.client.transactions.tests.fake_driver import FakeDriver
-from hadron.model.errors import ConflictError, ConnectionLostError, NotFoundError, RequestError
+from hadron.model.errors import (
+    ConflictError,
+    ConnectionLostError,
+    NotFoundError,
+    RequestError,
+    TransactionExpiredError,
+)
 
 
 def driver(**options: Any) -> FakeDriver:
@@ -164,6 +170,21 @@ async def test_what_never_works_ends_the_loop() -> None:
         with pytest.raises(RequestError, match="no"):
             await copy_all(client, 1_000, max_records=50)
         assert node.values("t") == []
+
+
+@both
+async def test_a_body_that_is_too_slow_hears_of_it() -> None:
+    """The driver does not wait for ever, and will not the next time."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 1_000)
+        node.refusals += [TransactionExpiredError("it was idle for 30 s")] * 100
+        with pytest.raises(TransactionExpiredError, match="idle for 30 s"):
+            await copy_all(client, 1_000, max_records=50)
+        assert node.values("t") == []
+        # Each time it is an attempt, and none of the step behind.
+        await until(lambda: sum(not nack.unseen for nack in node.nacks) >= 3)
+        assert any(nack.unseen for nack in node.nacks)
 
 
 @both

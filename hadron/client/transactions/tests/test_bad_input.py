@@ -29,6 +29,7 @@ from hadron.model.errors import (
     NotFoundError,
     RecordTooLargeError,
     RequestError,
+    TransactionExpiredError,
 )
 from hadron.model.record import NewRecord
 from hadron.testing.nodes import running_cluster
@@ -101,6 +102,39 @@ async def test_a_partition_that_is_away(tmp_path: Path, clock: MockClock) -> Non
         await cluster.wait_serving()
         await until_over(client)
         assert await values(client, "eu") == await values(client, "us") == []
+
+
+async def test_more_statements_than_a_transaction_may_have(tmp_path: Path) -> None:
+    """The first of them are prepared by then."""
+    async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
+        await declare(client)
+        for stream, home in (("us", EU), ("eu", EU)):
+            with pytest.raises(RequestError, match="more than 10000 statements at") as caught:  # noqa: PT012
+                async with client.transaction(driver=home) as tx:
+                    for _ in range(10_001):
+                        await tx.publish_many(stream, [b"never"])
+            assert not caught.value.retryable
+        await until_over(client)
+        assert await values(client, "eu") == await values(client, "us") == []
+
+
+async def test_a_body_that_is_slower_than_a_transaction_may_be(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """A step that publishes and then waits is rolled back each time: its program hears of it."""
+    async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
+        await declare(client)
+        await client.send("in", b"x")
+        attempts: list[int] = []
+        async with client.subscribe("in", group="g", start="earliest") as subscription:
+            with pytest.raises(TransactionExpiredError, match="was idle for 30 s"):  # noqa: PT012
+                async for step in subscription.transactions(max_wait_s=0):
+                    attempts.append(step.attempt)
+                    await step.publish("us", b"never")
+                    await trio.sleep(31)
+        assert attempts == [1, 2, 3]
+        await until_over(client)
+        assert await values(client, "us") == []
 
 
 async def test_deliveries_that_are_nobodys_or_somebody_elses(tmp_path: Path) -> None:
