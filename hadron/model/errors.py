@@ -185,7 +185,7 @@ class OutcomeUnknownError(HadronError):
 
 class CommitUnknownError(OutcomeUnknownError):
     """A transaction was to be committed, and its driver did not say in time what became of it: all
-    of it is done, or nothing. The driver's replica set knows for 24 hours (PROTOCOL E3).
+    of it is done, or nothing. The driver's replica set knows for 24 hours (PROTOCOL E1).
 
     Attributes:
         transaction: its id, for `client.outcome`.
@@ -258,7 +258,7 @@ class DeadlineExceededError(PeerError):
 
 class TransactionExpiredError(DeadlineExceededError):
     """A transaction had no statement, or was not committed, for longer than its driver waits: it
-    was rolled back (PROTOCOL K12 has these limits)."""
+    was rolled back (CLIENTS K12 has these limits)."""
 
 
 class IncompleteError(PeerError):

@@ -60,7 +60,7 @@ _PAGE: Final = 1_000
 """Decisions read at a time."""
 
 KEPT_MS: Final = 24 * 3_600_000
-"""Outcomes are known for so long after all have finished (PROTOCOL E3)."""
+"""Outcomes are known for so long after all have finished (PROTOCOL E1)."""
 
 _FORGET_PERIOD_S: Final = 60.0
 _FORGET_AFTER: Final = 20_000

@@ -1,7 +1,7 @@
 """What a client has of transactions: a call to each driver, and what it asks of them.
 
 Safety rule: an outcome is asked of the replica set that the transaction's id names. Another one
-knows nothing of it, which looks like an abort (PROTOCOL E3).
+knows nothing of it, which looks like an abort (PROTOCOL E1).
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Transaction(EnteredOnce):
             InvalidRecordError, RecordTooLargeError, NotFoundError: it is not in the transaction,
                 which may go on; `expect_offset` is always refused so: a stream's end cannot be held
                 for one writer.
-            RequestError: over the limit of a transaction, 64 MiB; it is rolled back.
+            RequestError: over a limit of a transaction, 64 MiB for one; it is rolled back. CLIENTS
+                K12 has all of them.
         """
         return await self._work.publish(
             stream,
@@ -150,6 +151,13 @@ class Transaction(EnteredOnce):
         """These attempts of a stage have failed, with `error` as the reason; the stage's retry
         policy decides what follows. Arguments and errors are those of `complete`."""
         await self._work.fail(invocations, error, only)
+
+    async def begin(self) -> str | None:
+        """Its id, which it gets otherwise when its first statements are sent, or at the commit;
+        None while there is nothing in it. Who writes it down can ask for the outcome after a crash
+        of its own. Raises what `publish` raises."""
+        await self._work.begin()
+        return self.id
 
     async def commit(self) -> None:
         """Commit before the end of the block; nothing can be added then.

@@ -324,6 +324,16 @@ class Work:
         self._check_usable()
         self.push()
 
+    async def begin(self) -> None:
+        """See `Transaction.begin`."""
+        self._check_usable()
+        if self.id is None and not self.contents.is_empty:
+            await self._ready()
+            self._check_usable()
+            self.push()
+            # What it has may have been too much.
+            self._check_usable()
+
     async def _ready(self) -> DriverCall:
         """The driver, asked to open its call if it has not. Raises `PeerError`, and nothing was
         done."""

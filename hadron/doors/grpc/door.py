@@ -73,12 +73,14 @@ class GrpcDoor:
         publishing = Publishing(clients)
         calling = Calling(clients)
         exchanging = Exchanging(clients, limits)
+        transacting = Transacting(clients, consuming)
         self._served: dict[str, Callable[[Talk], Awaitable[None]]] = {
             "/hadron.v1.Records/Publish": publishing.publish,
             "/hadron.v1.Records/PublishStream": publishing.publish_stream,
             "/hadron.v1.Records/Read": Reading(clients, ports.clock.now_ms).read,
             "/hadron.v1.Records/Subscribe": consuming.subscribe,
-            "/hadron.v1.Records/Transact": Transacting(clients, consuming).transact,
+            "/hadron.v1.Records/Transact": transacting.transact,
+            "/hadron.v1.Records/Outcome": transacting.outcome,
             "/hadron.v1.Calls/Call": calling.call,
             "/hadron.v1.Calls/CallStream": calling.call_stream,
             "/hadron.v1.Calls/Serve": ServingCalls(clients).serve,

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from hadron.model.errors import (
     CallFailedError,
     ClosedError,
+    CommitUnknownError,
     ConfigurationError,
     ConflictError,
     ConnectionLostError,
@@ -131,6 +132,8 @@ def _details(error: HadronError, code: Any) -> list[Any]:
         known["hint"] = _shortened(error.hint)
     if isinstance(error, OffsetMismatchError):
         known |= {"expected": str(error.expected), "actual": str(error.actual)}
+    if isinstance(error, CommitUnknownError):
+        known["transaction"] = error.transaction
     if isinstance(error, CallFailedError):
         known["type"] = _shortened(error.type)
     if error.fates is not None:

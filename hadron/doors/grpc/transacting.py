@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hadron.client.client import Client
 from hadron.client.transactions.transaction import Transaction
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.consuming import Consuming
 from hadron.doors.grpc.messages import fields_of, new_record
-from hadron.doors.grpc.requests import check_count, parse, receive_opening, senseless
+from hadron.doors.grpc.requests import check_count, parse, receive_one, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -15,6 +17,14 @@ from hadron.wire._pb import records_pb2 as pb
 
 _ACCEPTED = pb.StatementEvent(accepted=pb.StatementEvent.Accepted()).SerializeToString()
 _ROLLED_BACK = pb.StatementEvent(rolled_back=pb.StatementEvent.RolledBack()).SerializeToString()
+
+_Outcome = pb.TransactionOutcomeResponse
+_STATES: Final = {
+    "open": _Outcome.OPEN,
+    "committed": _Outcome.COMMITTED,
+    "aborted": _Outcome.ABORTED,
+    "forgotten": _Outcome.FORGOTTEN,
+}
 
 
 class Transacting:
@@ -33,6 +43,8 @@ class Transacting:
                 request = parse(pb.StatementRequest, data)
                 kind = request.WhichOneof("said")
                 if kind == "commit":
+                    if (name := await transaction.begin()) is not None:
+                        await talk.send(_committing(name))
                     await transaction.commit()
                     await talk.send(_committed(transaction))
                     return
@@ -46,6 +58,13 @@ class Transacting:
             raise RequestError(
                 "the call ended without a commit, and is rolled back", "end it with `commit`"
             )
+
+    async def outcome(self, talk: Talk) -> None:
+        request = await receive_one(talk, pb.TransactionOutcomeRequest)
+        client = await self._clients.of(DEFAULT_NAMESPACE)
+        outcome = await client.outcome(request.transaction)
+        answer = _Outcome(state=_STATES[outcome.state], unfinished=outcome.unfinished)
+        await talk.send(answer.SerializeToString())
 
     async def _statement(
         self, talk: Talk, client: Client, transaction: Transaction, request: pb.StatementRequest
@@ -69,6 +88,11 @@ class Transacting:
                 await transaction.ack(delivery)
         else:
             raise senseless(talk, kind, "after `begin` say publish, ack, commit or rollback")
+
+
+def _committing(transaction: str) -> bytes:
+    committing = pb.StatementEvent.Committing(transaction=transaction)
+    return pb.StatementEvent(committing=committing).SerializeToString()
 
 
 def _committed(transaction: Transaction) -> bytes:

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -270,10 +271,15 @@ class StatementRequest(_message.Message):
     def __init__(self, begin: _Optional[_Union[StatementRequest.Begin, _Mapping]] = ..., publish: _Optional[_Union[PublishRequest, _Mapping]] = ..., ack: _Optional[_Union[StatementRequest.Ack, _Mapping]] = ..., commit: _Optional[_Union[StatementRequest.Commit, _Mapping]] = ..., rollback: _Optional[_Union[StatementRequest.Rollback, _Mapping]] = ...) -> None: ...
 
 class StatementEvent(_message.Message):
-    __slots__ = ("accepted", "committed", "rolled_back")
+    __slots__ = ("accepted", "committed", "rolled_back", "committing")
     class Accepted(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...
+    class Committing(_message.Message):
+        __slots__ = ("transaction",)
+        TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+        transaction: str
+        def __init__(self, transaction: _Optional[str] = ...) -> None: ...
     class Committed(_message.Message):
         __slots__ = ("transaction", "receipts")
         TRANSACTION_FIELD_NUMBER: _ClassVar[int]
@@ -296,7 +302,35 @@ class StatementEvent(_message.Message):
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    COMMITTING_FIELD_NUMBER: _ClassVar[int]
     accepted: StatementEvent.Accepted
     committed: StatementEvent.Committed
     rolled_back: StatementEvent.RolledBack
-    def __init__(self, accepted: _Optional[_Union[StatementEvent.Accepted, _Mapping]] = ..., committed: _Optional[_Union[StatementEvent.Committed, _Mapping]] = ..., rolled_back: _Optional[_Union[StatementEvent.RolledBack, _Mapping]] = ...) -> None: ...
+    committing: StatementEvent.Committing
+    def __init__(self, accepted: _Optional[_Union[StatementEvent.Accepted, _Mapping]] = ..., committed: _Optional[_Union[StatementEvent.Committed, _Mapping]] = ..., rolled_back: _Optional[_Union[StatementEvent.RolledBack, _Mapping]] = ..., committing: _Optional[_Union[StatementEvent.Committing, _Mapping]] = ...) -> None: ...
+
+class TransactionOutcomeRequest(_message.Message):
+    __slots__ = ("transaction",)
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    transaction: str
+    def __init__(self, transaction: _Optional[str] = ...) -> None: ...
+
+class TransactionOutcomeResponse(_message.Message):
+    __slots__ = ("state", "unfinished")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNSPECIFIED: _ClassVar[TransactionOutcomeResponse.State]
+        OPEN: _ClassVar[TransactionOutcomeResponse.State]
+        COMMITTED: _ClassVar[TransactionOutcomeResponse.State]
+        ABORTED: _ClassVar[TransactionOutcomeResponse.State]
+        FORGOTTEN: _ClassVar[TransactionOutcomeResponse.State]
+    UNSPECIFIED: TransactionOutcomeResponse.State
+    OPEN: TransactionOutcomeResponse.State
+    COMMITTED: TransactionOutcomeResponse.State
+    ABORTED: TransactionOutcomeResponse.State
+    FORGOTTEN: TransactionOutcomeResponse.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    state: TransactionOutcomeResponse.State
+    unfinished: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, state: _Optional[_Union[TransactionOutcomeResponse.State, str]] = ..., unfinished: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -58,7 +58,8 @@ class SyncTransaction(TransactionBase):
             InvalidRecordError, RecordTooLargeError, NotFoundError: it is not in the transaction,
                 which may go on; `expect_offset` is always refused so: a stream's end cannot be held
                 for one writer.
-            RequestError: over the limit of a transaction, 64 MiB; it is rolled back.
+            RequestError: over a limit of a transaction, 64 MiB for one; it is rolled back. CLIENTS
+                K12 has all of them.
         """
         return self._call(
             lambda transaction: transaction.publish(
@@ -132,6 +133,13 @@ class SyncTransaction(TransactionBase):
         policy decides what follows. Arguments and errors are those of `complete`.
         """
         self._call(lambda transaction: transaction.fail(invocations, error, only=only))
+
+    def begin(self) -> str | None:
+        """Its id, which it gets otherwise when its first statements are sent, or at the commit;
+        None while there is nothing in it. Who writes it down can ask for the outcome after a crash
+        of its own. Raises what `publish` raises.
+        """
+        return self._call(lambda transaction: transaction.begin())
 
     def commit(self) -> None:
         """Commit before the end of the block; nothing can be added then.

@@ -10,6 +10,8 @@ import pytest
 from hadron.doors.grpc.tests.support import RECORDS, Program, Said, details_of, text
 from hadron.wire._pb import records_pb2 as pb
 
+Outcome = pb.TransactionOutcomeResponse
+
 
 def consume(program: Program, said: Said, **opening: Any) -> Any:
     said.say(pb.ConsumeRequest(open=pb.ConsumeRequest.Open(**opening)))
@@ -25,8 +27,13 @@ def transact(program: Program, said: Said) -> Any:
     return program.stream(RECORDS + "Transact", pb.StatementEvent)(iter(said), timeout=60)
 
 
-def publishing(stream: str, *texts: str) -> pb.StatementRequest:
-    records = [text(each) for each in texts]
+def outcome(program: Program, transaction: str) -> Any:
+    call = program.unary(RECORDS + "Outcome", Outcome)
+    return call(pb.TransactionOutcomeRequest(transaction=transaction), timeout=30)
+
+
+def publishing(stream: str, *texts: str, **fields: Any) -> pb.StatementRequest:
+    records = [text(each, **fields) for each in texts]
     return pb.StatementRequest(publish=pb.PublishRequest(stream=stream, records=records))
 
 
@@ -157,13 +164,36 @@ def test_a_transaction_publishes_and_acknowledges_or_does_nothing(
         pb.StatementRequest(ack=pb.StatementRequest.Ack(subscription=token, ids=[delivery.id]))
     )
     said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
-    committed = list(answers)[-1].committed
-    assert committed.transaction
-    assert len(committed.receipts) == 2
+    *_, committing, last = answers
+    assert committing.committing.transaction == last.committed.transaction != ""
+    assert len(last.committed.receipts) == 2
+    assert outcome(program, last.committed.transaction).state == Outcome.COMMITTED
     assert program.texts(stream) == ["in", "out", "put"]
     assert [next(events).delivery.record.value.text for _ in range(2)] == ["out", "put"]
     events.cancel()
     member.end()
+
+
+def test_what_became_of_a_transaction(program: Program, stream: str) -> None:
+    said = Said()
+    answers = transact(program, said)
+    said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
+    assert [each.WhichOneof("said") for each in answers] == ["accepted", "committed"], "of nothing"
+    said = Said()
+    answers = transact(program, said)
+    said.say(publishing(stream, "once", expect_offset=9))
+    said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
+    with pytest.raises(grpc.RpcError):
+        list(answers)
+    with pytest.raises(grpc.RpcError) as caught:
+        outcome(program, "nonsense")
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    with pytest.raises(grpc.RpcError) as caught:
+        outcome(program, "local/p0/900.1/7")
+    error = caught.value
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert "has had ballot 900.1" in error.details()
 
 
 def test_a_transaction_whose_call_is_cut_off_does_nothing(program: Program, stream: str) -> None:
