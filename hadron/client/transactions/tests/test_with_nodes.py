@@ -120,6 +120,37 @@ async def test_all_of_it_is_where_the_receipts_say(tmp_path: Path) -> None:
         await until_over(client)
 
 
+async def test_who_takes_one_at_a_time_gets_them_in_order(tmp_path: Path) -> None:
+    """Offsets are given when a transaction is done, not when its intents are written."""
+    rounds, writers = 25, 4
+    async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
+        await declare(client)
+        seen: list[int] = []
+
+        async def write(name: int) -> None:
+            for number in range(rounds):
+                async with client.transaction(driver=(EU, US)[name % 2]) as tx:
+                    await tx.publish("us", b"%d" % number)
+                    await tx.publish("eu", b"%d" % number)
+                    if number % 5 == 0:
+                        await tx.rollback()
+                await client.send("us", b"alone")
+
+        async with (
+            trio.open_nursery() as nursery,
+            client.subscribe("us", group="g", start="earliest", max_in_flight=1) as subscription,
+        ):
+            for name in range(writers):
+                nursery.start_soon(write, name)
+            expected = 1 + writers * (rounds + rounds - rounds // 5)
+            with trio.fail_after(60):
+                while len(seen) < expected:
+                    delivery = await anext(subscription)
+                    seen.append(delivery.offset)
+                    await delivery.ack()
+        assert seen == list(range(expected))
+
+
 async def test_what_is_refused_is_told_and_nothing_of_it_is_done(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
         await declare(client)
