@@ -1,8 +1,9 @@
 """`hadron bench transactions`: what transactions cost, beside the same work without them.
 
-The same work is measured in turn, in one run: records sent alone, in transactions of one replica
-set, of two and of four; a stream consumed and published to another one, with and without. All of
-it comes from this one process, so that many at a time are as much its figures as the leaders'.
+The same work is measured in turn, in one run: records sent alone, and in transactions of one
+replica set, of two and of four; many records at once; a stream consumed and published to another
+one, with and without. All of it comes from this one process, so that many at a time are as much its
+figures as the leaders'.
 """
 
 from __future__ import annotations
@@ -38,15 +39,21 @@ from hadron.node.supervision.local_fleet import LocalFleet
 SETS: Final = ("bench/p0", "bench/p1", "bench/p2", "bench/p3")
 AT_A_TIME: Final = (1, 16, 256)
 STEP_RECORDS: Final = 1_000
+BULK_RECORDS: Final = 1_000
+BULKS_AT_A_TIME: Final = (1, 4)
 
 MAX_TWO_SETS_MS: Final = 4.0
 MIN_TWO_SETS_PER_S: Final = 1_500.0
 MIN_ONE_SET_PER_S: Final = 10_000.0
 MAX_TO_SEND: Final = 1.3
+MAX_TO_SEND_MANY: Final = 1.15
 MIN_STEP_RECORDS_PER_S: Final = 150_000.0
 
 _SEND, _ONE, _TWO, _FOUR = "send", "one set", "two sets", "four sets"
-_WIDTHS: Final = {_ONE: 1, _TWO: 2, _FOUR: 4}
+_TWO_SENDS, _FOUR_SENDS = "two sends", "four sends"
+_SENDS: Final = {_SEND: 1, _TWO_SENDS: 2, _FOUR_SENDS: 4}
+_WIDTHS: Final = {_ONE: 1, _TWO: 2, _FOUR: 4, **_SENDS}
+_SEND_MANY, _BULK = "send_many", "in a transaction"
 
 _PLAIN, _STEPS = "consume, then publish", "in transactions"
 _GROUPS: Final = {_PLAIN: "plain", _STEPS: "steps"}
@@ -136,8 +143,9 @@ async def measure_one(client: Client, plan: Plan) -> list[Part]:
 
 
 async def measure_sets(client: Client, plan: Plan) -> list[Part]:
-    """A record at each of two and four replica sets, beside one at one."""
-    return [await _compare(client, plan, "sets", (_ONE, _TWO, _FOUR))]
+    """A record at each of two and four replica sets, beside one at one, and beside as many that are
+    sent at the same time, some of which may fail."""
+    return [await _compare(client, plan, "sets", (_ONE, _TWO_SENDS, _TWO, _FOUR_SENDS, _FOUR))]
 
 
 async def _compare(client: Client, plan: Plan, part: str, kinds: Sequence[str]) -> Part:
@@ -146,8 +154,8 @@ async def _compare(client: Client, plan: Plan, part: str, kinds: Sequence[str]) 
     await _declare(client, dict(zip(streams, SETS, strict=False)))
     known: dict[tuple[int, str], list[Speed]] = {}
     async with AsyncExitStack() as stack:
-        producer = await stack.enter_async_context(client.producer(streams[0]))
-        works = {kind: _work(client, producer, kind, streams, value) for kind in kinds}
+        producers = [await stack.enter_async_context(client.producer(each)) for each in streams]
+        works = {kind: _work(client, producers, kind, streams, value) for kind in kinds}
         for work in works.values():
             # What only the first does is nobody's: connections, calls, caches.
             await _time(work, max(AT_A_TIME), plan.seconds / 4)
@@ -161,17 +169,26 @@ async def _compare(client: Client, plan: Plan, part: str, kinds: Sequence[str]) 
 
 
 def _work(
-    client: Client, producer: Producer, kind: str, streams: Sequence[str], value: bytes
+    client: Client, producers: Sequence[Producer], kind: str, streams: Sequence[str], value: bytes
 ) -> Callable[[], Awaitable[None]]:
+    width = _WIDTHS[kind]
+
     async def send() -> None:
-        await producer.send(value)
+        await producers[0].send(value)
+
+    async def send_all() -> None:
+        async with anyio.create_task_group() as tasks:
+            for producer in producers[:width]:
+                tasks.start_soon(producer.send, value)
 
     async def transaction() -> None:
         async with client.transaction() as tx:
-            for stream in streams[: _WIDTHS[kind]]:
+            for stream in streams[:width]:
                 await tx.publish(stream, value)
 
-    return send if kind == _SEND else transaction
+    if kind not in _SENDS:
+        return transaction
+    return send if width == 1 else send_all
 
 
 async def _time(work: Callable[[], Awaitable[None]], at_a_time: int, seconds: float) -> Speed:
@@ -259,6 +276,66 @@ def _judge(
 
 def _at_least(what: str, per_s: float, least: float) -> Verdict:
     return Verdict(what, f"{number(per_s)}/s", f"≥ {number(least)}/s", per_s >= least)
+
+
+# --- many records ---------------------------------------------------------------------------------
+
+
+async def measure_bulk(client: Client, plan: Plan) -> list[Part]:
+    """Many records at once at one replica set: in a transaction, beside `send_many`."""
+    await _declare(client, {"bulk": SETS[0]})
+    values = [b"x" * plan.record_bytes] * BULK_RECORDS
+
+    async def transaction() -> None:
+        async with client.transaction() as tx:
+            await tx.publish_many("bulk", values)
+
+    known: dict[tuple[int, str], list[Speed]] = {}
+    async with client.producer("bulk") as producer:
+
+        async def send_many() -> None:
+            await producer.send_many(values)
+
+        works = {_SEND_MANY: send_many, _BULK: transaction}
+        for work in works.values():
+            await _time(work, max(BULKS_AT_A_TIME), plan.seconds / 4)
+        for turn in range(plan.rounds):
+            for count in BULKS_AT_A_TIME:
+                for label, work in works.items() if turn % 2 else reversed(works.items()):
+                    speed = await _time(work, count, plan.seconds)
+                    known.setdefault((count, label), []).append(speed)
+    return [_bulk_part(plan, known)]
+
+
+def _bulk_part(plan: Plan, known: dict[tuple[int, str], list[Speed]]) -> Part:
+    part = Part(
+        f"{BULK_RECORDS:,} records of {plan.record_bytes} B at once, so many times at a time",
+        ("", "p50", "records/s", f"time to {_SEND_MANY}"),
+    )
+    for (count, label), found in sorted(known.items(), key=lambda each: each[0][0]):
+        p50 = middle(each.p50_ms for each in found)
+        per_s = middle(each.per_s for each in found) * BULK_RECORDS
+        slower = middle_ratio(
+            (each.per_s for each in known[count, _SEND_MANY]), (each.per_s for each in found)
+        )
+        prefix = f"bulk_{'plain' if label == _SEND_MANY else 'transaction'}_{count}"
+        part.figures |= {f"{prefix}_p50_ms": p50, f"{prefix}_records_per_s": per_s}
+        part.rows.append(
+            (f"{label}, {count} at a time", f"{number(p50)} ms", number(per_s), times(slower))
+        )
+        if label == _BULK:
+            # Several at a time share batches, and transactions do not.
+            is_judged = count == 1
+            part.figures[f"{prefix}_to_plain"] = slower
+            part.verdicts.append(
+                Verdict(
+                    f"{BULK_RECORDS:,} records, {count} at a time, time to {_SEND_MANY}",
+                    times(slower),
+                    f"≤ {times(MAX_TO_SEND_MANY)}" if is_judged else "",
+                    slower <= MAX_TO_SEND_MANY if is_judged else None,
+                )
+            )
+    return part
 
 
 # --- consume, transform, publish ------------------------------------------------------------------
@@ -349,5 +426,6 @@ async def _declare(client: Client, streams: dict[str, str]) -> None:
 PARTS: Final[dict[str, Callable[[Client, Plan], Awaitable[list[Part]]]]] = {
     "one": measure_one,
     "sets": measure_sets,
+    "bulk": measure_bulk,
     "steps": measure_steps,
 }

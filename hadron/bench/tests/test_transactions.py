@@ -30,11 +30,14 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "one_one_set_4_per_s",
         "sets_two_sets_1_p99_ms",
         "sets_four_sets_4_p50_ms",
+        "sets_two_sends_1_p50_ms",
+        "bulk_plain_4_records_per_s",
+        "bulk_transaction_1_to_plain",
         "plain_records_per_s",
         "steps_records_per_s",
         "steps_to_plain",
     ):
         assert figures[name] > 0, name
     judged = [each["what"] for each in figures["verdicts"]]
-    assert len(judged) == 5
-    assert all(each["met"] in (True, False) for each in figures["verdicts"])
+    assert len(judged) == 7
+    assert [each["met"] for each in figures["verdicts"]].count(None) == 1, "what is shown only"

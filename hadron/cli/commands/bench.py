@@ -176,7 +176,7 @@ def groups(
     )
 
 
-_TRANSACTION_PARTS = ("one", "sets", "steps")
+_TRANSACTION_PARTS = ("one", "sets", "bulk", "steps")
 
 
 @command.command("transactions", short_help="Measure what transactions cost.")
@@ -221,7 +221,8 @@ def transactions_command(
     \b
     Parts:
       one    of one replica set, beside plain sends; 1, 16 and 256 at a time
-      sets   of two and four replica sets
+      sets   of two and four replica sets, beside as many plain sends
+      bulk   1,000 records at once, beside send_many
       steps  a stream consumed and published to another one, in transactions of 1,000 records
 
     \b
