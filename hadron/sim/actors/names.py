@@ -3,12 +3,13 @@ add to what they have read, with others who do the same."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 from hadron.client import Client
-from hadron.model.errors import HadronError, OffsetMismatchError, OutcomeUnknownError
+from hadron.model.errors import ConflictError, HadronError, OffsetMismatchError, OutcomeUnknownError
 from hadron.sim.actors.clients import ClientActor, text
-from hadron.sim.actors.transactions import DEALS
+from hadron.sim.actors.transactions import DEALS, Noted, Transactor
 from hadron.sim.evidence.history import Publish
 from hadron.sim.evidence.made import Numbered, numbered
 
@@ -57,32 +58,30 @@ def _note(operation: Publish, receipt: Any) -> None:
     operation.runs = [(receipt.offset, 1)]
 
 
-class CountingActor(ClientActor):
-    """Reads the latest number of a key, and publishes the next one, if that is the latest still."""
+class CountingActor(Transactor):
+    """Reads the latest number of a key, and publishes the next one, if that is the latest still: by
+    itself, or in a transaction."""
 
-    def __init__(self, *given: Any, task: str) -> None:
+    def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._task = task
         self._left = _MOST
 
     async def session(self, client: Client) -> None:
+        await self.resolve(client)
         for _ in range(self.random.randint(1, 6)):
             if self.stopping or not self._left:
                 break
             self._left -= 1
-            await self._count(client, self.random.choice(("a", "b")))
+            count = self.random.choice((self._count, self._count, self._count_in_transaction))
+            await count(client, self.random.choice(("a", "b")))
             await self.pause(0.5)
         await self.pause(1.0 if self._left else 20.0)
 
     async def _count(self, client: Client, key: str) -> None:
-        latest = await client.latest(COUNTS, key)
-        known = numbered(text(latest.value)) if latest is not None else None
-        value = str(Numbered(key, known.number + 1 if known else 0, self._by()))
+        value, expected = await self._next(client, key)
         operation = self.history.publish(self.name, "", COUNTS, "", [value])
         try:
-            receipt = await client.send(
-                COUNTS, value, key=key, expect_key_offset=latest.offset if latest else -1
-            )
+            receipt = await client.send(COUNTS, value, key=key, expect_key_offset=expected)
         except OffsetMismatchError as error:
             self.history.refused(operation, error)
         except OutcomeUnknownError as error:
@@ -93,6 +92,31 @@ class CountingActor(ClientActor):
         else:
             _note(operation, receipt)
             self.history.ok(operation)
+
+    async def _count_in_transaction(self, client: Client, key: str) -> None:
+        """Perhaps with a record elsewhere, which is there if the number is."""
+        value, expected = await self._next(client, key)
+        with contextlib.suppress(OffsetMismatchError, ConflictError, OutcomeUnknownError):
+            async with client.transaction() as tx:
+                noted = Noted(self.history, self.name, tx._work)
+                try:
+                    given = await tx.publish(COUNTS, value, key=key, expect_key_offset=expected)
+                    noted.published(COUNTS, "", value, given)
+                    if self.random.random() < 0.5:
+                        place, other = self.place(), self.value()
+                        given = await tx.publish(DEALS, other, partition=place or None)
+                        noted.published(DEALS, place, other, given)
+                    noted.asks()
+                    await tx.commit()
+                finally:
+                    self.over(noted)
+
+    async def _next(self, client: Client, key: str) -> tuple[str, int]:
+        """The next number, and the offset of the one that it is made of."""
+        latest = await client.latest(COUNTS, key)
+        known = numbered(text(latest.value)) if latest is not None else None
+        value = str(Numbered(key, known.number + 1 if known else 0, self._by()))
+        return value, latest.offset if latest else -1
 
     def _by(self) -> str:
         """So that each try is another value."""

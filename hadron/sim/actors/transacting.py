@@ -103,8 +103,7 @@ class Transacting(Part):
                 yield NamedActor(*given, task=_TASK, partition=partition)
         if self._counts:
             for number in range(2):
-                yield CountingActor(*self._of(f"v{number}")[:-1], task=_TASK)
-
+                yield CountingActor(*self._of(f"v{number}"))
         if self._loads:
             at = Checkpoint("q")
             for number in range(chance.randint(1, 2)):
