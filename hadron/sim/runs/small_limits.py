@@ -21,7 +21,8 @@ class Limit:
     """
     Attributes:
         holders: `module:CONSTANT`, all that have it (the model too, where it says what an entry
-            does); or `module:function()`, whose last default it is.
+            does); `module:function()`, whose last default it is; or `module:CONSTANT.field`, of one
+            that all share.
         values: small ones, of which a world has one.
     """
 
@@ -116,6 +117,16 @@ LIMITS: Final = {
     "frames of a turn": Limit(("wire.connection:_FRAMES_PER_TURN",), (1, 2)),
     # Last, so that a seed's other limits are what they were.
     "seconds between marks": Limit(("storage.store:_MARK_EVERY_S",), (0, 1)),
+    # Transactions.
+    "statements at the driver's own set": Limit(
+        ("transactions.limits:LIMITS.home_statements",), (1, 2)
+    ),
+    "statements of an entry of intents": Limit(
+        ("transactions.limits:CHUNK_STATEMENTS", "transactions.held:CHUNK_STATEMENTS"), (1, 2)
+    ),
+    "participants that are noted at once": Limit(
+        ("transactions.limits:MAX_NOTES", "transactions.notes:MAX_NOTES"), (1, 3)
+    ),
 }
 
 _USUAL: Final = 0.4
@@ -164,7 +175,14 @@ def _exchange(holder: str, value: float) -> float:
         function.__defaults__ = (*others, value)
         assert isinstance(last, int), holder
         return last
-    found = vars(module)[name]
+    constant, _, field = name.partition(".")
+    if field:
+        # It is frozen, and the default of many a function.
+        shared = vars(module)[constant]
+        found = getattr(shared, field)
+        object.__setattr__(shared, field, value)
+    else:
+        found = vars(module)[constant]
+        setattr(module, constant, value)
     assert isinstance(found, int | float), holder
-    setattr(module, name, value)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def _value(holder: str) -> Any:
     module = importlib.import_module(f"hadron.{module_name}")
     if name.endswith("()"):
         return getattr(module, name.removesuffix("()")).__defaults__[-1]
-    return getattr(module, name)
+    return operator.attrgetter(name)(module)
 
 
 def test_they_are_smaller_and_gone_after_the_block() -> None:
