@@ -246,6 +246,7 @@ class Intake:
         """Fetch all that has arrived, at least one; False once the subscription is closed, None
         when nothing has come in time."""
         self._collect()
+        self._consumer.take_from_steps()
         parcel = None
         with anyio.move_on_after(timeout_s) as scope:
             parcel = await self._consumer.next_parcel()

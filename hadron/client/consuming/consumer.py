@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final
+from typing import Final, Protocol
 
 import anyio
 
@@ -53,6 +53,22 @@ _LOOK: Final = 1 / 8
 """Of the ack deadline: after so much of it what the program has not been handed is given back, and
 so often it is looked for. An acknowledgement that has begun the deadline again is noticed a look
 later at most; so all is on its way back after five eighths."""
+
+
+class Stepping(Protocol):
+    """A loop over steps (`steps.Steps`): it takes parcels, and makes transactions of them."""
+
+    def release(self) -> list[Parcel]:
+        """It is left, so its step is rolled back; what it has fetched besides, the oldest first."""
+        ...
+
+    async def leave(self, waits: bool) -> None:
+        """The member leaves: what is not committed is delivered again.
+
+        Args:
+            waits: for what is being committed.
+        """
+        ...
 
 
 class Consumer(AckSender):
@@ -97,8 +113,8 @@ class Consumer(AckSender):
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
-        self.on_leave: Callable[[bool], Awaitable[None]] | None = None
-        """Of who has something under way with what was handed out; see `leave`."""
+        self.steps: Stepping | None = None
+        """The loop over steps that was begun last."""
         for name in partitions:
             self._make(name)
 
@@ -151,6 +167,7 @@ class Consumer(AckSender):
         if parcel is not None and self._clock() <= parcel.channel.held_until:
             for delivery in self._deliveries:
                 return delivery
+        self.take_from_steps()
         while True:
             parcel = await self.next_parcel()
             if parcel is None:
@@ -169,6 +186,7 @@ class Consumer(AckSender):
         left, self._deliveries = [each.record for each in self._deliveries], iter(())
         if self._parcel is not None:
             self.set_aside(self._parcel, left)
+        self.take_from_steps()
         while True:
             while self._parts:
                 part, records = self._parts.popleft()
@@ -210,6 +228,11 @@ class Consumer(AckSender):
         left, self._deliveries = [each.offset for each in self._deliveries], iter(())
         if self._parcel is not None:
             self.take_back(self._parcel, left)
+
+    def take_from_steps(self) -> None:
+        """What a loop over steps has left comes next."""
+        if self.steps is not None:
+            self._parcels.extendleft(reversed(self.steps.release()))
 
     async def next_parcel(self) -> Parcel | None:
         """The next parcel; None once the subscription is closed.
@@ -484,8 +507,8 @@ class Consumer(AckSender):
             return
         try:
             self.give_back_unseen()
-            if self.on_leave is not None:
-                await self.on_leave(waits)
+            if self.steps is not None:
+                await self.steps.leave(waits)
             if waits:
                 await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
         except HadronError as trouble:

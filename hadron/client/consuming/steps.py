@@ -40,6 +40,7 @@ from hadron.model.errors import (
     CommitUnknownError,
     ConnectionLostError,
     HadronError,
+    RequestError,
     TransactionExpiredError,
 )
 from hadron.model.limits import MAX_BATCH_WAIT_MS, MAX_IN_FLIGHT
@@ -199,7 +200,7 @@ class Steps:
         self._failed: HadronError | None = None
         """Why the last commit came to nothing, until that was dealt with."""
         self._backoff = Backoff(consumer.source.session.ports.random)
-        consumer.on_leave = self._leave
+        self._has_begun = False
 
     def __repr__(self) -> str:
         return f"<Steps of {self._consumer}>"
@@ -216,6 +217,8 @@ class Steps:
     async def _next(self) -> Step | None:
         """End the step whose body has ended, and give the next one; None once the subscription is
         closed. Raises why a step cannot be committed, if not just now."""
+        if self._consumer.steps is not self:
+            await self._begin()
         are_settled = await self._settle()
         # Not before: who cancels this asks again, and then it is still to be ended.
         step, self._step = self._step, None
@@ -241,6 +244,38 @@ class Steps:
             await self._recover()
         await self._settle()
         return None
+
+    async def _begin(self) -> None:
+        """Where the loop before this one was left: steps are in order over both."""
+        if self._has_begun:
+            raise RequestError(
+                "another loop over transactions of this subscription has begun since",
+                "have a subscription for each loop",
+            )
+        self._has_begun = True
+        before = self._consumer.steps
+        self._consumer.take_from_steps()
+        self._consumer.steps = self
+        if isinstance(before, Steps):
+            await before._settle()
+            self._failed, before._failed = before._failed, None
+
+    def release(self) -> list[Parcel]:
+        """See `consumer.Stepping`."""
+        step = self._step
+        if step is not None:
+            step._work.rollback(
+                RequestError(
+                    "records were asked of the subscription in another way before the step's end",
+                    "take them from the loop's steps only, and others from another subscription",
+                )
+            )
+            _give_back(step._parcels)
+            # Should its body go on after all, they are not given back again.
+            step._parcels = []
+        arrived = [each for parcels in self._arrived.values() for each in parcels]
+        self._arrived = {}
+        return sorted(arrived, key=lambda each: each.since)
 
     def _end(self, step: Step) -> None:
         """Its body has ended."""
@@ -298,8 +333,8 @@ class Steps:
         _log.warning("a step is done again: %s", error)
         await anyio.sleep(self._backoff.next_s())
 
-    async def _leave(self, waits: bool) -> None:
-        """The member leaves: what is not committed is delivered again."""
+    async def leave(self, waits: bool) -> None:
+        """See `consumer.Stepping`."""
         step, self._step = self._step, None
         if step is not None:
             step._work.rollback()

@@ -65,8 +65,8 @@ class SyncSubscription(SubscriptionBase):
         on the next; give `max_in_flight` room for three. Steps are committed in order; after one
         that fails, the next is rolled back as well, and the records of both are delivered again:
         behind what has come already, unless the group has an `order`.
-        `break`, or an exception, rolls back the step (`step.commit()` before that does not).
-        The loop ends when the subscription or the client is closed.
+        `break`, or an exception, rolls back the step (`step.commit()` before that does not);
+        another loop goes on there. The loop ends when the subscription or the client is closed.
 
         Args:
             max_records: of a step, at most; they are of one partition. Of a group in order by key

@@ -296,6 +296,57 @@ async def test_steps_have_what_an_iteration_has_left() -> None:
 
 
 @both
+async def test_what_a_loop_over_steps_has_left_comes_next() -> None:
+    """To another loop, one by one, or in batches; with the step that was left."""
+    async with served(driver()) as (node, client):
+        await fill(client, 40)
+        async with client.subscribe("s", group="g", max_in_flight=40) as subscription:
+            for _ in range(2):
+                async for step in subscription.transactions(max_records=10):
+                    await step.publish("t", b"never")
+                    break
+            async for step in subscription.transactions(max_records=10):
+                await step.publish_many("t", [record.value for record in step.records])
+                await step.commit()
+                break
+            seen = {record.offset for record in step.records}
+            async for _ in subscription.transactions(max_records=10):
+                break
+            async for delivery in subscription:
+                seen.add(delivery.offset)
+                await delivery.ack()
+                break
+            async for _ in subscription.transactions(max_records=10):
+                break
+            async for batch in subscription.batches():
+                seen.update(record.offset for record in batch.records)
+                await batch.ack()
+                if len(seen) == 40:
+                    break
+            await subscription.flush()
+        assert node.groups["s", "local/p0", "g"].floor == 40
+        assert len(node.values("t")) == 10
+
+
+@both
+async def test_a_subscription_has_one_loop_over_steps_at_a_time() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 20)
+        async with client.subscribe("s", group="g") as subscription:
+            first, second = subscription.transactions(), subscription.transactions()
+            step = await anext(first)
+            await step.publish("t", b"never")
+            other = await anext(second)
+            with pytest.raises(RequestError, match="in another way before the step's end"):
+                await step.commit()
+            with pytest.raises(RequestError, match="another loop over transactions"):
+                await anext(first)
+            await other.publish_many("t", [record.value for record in other.records])
+            await other.commit()
+        assert node.values("t") == [record.value for record in other.records]
+
+
+@both
 async def test_what_is_left_and_given_to_others_meanwhile_is_in_no_step() -> None:
     async with served(driver()) as (_, client):
         await fill(client, 10)
