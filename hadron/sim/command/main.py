@@ -6,6 +6,7 @@
     python -m hadron.sim --seeds 200 --check-traces     and again, elsewhere: same traces?
     python -m hadron.sim --seeds 50 --coverage          lines that run under the simulator alone
     python -m hadron.sim --mutants                      planted bugs: is each of them caught?
+    python -m hadron.sim --chance 40                    bugs that chance draws: how many are?
 
 The exit status is 1 when there was a violation or a trace that differed, and when nothing at all
 was acknowledged: such a run has shown nothing. It is 2 for options that do not go together, 130
@@ -21,7 +22,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -31,7 +32,8 @@ from hadron.sim.command.options import parse
 from hadron.sim.command.processes import run_elsewhere
 from hadron.sim.command.summary import Progress, Summary, decode_outcome, encode_outcome
 from hadron.sim.mutants import MUTANTS
-from hadron.sim.mutants.hunt import Report, describe, hunt, hunt_elsewhere
+from hadron.sim.mutants.chance import PREFIX, number_of
+from hadron.sim.mutants.hunt import Found, Report, describe, hunt, hunt_anywhere, hunt_elsewhere
 from hadron.sim.rooms import play_rooms
 from hadron.sim.runs.region_workload import RegionsRun
 from hadron.sim.runs.run import Outcome, run_in, run_seed
@@ -81,7 +83,7 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _dispatch(options: argparse.Namespace) -> int:
-    if options.mutants or options.mutant:
+    if options.mutants or options.mutant or options.chance:
         return _hunt(options)
     if options.worker:
         return _work(options)
@@ -144,15 +146,20 @@ def _hunt(options: argparse.Namespace) -> int:
     """Look for planted bugs."""
     seeds = range(options.start, options.start + options.seeds)
     if options.worker:
-        found = hunt(MUTANTS[options.mutant], run_default, seeds=seeds, patience_s=options.patience)
+        found = _hunt_one(options.mutant, seeds, options.patience)
         print(msgspec.json.encode(found).decode(), flush=True)
         return 0
     report = Report()
-    hunted = (
-        hunt_elsewhere(options.jobs, seeds, options.patience)
-        if options.mutants
-        else [hunt(MUTANTS[options.mutant], run_default, seeds=seeds, patience_s=options.patience)]
-    )
+    if options.mutant:
+        hunted: Iterable[Found] = [_hunt_one(options.mutant, seeds, options.patience)]
+    elif options.mutants:
+        hunted = hunt_elsewhere(MUTANTS, options.jobs, seeds, options.patience)
+    else:
+        # The first seeds are as good as any: what `--start` says is the first bug.
+        names = [
+            f"{PREFIX}{number}" for number in range(options.start, options.start + options.chance)
+        ]
+        hunted = hunt_elsewhere(names, options.jobs, range(options.seeds), options.patience)
     for found in hunted:
         report.found.append(found)
         if options.output != "json":
@@ -162,6 +169,13 @@ def _hunt(options: argparse.Namespace) -> int:
     else:
         print(report.describe()[-1])
     return report.status()
+
+
+def _hunt_one(name: str, seeds: range, patience_s: float) -> Found:
+    number = number_of(name)
+    if number is not None:
+        return hunt_anywhere(number, run_default, seeds=seeds, patience_s=patience_s)
+    return hunt(MUTANTS[name], run_default, seeds=seeds, patience_s=patience_s)
 
 
 def _run_one(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hadron.sim.mutants import MUTANTS
+from hadron.sim.mutants.chance import number_of
 from hadron.sim.mutants.hunt import PATIENCE_S, SEEDS
 
 _SEEDS: Final = 100
@@ -22,7 +23,7 @@ _MOST_SEEDS: Final = 1_000_000
 _LAST_SEED: Final = 2**63 - 1
 """Outcomes go from process to process as JSON with 64-bit integers."""
 
-_ALONE: Final = ("seeds", "start", "jobs", "patience", "coverage", "mutants", "mutant")
+_ALONE: Final = ("seeds", "start", "jobs", "patience", "coverage", "mutants", "mutant", "chance")
 """Options that say nothing about one seed."""
 
 
@@ -35,7 +36,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.worker and (mistake := _mistake(options)):
         parser.error(mistake)
-    is_hunt = options.mutants or options.mutant
+    is_hunt = options.mutants or options.mutant or options.chance
     filled = {"seeds": SEEDS if is_hunt else _SEEDS, "start": 0, "jobs": 2, "patience": PATIENCE_S}
     for name, value in filled.items():
         if getattr(options, name) is None:
@@ -61,7 +62,9 @@ def _mistake(options: argparse.Namespace) -> str:
         return "--replay needs --seed K: the seed whose run to print"
     if options.mutants and options.mutant:
         return "--mutant has no effect with --mutants, which plants every bug"
-    if options.mutants or options.mutant:
+    if options.chance and (options.mutants or options.mutant):
+        return "--chance has no effect with --mutants or --mutant, which plant other bugs"
+    if options.mutants or options.mutant or options.chance:
         if options.mutant and "jobs" in given:
             return "--jobs has no effect with --mutant: one bug is looked for in this process"
         return refuse(("coverage", "check_traces"), "has no effect while planted bugs are hunted")
@@ -70,7 +73,7 @@ def _mistake(options: argparse.Namespace) -> str:
             ("check_traces", "jobs", "output", "patience"),
             "has no effect with --coverage, which counts lines in one process",
         )
-    return refuse(("patience",), "has no effect without --mutants or --mutant")
+    return refuse(("patience",), "has no effect without --mutants, --mutant or --chance")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +109,19 @@ def _parser() -> argparse.ArgumentParser:
         help="print the lines that the seeds and every directed scenario covered, by room",
     )
     add("--mutants", action="store_true", help="plant every bug that there is, and look for it")
-    add("--mutant", type=_mutant, metavar="NAME", help="plant one bug, and look for it")
+    add(
+        "--mutant",
+        type=_mutant,
+        metavar="NAME",
+        help="plant one bug, and look for it; chance/N is number N of --chance",
+    )
+    add(
+        "--chance",
+        type=_whole(1, _MOST_SEEDS),
+        metavar="N",
+        help="draw N bugs from the product's code, from number S of --start on, and look for each "
+        "in every directed scenario, then in random seeds",
+    )
     add(
         "--patience",
         type=_seconds,
@@ -145,7 +160,7 @@ def _seconds(text: str) -> float:
 
 
 def _mutant(text: str) -> str:
-    if text in MUTANTS:
+    if text in MUTANTS or number_of(text) is not None:
         return text
     near = difflib.get_close_matches(text, MUTANTS, n=1)
     meant = f"; is it {near[0]}?" if near else ""

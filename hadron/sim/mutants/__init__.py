@@ -5,6 +5,7 @@ mutant       what a planted bug is
 replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines,
 endpoints, exchanges
              the bugs, by where they are
+chance       bugs that nobody thought of, drawn by number
 hunt         looks for each with random seeds and directed scenarios
 """
 

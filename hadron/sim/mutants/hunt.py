@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,8 @@ from typing import Any, Final
 
 import msgspec
 
-from hadron.sim.mutants.mutant import MUTANTS, Mutant
+from hadron.sim.mutants import chance
+from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Edit, patched
 from hadron.sim.runs.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
@@ -38,6 +40,12 @@ _LAST_RUNS_S: Final = 300.0
 """Beyond the patience: what the directed scenarios, and a last seed with and without the bug, may
 take."""
 
+_ALL_SCENARIOS_S: Final = 3_000.0
+"""The same, where a bug is looked for in all of them."""
+
+_RUN_S: Final = 300
+"""Real seconds that one run may take with a bug of which nobody knows what it does."""
+
 RunSeed = Callable[[int], Outcome]
 
 
@@ -52,6 +60,7 @@ class Found(msgspec.Struct, frozen=True):
         violation: the first one, "" when it was not caught.
         dirty: what the same run without the bug had to complain about; must be "".
         idle: its edits that no run ever reached; must be empty: they prove nothing.
+        bug: what it is, where its name does not say so.
     """
 
     name: str
@@ -62,6 +71,7 @@ class Found(msgspec.Struct, frozen=True):
     violation: str = ""
     dirty: str = ""
     idle: tuple[str, ...] = ()
+    bug: str = ""
 
     @property
     def is_caught(self) -> bool:
@@ -91,7 +101,11 @@ class _Hunt:
     def violation(self, run: RunSeed, seed: int) -> str:
         """The first violation of a run with the bug; notes it when there is one without it too."""
         with patched(*self._mutant.patches) as reached:
-            found = _first(run(seed).violations)
+            try:
+                found = _first(run(seed).violations)
+            except Exception as error:
+                # It was to be judged, and broke the judge: nobody would miss that.
+                found = f"the run failed: {error!r}"
             self._reached.update(reached)
         if found:
             self.dirty = self.dirty or _first(run(seed).violations)
@@ -144,6 +158,48 @@ def _first(violations: list[str]) -> str:
     return violations[0] if violations else ""
 
 
+def hunt_anywhere(number: int, run: RunSeed, *, seeds: range, patience_s: float) -> Found:
+    """Look for a bug that chance has drawn in a world of each directed scenario, then in `seeds`
+    with `run`, until one shows it or `patience_s` are over. A run that takes for ever ends this
+    process, by SIGALRM."""
+
+    def bounded(play: RunSeed) -> RunSeed:
+        def bounded_run(seed: int) -> Outcome:
+            signal.alarm(_RUN_S)
+            try:
+                return play(seed)
+            finally:
+                signal.alarm(0)
+
+        return bounded_run
+
+    mutant = chance.drawn(number)
+    hunting = _Hunt(mutant)
+    scenarios = ((name, bounded(each.play), 0) for name, each in SCENARIOS.items())
+    tried = 0
+    began_s = time.monotonic()
+    for name, play, seed in itertools.chain(
+        scenarios, (("", bounded(run), seed) for seed in seeds)
+    ):
+        if not name:
+            began_s = began_s if tried else time.monotonic()
+            if tried and time.monotonic() - began_s >= patience_s:
+                break
+            tried += 1
+        if found := hunting.violation(play, seed):
+            return Found(
+                mutant.name,
+                name,
+                tries=1 if name else 0,
+                seeds=None if name else tried,
+                seeds_tried=tried,
+                violation=found,
+                dirty=hunting.dirty,
+                bug=mutant.bug,
+            )
+    return Found(mutant.name, seeds_tried=tried, idle=hunting.idle, bug=mutant.bug)
+
+
 # --- all of them --------------------------------------------------------------------------------
 
 
@@ -188,25 +244,28 @@ class Report:
 
 def describe(found: Found) -> str:
     """One line for people."""
+    name = f"{found.name}, {found.bug}" if found.bug else found.name
     if found.dirty:
-        return f"{found.name}: PROVES NOTHING, without the bug: {found.dirty[:200]}"
+        return f"{name}: PROVES NOTHING, without the bug: {found.dirty[:200]}"
     if not found.is_caught:
         idle = f"; never ran: {', '.join(found.idle)}" if found.idle else ""
-        return f"{found.name}: NOT CAUGHT{idle}"
+        return f"{name}: NOT CAUGHT{idle}"
     ways = [f"scenario {found.scenario}, try {found.tries}"] if found.scenario else []
     if found.seeds is not None:
         ways.append(f"{found.seeds} random seed{'s' * (found.seeds > 1)}")
     elif found.seeds_tried:
         ways.append(f"not by {found.seeds_tried} random seeds")
     violation = found.violation.splitlines()[0][:120]
-    return f"{found.name}: {'; '.join(ways)}: {violation}"
+    return f"{name}: {'; '.join(ways)}: {violation}"
 
 
-def hunt_elsewhere(jobs: int, seeds: range, patience_s: float = PATIENCE_S) -> Iterator[Found]:
-    """Hunt for every bug in a process of its own, `jobs` at a time, in the order of the list."""
+def hunt_elsewhere(
+    names: Iterable[str], jobs: int, seeds: range, patience_s: float = PATIENCE_S
+) -> Iterator[Found]:
+    """Hunt for each bug in a process of its own, `jobs` at a time, in order."""
     hunt_one = partial(_hunt_elsewhere, seeds=seeds, patience_s=patience_s)
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(hunt_one, MUTANTS)
+        yield from pool.map(hunt_one, names)
 
 
 def _hunt_elsewhere(name: str, seeds: range, patience_s: float) -> Found:
@@ -225,11 +284,15 @@ def _hunt_elsewhere(name: str, seeds: range, patience_s: float) -> Found:
         str(patience_s),
     ]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    limit_s = patience_s + _LAST_RUNS_S
+    number = chance.number_of(name)
+    limit_s = patience_s + (_LAST_RUNS_S if number is None else _ALL_SCENARIOS_S)
     try:
         ended = subprocess.run(command, env=environment, capture_output=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
         return Found(name, dirty=f"its process did not end within {limit_s:g} s")
+    if number is not None and ended.returncode == -signal.SIGALRM:
+        violation = f"a run did not end within {_RUN_S} s"
+        return Found(name, "a run", 1, violation=violation, bug=chance.drawn(number).bug)
     if ended.returncode:
         last = ended.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return Found(name, dirty=f"its process ended with {ended.returncode}: {' '.join(last)}")

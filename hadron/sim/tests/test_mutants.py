@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hadron.sim.command.main import main, run_default
-from hadron.sim.mutants import MUTANTS, SeamError, patched
-from hadron.sim.mutants.hunt import Found, Report, describe, hunt
+from hadron.sim.mutants import MUTANTS, SeamError, chance, patched
+from hadron.sim.mutants import hunt as hunting
+from hadron.sim.mutants.hunt import Found, Report, describe, hunt, hunt_anywhere
 from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Constant, Edit
 from hadron.sim.runs.run import Outcome
@@ -159,3 +161,35 @@ def test_an_edit_is_marked_where_it_stands() -> None:
     with patched(*edits) as reached:
         assert _branches(-1) == "under"
         assert set(reached) == {2}
+
+
+def test_bugs_that_chance_draws_are_the_same_ones_each_time_and_can_be_planted() -> None:
+    several = [chance.drawn(number) for number in range(12)]
+    assert several == [chance.drawn(number) for number in range(12)]
+    assert len({each.patches for each in several}) > 8
+    for mutant in several:
+        assert mutant.patches[0].where in mutant.bug
+        with patched(*mutant.patches):
+            pass
+
+
+def test_a_bug_that_chance_has_drawn_is_looked_for_until_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chance, "drawn", lambda number: replace(_WRONG, name=f"chance/{number}"))
+    monkeypatch.setattr(
+        hunting, "SCENARIOS", {"none": _Scenario(_worlds()), "one": _Scenario(_worlds(0))}
+    )
+    found = hunt_anywhere(7, _worlds(), seeds=range(3), patience_s=60.0)
+    assert (found.name, found.scenario, found.seeds_tried) == ("chance/7", "one", 0)
+    assert describe(found) == "chance/7, it is wrong: scenario one, try 1: wrong"
+    monkeypatch.setattr(hunting, "SCENARIOS", {"none": _Scenario(_worlds())})
+    found = hunt_anywhere(7, _worlds(11), seeds=range(10, 20), patience_s=60.0)
+    assert (found.caught_by, found.seeds, found.idle) == ("random seeds", 2, ())
+    found = hunt_anywhere(7, _worlds(), seeds=range(3), patience_s=60.0)
+    assert describe(found) == f"chance/7, it is wrong: NOT CAUGHT; never ran: {_HERE}:_twice"
+
+
+class _Scenario:
+    def __init__(self, play: Callable[[int], Outcome]) -> None:
+        self.play = play
