@@ -23,13 +23,15 @@ from hadron.node.restore import copy_file, identity_of
 from hadron.state.leadership import LEADERSHIP
 from hadron.storage import aftermath, snapshot
 from hadron.storage.database import (
+    FORMAT_VERSION,
+    check_version,
     open_reader,
     open_writer,
     translated_errors,
     translated_os_errors,
 )
 from hadron.storage.generations import DATABASE, current_database, next_generation, switch_to
-from hadron.storage.identity import NODE_DATABASE, DirectoryLock, read_last_stop
+from hadron.storage.identity import DirectoryLock, read_last_stop, read_membership
 from hadron.storage.log import ANCHOR, LOG, lacks, last_lsn, position_at
 
 
@@ -96,18 +98,12 @@ def _next_promise(config: ReplicaSetConfig, known: Ballot) -> Ballot:
 
 def _is_whole(data: Path, path: Path, disk: Disk) -> bool:
     """Whether the next start will let this disk count by itself. Writes nothing."""
-    identity = data / NODE_DATABASE
-    if not identity.is_file():
+    if not read_membership(data, disk):
         return False
-    with (
-        translated_errors(identity),
-        contextlib.closing(open_reader(identity, vfs=disk.vfs)) as database,
-    ):
-        row = database.execute("SELECT is_member FROM identity").fetchone()
     stop = read_last_stop(data)
     with translated_os_errors(data):
         left = aftermath.examine(path, disk, stop, was_member=True)
-    if row is None or not row[0] or left.amnesia:
+    if left.amnesia:
         return False
     with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
         return not lacks(database, stop.mark)
@@ -148,6 +144,7 @@ def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition,
 def _examine(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
     """Where a database's log ends, recomputed, and the uuid that it was led under last."""
     with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
+        check_version(database, path, FORMAT_VERSION)
         for (finding,) in database.execute("PRAGMA quick_check(1)"):
             if finding != "ok":
                 raise CorruptionError(

@@ -155,6 +155,9 @@ def refusals(
         manifest = read_backup(backup)
         _check_names(manifest, config)
         _check_epoch(config, manifest.epoch, "the backup")
+        # All of it: with an epoch that was raised for a restore that is refused then, members wait
+        # for data that nobody has.
+        open_backup(backup, disk)
     except HadronError as error:
         return [error]
     found: list[HadronError] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from hadron.model.errors import ConfigurationError, HadronError
+from hadron.model.errors import ConfigurationError, DataDirectoryError, HadronError
 from hadron.node.comparing import compare
 from hadron.node.verified import Verified, VerifiedFile
 from hadron.node.world import SystemDisk
@@ -115,7 +115,7 @@ def _loss_of(directory: Path) -> str:
         with translated_os_errors(directory):
             left = aftermath.examine(path, SystemDisk(), stop, was_member=True)
     except HadronError as error:
-        return error.message
+        return _in_a_line(error)
     amnesia = left.amnesia
     # What cannot be read here is found by the checks of the file.
     with suppress(HadronError, apsw.Error):
@@ -163,15 +163,21 @@ def verify_database(
                 if on_step is not None:
                     on_step(path, verification)
     except HadronError as error:
-        verification.report.add(error.message)
+        verification.report.add(_in_a_line(error))
     return verification.report
+
+
+def _in_a_line(error: HadronError) -> str:
+    """With the way out of what is no damage: about that a report says it once, for all of it."""
+    is_refused = isinstance(error, DataDirectoryError) and error.hint
+    return f"{error.message}: {error.hint}" if is_refused else error.message
 
 
 def _owner_of(directory: Path) -> tuple[Owner | None, str]:
     try:
         return read_owner(directory), ""
     except HadronError as error:
-        return None, error.message
+        return None, _in_a_line(error)
 
 
 def owner_of(path: Path) -> tuple[Owner | None, str]:
@@ -188,7 +194,7 @@ def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
     try:
         return decode_manifest(beside.read_bytes(), beside), ""
     except HadronError as error:
-        return None, error.message
+        return None, _in_a_line(error)
     except OSError as error:
         return None, f"{beside}: {error.strerror}"
 

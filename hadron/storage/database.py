@@ -11,6 +11,7 @@ from typing import Final
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
+from hadron.model.tables import PREFIX
 from hadron.storage.checksums import RESERVED_BYTES, require_checksums, way_out, with_checksums
 
 MINIMUM_SQLITE: Final = (3, 51, 3)
@@ -159,29 +160,44 @@ def open_copy(path: Path, *, vfs: str = "") -> apsw.Connection:
     return connection
 
 
-def check_format(connection: apsw.Connection, path: Path, known: int) -> None:
+def check_format(connection: apsw.Connection, path: Path, known: int, prefix: str = PREFIX) -> None:
     """Raises `DataDirectoryError` unless the file is empty, or one of Hadron's in the format
-    `known`."""
-    if connection.pragma("application_id") != APPLICATION_ID:
-        if connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is not None:
-            raise DataDirectoryError(
-                f"{path} is a SQLite file that Hadron did not make, or did before its formats had "
-                "a number",
-                "give the node a directory of its own",
-            )
-    else:
-        check_version(connection, path, known)
+    `known`, in which names of tables begin with `prefix`."""
+    check_version(connection, path, known, prefix)
+    if not _is_ours(connection) and _tables(connection):
+        raise _foreign(path)
 
 
-def check_version(connection: apsw.Connection, path: Path, known: int) -> None:
-    """Raises `DataDirectoryError` for a file that Hadron made, in another format than `known`; of
-    any other file it says nothing."""
-    is_ours = connection.pragma("application_id") == APPLICATION_ID
-    if is_ours and (version := connection.pragma("user_version")) != known:
+def check_version(
+    connection: apsw.Connection, path: Path, known: int, prefix: str = PREFIX
+) -> None:
+    """Raises `DataDirectoryError` for a file in another format than `known`: its number is another
+    one, or it has tables and no name of one begins with `prefix`. Whatever else is wrong with a
+    file of ours is damage, and not said here."""
+    if _is_ours(connection) and (version := connection.pragma("user_version")) != known:
         raise DataDirectoryError(
             f"{path} has format version {version}, this Hadron knows {known}",
             "use the version of Hadron that wrote it, or a newer one",
         )
+    tables = _tables(connection)
+    if tables and not any(name.startswith(prefix) for name in tables):
+        raise _foreign(path)
+
+
+def _is_ours(connection: apsw.Connection) -> bool:
+    return bool(connection.pragma("application_id") == APPLICATION_ID)
+
+
+def _tables(connection: apsw.Connection) -> list[str]:
+    named = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    return [name for (name,) in connection.execute(named)]
+
+
+def _foreign(path: Path) -> DataDirectoryError:
+    return DataDirectoryError(
+        f"{path} is a SQLite file that Hadron did not make, or did before its formats had a number",
+        "use the version of Hadron that wrote it; a node of this one needs a directory of its own",
+    )
 
 
 def mark_format(connection: apsw.Connection, version: int) -> None:

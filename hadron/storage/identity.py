@@ -113,19 +113,14 @@ class Owner:
 def read_owner(directory: Path) -> Owner | None:
     """Whose directory this is, from its `node.db`; None when there is none. Writes nothing.
 
-    Raises `DataDirectoryError` or `CorruptionError` when the file cannot be read.
+    Raises `DataDirectoryError` when the file cannot be read or is of another format,
+    `CorruptionError` when it is damaged.
     """
-    path = directory / "node.db"
+    path = directory / NODE_DATABASE
     if not path.exists():
         return None
-    connection = open_reader(path)
-    try:
-        with translated_errors(path):
-            row = connection.execute(
-                "SELECT cluster, replica_set, node, uuid FROM identity"
-            ).fetchone()
-    finally:
-        connection.close()
+    with _reading(path) as connection:
+        row = connection.execute("SELECT cluster, replica_set, node, uuid FROM identity").fetchone()
     return None if row is None else Owner(*row)
 
 
@@ -150,9 +145,23 @@ def read_epoch(directory: Path) -> int:
     path = directory / NODE_DATABASE
     if not path.exists():
         return 0
-    with contextlib.closing(open_reader(path)) as connection, translated_errors(path):
+    with _reading(path) as connection:
         row: Any = connection.execute("SELECT epoch FROM identity").fetchone()
     return int(row[0]) if row is not None else 0
+
+
+def read_membership(directory: Path, disk: Disk) -> bool:
+    """Whether this directory's disk may count in a majority; False without a `node.db`. Writes
+    nothing.
+
+    Raises what `read_owner` raises.
+    """
+    path = directory / NODE_DATABASE
+    if not path.is_file():
+        return False
+    with _reading(path, disk.vfs) as connection:
+        row: Any = connection.execute("SELECT is_member FROM identity").fetchone()
+    return row is not None and bool(row[0])
 
 
 def read_last_stop(directory: Path) -> LastStop:
@@ -160,9 +169,15 @@ def read_last_stop(directory: Path) -> LastStop:
 
     Raises what `read_owner` raises.
     """
-    path = directory / NODE_DATABASE
-    with contextlib.closing(open_reader(path)) as connection, translated_errors(path):
+    with _reading(directory / NODE_DATABASE) as connection:
         return _load_last_stop(connection)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, vfs: str = "") -> Iterator[apsw.Connection]:
+    with contextlib.closing(open_reader(path, vfs=vfs)) as connection, translated_errors(path):
+        check_format(connection, path, _FORMAT_VERSION, prefix="")
+        yield connection
 
 
 def _load_last_stop(connection: apsw.Connection) -> LastStop:
@@ -266,7 +281,7 @@ class IdentityFile:
 
     def _prepare(self) -> None:
         """Make the tables, unless they are there."""
-        check_format(self._db, self._path, _FORMAT_VERSION)
+        check_format(self._db, self._path, _FORMAT_VERSION, prefix="")
         self._db.reserve_bytes(reserve=RESERVED_BYTES)
         with transaction(self._db):
             self._db.execute(TABLES)

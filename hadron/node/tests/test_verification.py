@@ -20,7 +20,7 @@ from hadron.node.verified import Verified
 from hadron.serving.tests.stack import leading
 from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.pipelines.inputs import TriggerInstances
-from hadron.storage.database import open_writer
+from hadron.storage.database import FORMAT_VERSION, open_writer
 from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.report import Report
 
@@ -265,15 +265,25 @@ async def test_one_damaged_chain_makes_one_entry_wrong(directory: Path) -> None:
 async def test_a_file_of_another_format_is_one_problem(directory: Path, has_tables: bool) -> None:
     """Not one for each table that has another name there."""
     with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
-        db.pragma("user_version", 1)
+        db.pragma("user_version", 99)
         if not has_tables:
             db.execute("ALTER TABLE hadron_log RENAME TO log")
             db.execute("ALTER TABLE hadron_meta RENAME TO meta")
     (file,) = verify_paths([directory]).files
     assert [each.text for each in file.report.problems] == [
-        f"{directory / 'hadron.db'} has format version 1, this Hadron knows 2"
+        f"{directory / 'hadron.db'} has format version 99, this Hadron knows {FORMAT_VERSION}: use "
+        "the version of Hadron that wrote it, or a newer one"
     ]
     assert file.report.checked == []
+
+
+async def test_a_file_of_ours_that_lost_its_number_is_looked_at(directory: Path) -> None:
+    with closing(open_writer(directory / "hadron.db", sync="NORMAL")) as db:
+        db.pragma("application_id", 0)
+        db.execute("DROP TABLE hadron_meta")
+    said = problems(verify_paths([directory]))
+    assert len(said) > 1
+    assert not any("did not make" in each for each in said)
 
 
 async def test_a_file_that_is_not_a_database_is_a_problem(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hadron.model.errors import CorruptionError, DataDirectoryError, RequestErro
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
-from hadron.storage.database import FORMAT_VERSION, connect
+from hadron.storage.database import FORMAT_VERSION, connect, mark_format
 from hadron.storage.store import Readers, Store
 from hadron.wire.system import SystemClock
 
@@ -148,6 +149,13 @@ class TestRefusedFiles:
         connection = apsw.Connection(str(tmp_path / "hadron.db"))
         connection.execute("CREATE TABLE recipes(name TEXT)")
         connection.close()
+        self.refuse(tmp_path, DataDirectoryError, "that Hadron did not make")
+
+    async def test_tables_from_before_they_had_a_prefix(self, tmp_path: Path) -> None:
+        """Ours would be made beside them, and the node would start with nothing."""
+        with closing(connect(tmp_path / "hadron.db")) as connection:
+            connection.execute("CREATE TABLE log(lsn INTEGER PRIMARY KEY)")
+            mark_format(connection, FORMAT_VERSION)
         self.refuse(tmp_path, DataDirectoryError, "that Hadron did not make")
 
     async def test_another_nodes_directory(self, tmp_path: Path) -> None:
