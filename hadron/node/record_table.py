@@ -21,7 +21,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.record import BYTES
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.state.schema import SCHEMA_OBJECT
-from hadron.state.streams.partitions import STREAM_BATCH, STREAM_PARTITION
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words, read_transaction
 

@@ -27,7 +27,7 @@ from hadron.node.record_table import OnDamage, RecordTable
 from hadron.node.verification import database_of, owner_of
 from hadron.state.leadership import CONFIGURATION
 from hadron.state.schema import SCHEMA_OBJECT
-from hadron.state.streams.partitions import STREAM_BATCH
+from hadron.state.streams.tables import STREAM_BATCH
 from hadron.storage.database import (
     FORMAT_VERSION,
     check_version,

@@ -17,7 +17,7 @@ from hadron.replication.replay import ReplayCheck
 from hadron.state import dropping
 from hadron.state.bodies import COUNTED_BODY
 from hadron.state.machine import StateMachine
-from hadron.state.streams.partitions import STREAM_BATCH
+from hadron.state.streams.tables import STREAM_BATCH
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
 from hadron.storage.log import LOG, NO_BODY, Entry, first_lsn

@@ -137,6 +137,21 @@ def test_every_module_says_what_it_owns() -> None:
     assert not [name_of(path) for path in product if not ast.get_docstring(tree_of(path))]
 
 
+_TABLE_NAME: Final = re.compile(r'\bPREFIX \+ ("\w+")|\{PREFIX\}(\w+)')
+
+
+def test_a_tables_name_is_said_once() -> None:
+    """Whoever needs one of another module imports it; where that is a circle, the names are in a
+    module of their own (`state.pipelines.tables`)."""
+    found = dict[str, list[str]]()
+    for path in modules():
+        if "tests" not in path.parts:
+            for name in _TABLE_NAME.findall(path.read_text()):
+                found.setdefault("".join(name).strip('"'), []).append(name_of(path))
+    assert len(found) > 60
+    assert not {name: where for name, where in found.items() if len(where) > 1}
+
+
 OWN: Final = {
     "groups": r"(cli\.commands\.(group|sub)|cli\.following|client\.blocking\.(deliveries|intake)"
     r"|client\.consuming|delivery|doors\.http\.(consumers|groups)|server\.groups|state\.groups|wire\._pb\.groups_pb2"

@@ -10,7 +10,7 @@ from hadron.state import dropping
 from hadron.state.groups import changes as group_changes
 from hadron.state.groups.progress import GROUP, GROUP_ACK
 from hadron.state.machine import Feature
-from hadron.state.streams.partitions import STREAM_PARTITION
+from hadron.state.streams.tables import STREAM_PARTITION
 from hadron.storage.database import in_words
 from hadron.storage.report import SLICE_ROWS, Report
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from hadron.model.ports import Database
 from hadron.state.groups.progress import GROUP, GROUP_ACK, WINDOW_ROWS, GroupOptions
-from hadron.state.streams.partitions import STREAM_BATCH, STREAM_PARTITION
 from hadron.state.streams.skips import RETENTION_SKIP
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 
 COUNT_ROWS: Final = 16_384
 """Ranges that are counted in one read: one to two milliseconds."""

@@ -16,7 +16,7 @@ from hadron.state.bodies import Place
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Context
 from hadron.state.names import label_of
-from hadron.state.streams.partitions import STREAM_BATCH, STREAM_PARTITION
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 
 _MOVE_END: Final = (
     f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"

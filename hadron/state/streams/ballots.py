@@ -9,7 +9,8 @@ from typing import Final
 
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
-from hadron.state.streams.partitions import STREAM_BATCH, PartitionBounds
+from hadron.state.streams.partitions import PartitionBounds
+from hadron.state.streams.tables import STREAM_BATCH
 
 _BALLOT_AT: Final = (
     f"SELECT epoch, incarnation FROM {STREAM_BATCH} WHERE stream_id = ? AND base_offset ="

@@ -9,7 +9,7 @@ import apsw
 from hadron.state import dropping
 from hadron.state.bodies import COUNTED_BODY
 from hadron.state.machine import Feature
-from hadron.state.streams.partitions import STREAM_BATCH, STREAM_PARTITION
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
 from hadron.storage.report import SLICE_ROWS, Report

@@ -23,14 +23,13 @@ from hadron.model.tables import PREFIX
 from hadron.state import slices
 from hadron.state.machine import Context, Feature
 from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
 from hadron.storage.database import in_words
 from hadron.storage.report import SLICE_BYTES, Report
 
 STREAM_KEY: Final = PREFIX + "stream_key"
 _BY_OFFSET: Final = PREFIX + "stream_key_by_offset"
-_STREAM_BATCH: Final = PREFIX + "stream_batch"
-_STREAM_PARTITION: Final = PREFIX + "stream_partition"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {STREAM_KEY}(
@@ -46,12 +45,12 @@ _SET: Final = (
     f"INSERT INTO {STREAM_KEY} VALUES(?, ?, ?) ON CONFLICT DO UPDATE SET offset = excluded.offset"
 )
 _GET: Final = (
-    f"SELECT k.offset FROM {STREAM_KEY} k JOIN {_STREAM_PARTITION} p USING (stream_id)"
+    f"SELECT k.offset FROM {STREAM_KEY} k JOIN {STREAM_PARTITION} p USING (stream_id)"
     " WHERE k.stream_id = ? AND k.key_hash = ? AND k.offset >= p.first_offset"
 )
 _DROP: Final = (
     f"DELETE FROM {STREAM_KEY} WHERE (stream_id, key_hash) IN (SELECT k.stream_id, k.key_hash"
-    f" FROM {STREAM_KEY} k JOIN {_STREAM_PARTITION} p USING (stream_id)"
+    f" FROM {STREAM_KEY} k JOIN {STREAM_PARTITION} p USING (stream_id)"
     " WHERE k.stream_id = ? AND k.offset < p.first_offset ORDER BY k.offset LIMIT ?)"
 )
 _IS_INDEXED: Final = (
@@ -119,7 +118,7 @@ def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> sli
 
 _BATCHES: Final = (
     "SELECT s.base_offset, s.count, s.bytes, coalesce(s.start, 0), b.bytes"
-    f" FROM {_STREAM_BATCH} s LEFT JOIN {BODY} b ON b.lsn = coalesce(s.body_lsn, s.lsn)"
+    f" FROM {STREAM_BATCH} s LEFT JOIN {BODY} b ON b.lsn = coalesce(s.body_lsn, s.lsn)"
     " WHERE s.stream_id = ? AND s.base_offset >= ? ORDER BY s.base_offset"
 )
 _ROWS: Final = (
@@ -127,7 +126,7 @@ _ROWS: Final = (
 )
 _ROW: Final = f"SELECT offset FROM {STREAM_KEY} WHERE stream_id = ? AND key_hash = ?"
 _BEYOND: Final = (
-    f"SELECT count(*) FROM {STREAM_KEY} k JOIN {_STREAM_PARTITION} p USING (stream_id)"
+    f"SELECT count(*) FROM {STREAM_KEY} k JOIN {STREAM_PARTITION} p USING (stream_id)"
     " WHERE k.stream_id = ? AND k.offset >= p.next_offset"
 )
 
@@ -208,7 +207,7 @@ class StreamKeysCheck:
 def _indexed(db: apsw.Connection) -> list[int]:
     """Streams whose keys are indexed."""
     found: Any = db.execute(
-        f"SELECT id, spec FROM {SCHEMA_OBJECT} JOIN {_STREAM_PARTITION} ON stream_id = id"
+        f"SELECT id, spec FROM {SCHEMA_OBJECT} JOIN {STREAM_PARTITION} ON stream_id = id"
         " WHERE kind = 'Stream' ORDER BY id"
     )
     ids = []

@@ -22,7 +22,6 @@ from hadron.model.errors import (
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.model.tables import PREFIX
 from hadron.state import bodies, slices
 from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
@@ -32,34 +31,9 @@ from hadron.state.streams import keys as stream_keys
 from hadron.state.streams import producers
 from hadron.state.streams.keys import NO_OFFSET
 from hadron.state.streams.producers import Appended
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION, TABLES
 from hadron.state.transactions import key_locks
 from hadron.storage.bodies import BODY, damaged_entry, reading_entry
-
-STREAM_PARTITION: Final = PREFIX + "stream_partition"
-STREAM_BATCH: Final = PREFIX + "stream_batch"
-_BY_BODY: Final = PREFIX + "stream_batch_by_body"
-
-_TABLES: Final = f"""
-CREATE TABLE IF NOT EXISTS {STREAM_PARTITION}(
-    stream_id INTEGER PRIMARY KEY,
-    first_offset INTEGER NOT NULL,      -- lowest that retention has kept
-    next_offset INTEGER NOT NULL,
-    bytes INTEGER NOT NULL              -- of all kept batches
-) STRICT;
-CREATE TABLE IF NOT EXISTS {STREAM_BATCH}(
-    stream_id INTEGER NOT NULL,
-    base_offset INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    lsn INTEGER NOT NULL,               -- of the entry that has appended it
-    append_ms INTEGER NOT NULL,
-    bytes INTEGER NOT NULL,
-    epoch INTEGER NOT NULL, incarnation INTEGER NOT NULL,
-    body_lsn INTEGER,                   -- NULL: all of body(lsn). Else this counted body has them,
-    start INTEGER,                      -- from here on
-    PRIMARY KEY (stream_id, base_offset)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {_BY_BODY} ON {STREAM_BATCH}(body_lsn) WHERE body_lsn IS NOT NULL;
-"""
 
 _KEPT: Final = "base_offset, count, bytes, append_ms, epoch, incarnation, lsn, body_lsn, start"
 """Of a batch, as `KeptBatch` has it."""
@@ -349,7 +323,7 @@ def _drop_some(context: Context, stream_id: int, portion: slices.Portion) -> sli
 
 FEATURE: Final = Feature(
     name="streams",
-    tables=_TABLES,
+    tables=TABLES,
     commands={AppendBatch: apply_append_batch, AppendGuarded: apply_append_guarded},
     declared={"Stream": _open},
     deleted={"Stream": _close},

@@ -33,12 +33,12 @@ from hadron.model.tables import PREFIX
 from hadron.state import slices
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.names import label_of
+from hadron.state.streams.tables import STREAM_PARTITION
 
 PRODUCER: Final = PREFIX + "producer"
 PRODUCER_NAME: Final = PREFIX + "producer_name"
 PRODUCER_ONCE: Final = PREFIX + "producer_once"
 _ONCE_BY_AGE: Final = PREFIX + "producer_once_by_age"
-_STREAM_PARTITION: Final = PREFIX + "stream_partition"
 
 _BEHIND_ONCE: Final = ONCE[:-1] + bytes([ONCE[-1] + 1])
 
@@ -286,7 +286,7 @@ def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
     db, stream_id, producer_id = context.db, command.stream_id, producer_id_of(command.name)
     # What raises below is kept until it may be told: it must keep no cursor with it, for no
     # checkpoint is made while one is open.
-    here = f"SELECT 1 FROM {_STREAM_PARTITION} WHERE stream_id = ?"
+    here = f"SELECT 1 FROM {STREAM_PARTITION} WHERE stream_id = ?"
     if db.execute(here, (stream_id,)).fetchone() is None:
         raise NotFoundError(f"{label_of(db, stream_id)} has no partition {context.place}")
     row = db.execute(_GET_NAME, (stream_id, producer_id)).fetchone()

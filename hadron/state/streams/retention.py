@@ -17,7 +17,7 @@ from hadron.state import slices
 from hadron.state.events import PartitionTrimmed, RecordsSkipped
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.streams import partitions as streams
-from hadron.state.streams.partitions import STREAM_BATCH, STREAM_PARTITION
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 
 
 class TrimStream(Command, frozen=True, array_like=True, tag=10):

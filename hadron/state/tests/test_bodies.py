@@ -24,8 +24,9 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.slices import Dropped
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.checks import BodiesCheck, StreamsCheck
-from hadron.state.streams.partitions import STREAM_BATCH, AppendBatch
+from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.retention import TrimStream
+from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.state.tests.parted import (
     BALLOT,
     MACHINE,
@@ -427,7 +428,7 @@ def _assert_a_replica_is_the_same(file: Parted) -> None:
             drop_bodies=lambda _db, lsns: dropped.extend(lsns),
         )
         execute_logged(context, encode(command))
-    for table in (STREAM_BATCH, COUNTED_BODY, streams.STREAM_PARTITION):
+    for table in (STREAM_BATCH, COUNTED_BODY, STREAM_PARTITION):
         sql = f"SELECT * FROM {table} ORDER BY 1, 2"
         assert db.execute(sql).fetchall() == file.db.execute(sql).fetchall()
     assert len(dropped) == len(set(dropped)), "nothing goes twice"
