@@ -5,8 +5,8 @@ share from the upper half is waited, so that it also grows for the unlucky ones 
 
 A `Backoff` counts by itself, for one thing that is tried again and again. Who has the count from
 elsewhere, as of a record's attempts or of many addresses, takes `doubled_s` and `jitter`.
-What a schema says of a stage's retries is counted in the log and has no chance in it:
-`schema.Retry.pause_ms`.
+What a schema says of a stage's retries is counted in the log, and nodes agree on its jitter, which
+is a hash: `pipelines.Retry.pause_ms`.
 """
 
 from __future__ import annotations

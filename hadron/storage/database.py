@@ -23,7 +23,7 @@ BROKEN_SQLITE: Final = frozenset({(3, 52, 0)})
 APPLICATION_ID: Final = 0x48_41_44_52
 """`application_id` of the files that Hadron makes: "HADR"."""
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 1
 """`user_version` of `hadron.db`; raised by changes that an older node could not read."""
 
 PAGE_BYTES: Final = 4096
