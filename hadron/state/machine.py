@@ -374,4 +374,9 @@ def number_of(data: bytes) -> int:
     # MessagePack: an array of up to 15 fields has its length in one byte, a longer one in two more.
     start = 1 if b"\x90" <= header <= b"\x9f" else 3 if header == b"\xdc" else len(data)
     number = data[start : start + 1]
-    return number[0] if b"" < number < b"\x80" else -1
+    if b"" < number < b"\x80":
+        return number[0]
+    # A number below 128 is a byte, one that needs 8 or 16 bits stands behind one that says so.
+    width = 1 if number == b"\xcc" else 2 if number == b"\xcd" else 0
+    number = data[start + 1 : start + 1 + width]
+    return int.from_bytes(number) if width and len(number) == width else -1

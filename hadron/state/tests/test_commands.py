@@ -238,6 +238,38 @@ def test_every_command_has_golden_bytes() -> None:
     assert {type(command) for command, _ in GOLDEN} == set(MACHINE.commands)
 
 
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 200, 255, 256, 900, 65_535])
+@pytest.mark.parametrize("fields", [0, 3, 14, 15, 20])
+def test_a_number_of_any_size_is_read_without_decoding(number: int, fields: int) -> None:
+    """Whatever MessagePack makes of the array's length and of the number."""
+    wide = msgspec.defstruct(
+        "Wide",
+        [(f"f{each}", int) for each in range(fields)],
+        bases=(Command,),
+        namespace={"__module__": __name__},
+        frozen=True,
+        array_like=True,
+        tag=number,
+    )
+    data = machine.encode(wide(*range(fields)))
+    assert machine.number_of(data) == number
+    assert machine.number_of(data[: 1 if fields < 15 else 3]) == -1
+    if number >= 128:
+        assert machine.number_of(data[: 2 if fields < 15 else 4]) == -1
+
+
+@given(st.binary(max_size=8))
+def test_what_has_no_number_has_none(data: bytes) -> None:
+    assert machine.number_of(data) >= -1
+    assert machine.number_of(b"\x81" + data) == -1
+    assert machine.number_of(b"\x92\xa1x" + data) == -1
+
+
+def test_the_number_of_each_command_is_read() -> None:
+    for command, data in GOLDEN:
+        assert machine.number_of(bytes.fromhex(data)) == command.__struct_config__.tag
+
+
 def test_the_number_comes_first() -> None:
     tags = [msgspec.msgpack.decode(machine.encode(command))[0] for command, _ in GOLDEN]
     assert len(set(tags)) == len(MACHINE.commands)
