@@ -17,6 +17,7 @@ from hadron.state.machine import Command, Context, NoChange
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.transactions.locks import LOCK
 from hadron.storage import log
+from hadron.storage.tables import make_tables
 
 SET = "local/p0"
 BALLOT = Ballot(1, 1)
@@ -26,8 +27,7 @@ Dump = dict[str, list[tuple[Any, ...]]]
 
 def new_database() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    connection.execute(log.TABLES)
-    connection.execute(MACHINE.tables)
+    make_tables(connection, log.TABLES + MACHINE.tables)
     return connection
 
 

@@ -30,6 +30,7 @@ from hadron.storage.database import (
     transaction,
     translated_errors,
 )
+from hadron.storage.tables import make_tables
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS identity(
@@ -284,7 +285,7 @@ class IdentityFile:
         check_format(self._db, self._path, _FORMAT_VERSION, prefix="")
         self._db.reserve_bytes(reserve=RESERVED_BYTES)
         with transaction(self._db):
-            self._db.execute(TABLES)
+            make_tables(self._db, TABLES)
             mark_format(self._db, _FORMAT_VERSION)
         require_checksums(self._db, self._path)
 

@@ -34,6 +34,7 @@ from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile
 from hadron.storage.pages import Known, Mending
 from hadron.storage.presence import Presence
 from hadron.storage.space import Space
+from hadron.storage.tables import make_tables
 from hadron.storage.writer import Post, Writer
 
 _log = logging.getLogger(__name__)
@@ -386,7 +387,6 @@ def _prepare(
         aftermath.begin_log_anew(connection)
     connection.pragma("synchronous", "FULL")
     with transaction(connection):
-        connection.execute(log.TABLES)
-        connection.execute(tables)
+        make_tables(connection, log.TABLES + tables)
         mark_format(connection, FORMAT_VERSION)
     connection.pragma("synchronous", sync)

@@ -13,7 +13,12 @@ import apsw
 import pytest
 
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import OffsetOutOfRangeError, OldMemberError, SequenceError
+from hadron.model.errors import (
+    DataDirectoryError,
+    OffsetOutOfRangeError,
+    OldMemberError,
+    SequenceError,
+)
 from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec, spec_to_json
@@ -31,6 +36,7 @@ from hadron.state.streams import retention
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.retention import TrimStream
 from hadron.storage import bodies
+from hadron.storage.tables import make_tables
 
 PID = bytes(range(16))
 
@@ -41,8 +47,9 @@ class Alone:
     def __init__(self, path: Path, machine: StateMachine = MACHINE) -> None:
         self.db = apsw.Connection(str(path))
         self.machine = machine
+        # Without the prefix a name is the user's, whatever it is.
         self.db.execute("CREATE TABLE producer(mine)")
-        self.db.execute(bodies.TABLES + machine.tables)
+        make_tables(self.db, bodies.TABLES + machine.tables)
         self.number = 0
 
     def run(self, command: Command, body: bytes = b"", **more: Any) -> Outcome:
@@ -76,6 +83,36 @@ def alone(tmp_path: Path) -> Iterator[Alone]:
     alone = Alone(tmp_path / "app.db")
     with closing(alone.db):
         yield alone
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        "TABLE hadron_producer(mine)",
+        "TABLE Hadron_Producer(mine)",
+        "VIEW hadron_producer AS SELECT 1",
+        "TABLE hadron_stream_key_by_offset(mine)",
+        # The same columns, but not the same key.
+        "TABLE hadron_apply_rules(only INTEGER, apply_version INTEGER NOT NULL) STRICT",
+        "TABLE t(x); CREATE INDEX hadron_producer ON t(x)",
+        "TABLE t(x); CREATE INDEX hadron_stream_key_by_offset ON t(x)",
+    ],
+)
+def test_a_users_table_of_our_name_is_refused_and_left_alone(tmp_path: Path, mine: str) -> None:
+    """Passed over, it would get our rows, or fail the first command that has any for it."""
+    tables = bodies.TABLES + MACHINE.tables
+    with closing(apsw.Connection(str(tmp_path / "app.db"))) as db:
+        db.execute(f"CREATE {mine}")
+        before = db.execute("SELECT * FROM sqlite_schema").fetchall()
+        with pytest.raises(DataDirectoryError, match=r"app\.db has a \w+ hadron_\w+ that is made"):
+            make_tables(db, tables)
+        assert db.execute("SELECT * FROM sqlite_schema").fetchall() == before
+
+
+def test_tables_that_are_there_are_ours(alone: Alone) -> None:
+    a_stream(alone)
+    make_tables(alone.db, bodies.TABLES + MACHINE.tables)
+    assert alone.db.execute("SELECT count(*) FROM hadron_stream_partition").get == 1
 
 
 def a_batch(*values: str) -> bytes:
