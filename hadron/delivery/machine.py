@@ -587,5 +587,7 @@ class Group:
         return effects
 
     def raise_floor(self, floor: int) -> None:
-        """Progress was committed. It comes from several at the same time, and may be late."""
+        """Progress was committed. It comes from several at the same time, and may be late; or
+        early, where retention has moved the log's floor, and `skip_below` comes with the next turn:
+        what waits may stand below it until then, and what is held. `_hold` gives none of it."""
         self.floor = max(self.floor, floor)

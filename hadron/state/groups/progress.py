@@ -62,7 +62,8 @@ _TOUCHING: Final = (
 _MELT: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first >= ? AND first <= ?"
 _INSERT_ACK: Final = f"INSERT INTO {GROUP_ACK} VALUES(?, ?, ?)"
 _ACK_BELOW: Final = (
-    f"SELECT last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ? ORDER BY first DESC LIMIT 1"
+    f"SELECT first, last FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
+    " ORDER BY first DESC LIMIT 1"
 )
 _FORGET_ACKS: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
 _FIND: Final = (
@@ -223,7 +224,7 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
         if first <= floor:
             floor = max(floor, last + 1)
         else:
-            _acknowledge_above(db, group_id, first, last)
+            _acknowledge_above(db, group_id, before, first, last)
         if were_given_back:
             attempts.clear(db, group_id, first, last)
     if floor != before:
@@ -233,12 +234,13 @@ def acknowledge(db: Database, group_id: int, ranges: tuple[Range, ...]) -> int:
     return floor
 
 
-def _acknowledge_above(db: Database, group_id: int, first: int, last: int) -> None:
+def _acknowledge_above(db: Database, group_id: int, floor: int, first: int, last: int) -> None:
     """Add a range above the floor, melting it with those it overlaps or touches."""
     touching = db.execute(_TOUCHING, (group_id, last + 1, group_id, first, first - 1)).fetchone()
     if touching is not None and touching[0] is not None:
         db.execute(_MELT, (group_id, touching[0], last + 1))
         first, last = min(first, touching[0]), max(last, touching[1])
+    assert floor < first <= last, (floor, first, last)
     db.execute(_INSERT_ACK, (group_id, first, last))
 
 
@@ -247,8 +249,10 @@ def _absorb(db: Database, group_id: int, floor: int) -> int:
     below. Ranges do not touch, so there is one at most that ends above the floor."""
     row = db.execute(_ACK_BELOW, (group_id, floor)).fetchone()
     if row is not None:
+        first, last = row
+        assert first <= floor, (first, floor)
         db.execute(_FORGET_ACKS, (group_id, floor))
-        floor = max(floor, row[0] + 1)
+        floor = max(floor, last + 1)
     return floor
 
 
@@ -268,8 +272,9 @@ def _skip_below(context: Context, stream_id: int, first_offset: int) -> None:
             (first_offset, group_id, first_offset),
         ).fetchone()
         assert row is not None
-        if first_offset - floor > row[0]:
-            skips.note(context, "group", group_id, first_offset - floor - row[0], name)
+        # At the floor stands a record that nobody has acknowledged, and ranges do not overlap.
+        assert 0 <= row[0] < first_offset - floor, (floor, first_offset, row[0])
+        skips.note(context, "group", group_id, first_offset - floor - row[0], name)
         attempts.clear(db, group_id, 0, first_offset - 1)
         db.execute(
             f"UPDATE {GROUP} SET floor = ? WHERE group_id = ?",
@@ -361,8 +366,8 @@ def window(db: Database, group_id: int, offset: int, rows: int = WINDOW_ROWS) ->
     offset = floor
     acknowledged: list[Range] = []
     covering = db.execute(_ACK_BELOW, (group_id, offset)).fetchone()
-    if covering is not None and covering[0] >= offset:
-        acknowledged.append((offset, covering[0]))
+    if covering is not None and covering[1] >= offset:
+        acknowledged.append((offset, covering[1]))
     acknowledged += [
         (first, last)
         for first, last in db.execute(_ACKS_ABOVE, (group_id, offset, rows - len(acknowledged)))

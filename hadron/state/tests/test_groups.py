@@ -12,6 +12,7 @@ from hadron.state.groups import progress as groups
 from hadron.state.groups import views as group_views
 from hadron.state.groups.progress import AckRecords, CreateGroup, Progress, Window
 from hadron.state.streams.partitions import AppendBatch
+from hadron.state.streams.retention import TrimStream
 
 
 @pytest.fixture
@@ -113,6 +114,31 @@ class TestAckRecords:
         with pytest.raises(RequestError, match="cannot be acknowledged, the stream ends at 100"):
             tables.submit(AckRecords(group, ((0, 9), bad)))
         assert progress(tables) == (0, ()), "all or nothing"
+
+    def test_to_melt_with_what_is_at_the_floor_is_a_mistake_of_ours(
+        self, tables: Replicated, group: int
+    ) -> None:
+        tables.db.execute("INSERT INTO hadron_group_ack VALUES(?, 0, 3)", (group,))
+        with pytest.raises(AssertionError):
+            tables.submit(AckRecords(group, ((4, 5),)))
+
+    @pytest.mark.parametrize("mistake", [(0, 99), (0, 1), (90, 120)])
+    def test_retention_finds_nothing_acknowledged_at_the_floor_or_twice(
+        self, tables: Replicated, group: int, mistake: Range
+    ) -> None:
+        tables.submit(AckRecords(group, ((1, 98),)))
+        tables.db.execute("INSERT INTO hadron_group_ack VALUES(?, ?, ?)", (group, *mistake))
+        with pytest.raises(AssertionError):
+            tables.submit(TrimStream(1, 100))
+
+    def test_a_range_that_the_floor_has_not_reached_is_not_absorbed(
+        self, tables: Replicated, group: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wrong = groups._ACK_BELOW.replace("first <= ?", "first <= 5 + ?")
+        monkeypatch.setattr(groups, "_ACK_BELOW", wrong)
+        tables.submit(AckRecords(group, ((4, 5),)))
+        with pytest.raises(AssertionError):
+            tables.submit(AckRecords(group, ((0, 1),)))
 
     def test_an_unknown_group_is_refused(self, tables: Replicated) -> None:
         with pytest.raises(NotFoundError, match="consumer group 77"):
