@@ -3,5 +3,6 @@
 * `invocation`: one instance's turn at a stage: what came with it, and how it ends.
 * `records`: the records that it is about: they came with it, or are fetched.
 * `ends`: what became of invocations, gathered into one request for many.
+* `lateness`: what has taken longer than its stage may take.
 * `stage`: the loop over them.
 """

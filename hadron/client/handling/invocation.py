@@ -16,7 +16,7 @@ import anyio
 from hadron.client.handling.ends import End, Ends, Kind
 from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
 from hadron.client.terms.results import Receipt
-from hadron.model.errors import ClosedError, RequestError, StaleCompletionError
+from hadron.model.errors import ClosedError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import Headers, Record
 from hadron.wire.messages import pipelines_pb2
@@ -36,7 +36,10 @@ class Given:
         micro_batch, invocation: as they were sent.
         stage: as it is declared for this instance.
         began_s: when it was handed to the program.
+        call: which call it came with, as `ReadyStages.calls_lost` was.
+        is_late: its time was over before the program has ended it.
         on_end: called once it is over, however.
+        on_late: called when its time is over: nothing that the program makes of it counts.
     """
 
     __slots__ = (
@@ -44,10 +47,13 @@ class Given:
         "_is_over",
         "_serializer",
         "began_s",
+        "call",
         "invocation",
         "is_ended",
+        "is_late",
         "micro_batch",
         "on_end",
+        "on_late",
         "outputs",
         "root",
         "stage",
@@ -62,7 +68,8 @@ class Given:
         outputs: dict[str, Record],
         ends: Ends,
         serializer: Serializer | None,
-        on_end: Callable[[], None],
+        on_end: Callable[[Given], None],
+        call: int = 0,
     ) -> None:
         self.micro_batch = micro_batch
         self.invocation = invocation
@@ -70,8 +77,11 @@ class Given:
         self.root = root
         self.outputs = outputs
         self.on_end = on_end
+        self.on_late: Callable[[], object] = lambda: None
+        self.call = call
         self.began_s = anyio.current_time()
         self.is_ended = False
+        self.is_late = False
         self._is_over = False
         self._ends = ends
         self._serializer = serializer
@@ -110,9 +120,41 @@ class Given:
         """A transaction ends it, whatever becomes of that."""
         self._over()
 
+    async def expire(self, is_ours: bool) -> None:
+        """Its time is over, and the program has not ended it: that its attempt has failed is said
+        where nobody else has it yet."""
+        if self.is_ended:
+            return
+        self.is_ended = self.is_late = True
+        self.on_late()
+        _log.error(
+            "%s for instance %d, attempt %d",
+            self._lateness,
+            self.invocation.instance_id,
+            self.invocation.attempt,
+        )
+        end = End(self.invocation, self._took_ms)
+        try:
+            if is_ours:
+                self._ends.add(self._kind()._replace(reason=self._lateness), end)
+                await end.wait()
+        except HadronError as error:
+            # Its leader gives it to somebody when its own time for it is over.
+            _log.info("%s", error)
+        finally:
+            self._over()
+
+    @property
+    def _lateness(self) -> str:
+        limit_s = self.stage.timeout_ms / 1_000
+        return f"stage {self.stage.name!r} took longer than its timeout of {limit_s:g} s"
+
+    @property
+    def _took_ms(self) -> int:
+        return min(int((anyio.current_time() - self.began_s) * 1_000), _MAX_TOOK_MS)
+
     async def _end(self, kind: Kind, record: Any = None) -> Receipt | None:
-        took_ms = int((anyio.current_time() - self.began_s) * 1_000)
-        end = End(self.invocation, min(took_ms, _MAX_TOOK_MS), record)
+        end = End(self.invocation, self._took_ms, record)
         self.is_ended = True
         self._ends.add(kind, end)
         try:
@@ -131,14 +173,20 @@ class Given:
         self.is_ended = True
         if not self._is_over:
             self._is_over = True
-            self.on_end()
+            self.on_end(self)
 
     def _kind(self) -> Kind:
         sent = self.micro_batch
         return Kind(sent.pipeline_id, sent.stage, sent.version)
 
     def check_open(self) -> None:
-        """Raises `RequestError` when it has ended."""
+        """Raises `RequestError` when it has ended, `StaleCompletionError` when its time is over."""
+        if self.is_late:
+            raise StaleCompletionError(
+                f"{self._lateness} for instance {self.invocation.instance_id}: attempt "
+                f"{self.invocation.attempt} has failed",
+                "raise the stage's timeout, if it needs longer",
+            )
         if self.is_ended:
             raise RequestError(
                 f"stage {self.stage.name!r} of instance {self.invocation.instance_id} was ended "
@@ -190,8 +238,14 @@ class AnyInvocation:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the program has completed or failed it."""
+        """Whether the program has completed or failed it, or its stage's timeout is over."""
         return self._given.is_ended
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its stage's timeout was over before it was ended: its attempt has failed, and a
+        handler that sees this need not go on."""
+        return self._given.is_late
 
     def __repr__(self) -> str:
         state = "ended" if self.is_ended else "open"
@@ -235,8 +289,9 @@ class StageInvocation(AnyInvocation):
         Raises:
             InvalidRecordError, RecordTooLargeError, RequestError: it was not completed, and may
                 still be.
-            StaleCompletionError: the attempt has ended otherwise: it went to another runner after
-                the stage's timeout or a lost connection, or the instance was cancelled.
+            StaleCompletionError: the attempt has ended otherwise: it took longer than the stage's
+                timeout, it went to another runner after a lost connection, or the instance was
+                cancelled.
             HadronError: as `Producer.send` raises it. It may be repeated.
         """
         return await self._given.complete(

@@ -17,6 +17,7 @@ import msgspec
 from hadron.client.connecting.session import Session
 from hadron.client.handling.ends import End, Ends, Kind
 from hadron.client.handling.invocation import Given, StageInvocation, reason_of
+from hadron.client.handling.lateness import Lateness
 from hadron.client.handling.records import RECORD_BYTES, FetchedRecords, SentRecords
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.stage_run import ReadyStages
@@ -92,8 +93,8 @@ class StageInvocations(EnteredOnce):
     they go to another runner at once, and what is said of them later counts if it is first. Leaving
     the loop, or its block, gives back what has not ended, without using up an attempt.
 
-    The stage's timeout runs for an invocation from when it is handed out; where others of its
-    micro-batch are handed out later, from then.
+    The stage's timeout runs for an invocation from when it is handed out. One that has not ended by
+    then has failed, and what is said of it later is stale.
     """
 
     def __init__(
@@ -108,6 +109,8 @@ class StageInvocations(EnteredOnce):
         self._micro_batch: _MicroBatch | None = None
         self._specs: dict[str, StageSpec] = {}
         self._ended = 0
+        self._late = Lateness(session, self._is_ours)
+        self._timing: anyio.CancelScope | None = None
         self._turn = anyio.Lock()
 
     def __repr__(self) -> str:
@@ -130,8 +133,9 @@ class StageInvocations(EnteredOnce):
     async def run(self, handler: Handler) -> None:
         """Call `handler` with each invocation, `max_in_flight` at a time: what it returns is the
         output, unless it has ended the invocation itself. What it raises fails the attempt: the
-        traceback goes to the log, and one line of it to the instance. It may be async, or not: then
-        one runs at a time. Returns when the stage or the client is closed."""
+        traceback goes to the log, and one line of it to the instance. It may be async, and is
+        cancelled where it takes longer than the stage's timeout; or not: then one runs at a time.
+        Returns when the stage or the client is closed."""
         failure: HadronError | None = None
         async with anyio.create_task_group() as tasks:
             try:
@@ -144,12 +148,14 @@ class StageInvocations(EnteredOnce):
             raise failure
 
     async def _handle(self, handler: Handler, invocation: StageInvocation) -> None:
-        async with invocation:
-            value = handler(invocation)
-            if inspect.isawaitable(value):
-                value = await value
-            if not invocation.is_ended:
-                await invocation.complete(value)
+        with anyio.CancelScope() as scope:
+            invocation._given.on_late = scope.cancel
+            async with invocation:
+                value = handler(invocation)
+                if inspect.isawaitable(value):
+                    value = await value
+                if not invocation.is_ended:
+                    await invocation.complete(value)
 
     # --- one after the other ----------------------------------------------------------------------
 
@@ -190,6 +196,7 @@ class StageInvocations(EnteredOnce):
             )
             self._stages = await self._calls.ready(opening, takes_ahead=True)
             self._stages.start()
+            self._timing = self._session.background.start(self._late.run)
         return self._stages
 
     def _take(self, stages: ReadyStages, sent: pipelines_pb2.Invocations, data: memoryview) -> None:
@@ -226,7 +233,7 @@ class StageInvocations(EnteredOnce):
         except HadronError as error:
             await self._give_up(current, invocation, error)
             return None
-        return Given(
+        given = Given(
             current.sent,
             invocation,
             current.stage,
@@ -234,8 +241,14 @@ class StageInvocations(EnteredOnce):
             dict(zip(current.stage.dependencies, others, strict=True)),
             self._ends,
             self._settings.value_serializer,
-            self._on_end,
+            self._over,
+            current.call,
         )
+        self._late.add(given)
+        return given
+
+    def _is_ours(self, given: Given) -> bool:
+        return self._stages is not None and given.call == self._stages.calls_lost
 
     async def _give_up(
         self, current: _MicroBatch, invocation: pipelines_pb2.Invocation, error: HadronError
@@ -263,6 +276,10 @@ class StageInvocations(EnteredOnce):
                 _log.warning("%s/%s/%d: %s", ref.stream, ref.partition, ref.offset, error)
             await anyio.sleep(backoff.next_s())
 
+    def _over(self, given: Given) -> None:
+        self._late.discard(given)
+        self._on_end()
+
     def _on_end(self) -> None:
         """Where few have ended the leader has credit left for as many as are missing here."""
         self._ended += 1
@@ -276,6 +293,8 @@ class StageInvocations(EnteredOnce):
         """Take no more; what has not ended goes to other runners. Loops over it end."""
         if self._stages is not None:
             self._stages.stop()
+        if self._timing is not None:
+            self._timing.cancel()
 
     async def __aenter__(self) -> Self:
         self._enter("stage")

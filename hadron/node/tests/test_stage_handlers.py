@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.handling.invocation import StageInvocation
-from hadron.model.errors import HadronError, RequestError, StaleCompletionError
+from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.state.streams.retention import TrimStream
@@ -147,6 +147,82 @@ async def test_many_are_run_at_a_time_and_what_raises_fails_alone(
         assert sorted([record.value async for record in client.read("out")]) == [
             n for n in range(40) if n % 10 != 3
         ]
+
+
+async def test_what_hangs_fails_its_attempt_when_its_time_is_over(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    hung: list[int] = []
+
+    async def make(invocation: StageInvocation) -> Any:
+        if invocation.root.value == "poison":
+            hung.append(invocation.attempt)
+            await trio.sleep_forever()
+        return invocation.root.value
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, timeout_ms=30_000)
+        await publish(client, EU, "poison", "a", "b", "c", "d")
+        with trio.fail_after(200):
+            async with trio.open_nursery() as nursery:
+                # With room for one at a time who hangs for ever holds up all others.
+                nursery.start_soon(client.stage("p", "make", max_in_flight=1).run, make)
+                nursery.start_soon(client.stage("p", "use").run, lambda _: None)
+                began = trio.current_time()
+                await done(client, 4, 1)
+                assert trio.current_time() - began < 2 * 30 + 5
+                nursery.cancel_scope.cancel()
+        assert hung == [1, 2]
+        (failed,) = await client.instances("p", status="failed")
+        (reason,) = (each.reason for each in failed.stages if each.reason)
+        assert reason == "stage 'make' took longer than its timeout of 30 s"
+        assert caplog.text.count(f"{reason} for instance") == 2
+
+
+async def test_what_is_said_of_one_whose_time_is_over_is_stale(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, timeout_ms=3_000)
+        await publish(client, EU, "a")
+        with trio.fail_after(60):
+            seen = []
+            async for invocation in client.stage("p", "make"):
+                seen.append((invocation.attempt, invocation.is_late))
+                if invocation.attempt == 2:
+                    await invocation.complete("in time")
+                    break
+                while not invocation.is_late:  # noqa: ASYNC110 - what a handler does
+                    await trio.sleep(0.1)
+                assert invocation.is_ended
+                with pytest.raises(StaleCompletionError, match="than its timeout of 3 s for inst"):
+                    await invocation.complete("late")
+                with pytest.raises(StaleCompletionError, match="attempt 1 has failed"):
+                    async with client.transaction() as tx:
+                        await tx.complete(invocation, "late")
+                async with invocation:
+                    raise ValueError("it goes on behind the block")
+        assert seen == [(1, False), (2, False)]
+        assert [record.value async for record in client.read("out")] == ["in time"]
+
+
+async def test_of_what_is_at_another_runner_no_attempt_fails_when_its_time_here_is_over(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, timeout_ms=5_000, retry=Retry(max_attempts=1))
+        await publish(client, EU, "a")
+        with trio.fail_after(60):
+            async with client.stage("p", "make") as stage, client.stage("p", "make") as other:
+                kept = await anext(stage)
+                assert stage._stages is not None
+                await trio.sleep(4)
+                stage._stages._standing.drop(ConnectionLostError("cut"))
+                again = await anext(other)
+                while not kept.is_late:  # noqa: ASYNC110 - nothing else tells
+                    await trio.sleep(0.1)
+                assert await again.complete("made") is not None
+        assert [record.value async for record in client.read("out")] == ["made"]
 
 
 async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(

@@ -43,8 +43,9 @@ class SyncStageInvocation(StageInvocationBase):
         Raises:
             InvalidRecordError, RecordTooLargeError, RequestError: it was not completed, and may
                 still be.
-            StaleCompletionError: the attempt has ended otherwise: it went to another runner after
-                the stage's timeout or a lost connection, or the instance was cancelled.
+            StaleCompletionError: the attempt has ended otherwise: it took longer than the stage's
+                timeout, it went to another runner after a lost connection, or the instance was
+                cancelled.
             HadronError: as `SyncProducer.send` raises it. It may be repeated.
         """
         return self._call(

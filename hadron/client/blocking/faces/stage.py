@@ -13,6 +13,6 @@ class SyncStageInvocations(StageInvocationsBase):
     they go to another runner at once, and what is said of them later counts if it is first. Leaving
     the loop, or its block, gives back what has not ended, without using up an attempt.
 
-    The stage's timeout runs for an invocation from when it is handed out; where others of its
-    micro-batch are handed out later, from then.
+    The stage's timeout runs for an invocation from when it is handed out. One that has not ended by
+    then has failed, and what is said of it later is stale.
     """

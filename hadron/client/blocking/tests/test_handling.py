@@ -59,3 +59,35 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
         stage.close()
         thread.join(10)
         assert (sorted(values), seen) == ([0, 1, 2], [2])
+
+
+def test_what_hangs_in_a_thread_fails_its_attempt(url: str) -> None:
+    with hadron.connect_sync(url) as client:
+        client.create_stream("hang-in")
+        client.create_stream("hang-out")
+        client.apply(
+            "kind: Pipeline\nname: hangs\nreplica_set: local/p0\ninput: hang-in\nstart: earliest\n"
+            "stages: [{name: one, engine: handler, timeout: 2s, retry: {backoff: 10ms},"
+            " output: {stream: hang-out}}]\n"
+        )
+        client.send("hang-in", "a")
+        stage, is_over = client.stage("hangs", "one"), threading.Event()
+        late: list[bool] = []
+
+        def handle(invocation: hadron.SyncStageInvocation) -> str:
+            if invocation.attempt > 1:
+                return "in time"
+            is_over.wait(60)
+            late.append(invocation.is_late)
+            return "late"
+
+        thread = threading.Thread(target=stage.run, args=(handle,))
+        thread.start()
+        (record,) = (
+            each for _, each in zip(range(1), client.read("hang-out", follow=True), strict=False)
+        )
+        is_over.set()
+        stage.close()
+        thread.join(10)
+        assert (record.value, late) == ("in time", [True])
+        assert [each.value for each in client.read("hang-out")] == ["in time"]

@@ -29,12 +29,22 @@ def client(cluster: LocalCluster) -> Iterator[Any]:
 @pytest.fixture
 def pipeline(cluster: LocalCluster, client: Any) -> str:
     """A new one, with its streams NAME-in and NAME-out."""
+    return declare(cluster, client)
+
+
+def declare(cluster: LocalCluster, client: Any, **make: Any) -> str:
     name = f"p{next(_numbers)}"
     for stream in (f"{name}-in", f"{name}-out"):
         client.create_stream(stream)
     retry = {"max_attempts": 2, "backoff": "10ms"}
     stages = [
-        {"name": "make", "engine": "handler", "output": {"stream": f"{name}-out"}, "retry": retry},
+        {
+            "name": "make",
+            "engine": "handler",
+            "output": {"stream": f"{name}-out"},
+            "retry": retry,
+            **make,
+        },
         {"name": "use", "engine": "handler", "dependencies": ["make"]},
     ]
     declared = {
@@ -105,6 +115,25 @@ def test_a_program_runs_both_stages_of_a_pipeline(
     assert program.texts(f"{pipeline}-out") == ["aa", "bb"]
     first.leave()
     second.leave()
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 100])
+def test_what_takes_too_long_is_tried_again_and_its_end_is_refused(
+    cluster: LocalCluster, program: Program, client: Any, max_in_flight: int
+) -> None:
+    pipeline = declare(cluster, client, timeout="2s")
+    program.publish(f"{pipeline}-in", "a")
+    runner = Runner(program, pipeline, "make", max_in_flight=max_in_flight)
+    hung, again = runner.next("work"), runner.next("work")
+    assert (hung.attempt, again.attempt) == (1, 2)
+    runner.complete(again.id, text("in time"))
+    assert runner.next("ended").id == again.id
+    runner.complete(hung.id, text("late"))
+    refused = runner.next("refused")
+    assert (refused.id, refused.is_over) == (hung.id, True)
+    assert "longer than its timeout" in refused.message
+    assert program.texts(f"{pipeline}-out") == ["in time"]
+    runner.leave()
 
 
 def test_what_fails_is_tried_again_or_given_up(
