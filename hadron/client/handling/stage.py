@@ -38,8 +38,12 @@ and a program that is killed has had few."""
 
 _MAX_IN_FLIGHT: Final = 100_000
 
+_BEGIN_EVERY_S: Final = 0.5
+"""How often it is said that a micro-batch is worked on, while its invocations begin; well below the
+time that a leader adds to a timeout."""
+
 _SAID_PER_TIMEOUT: Final = 4
-"""How often it is said that a micro-batch is worked on, while its invocations begin."""
+"""At least so often, where that is short."""
 
 _ROOMS: Final = 8
 """Credit is given in so many steps for all that may be in flight."""
@@ -84,6 +88,11 @@ class _MicroBatch:
         self.call = call
         self.left = deque(sent.invocations)
         self.said_s = float("-inf")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether some of it was handed to the program. What was not has no time that runs."""
+        return self.said_s > float("-inf")
 
 
 class StageInvocations(EnteredOnce):
@@ -219,13 +228,9 @@ class StageInvocations(EnteredOnce):
         self, stages: ReadyStages, current: _MicroBatch, invocation: pipelines_pb2.Invocation
     ) -> Given | None:
         """None where it names records that are gone: it has failed then."""
-        now_s = anyio.current_time()
-        if now_s - current.said_s > current.stage.timeout_ms / 1_000 / _SAID_PER_TIMEOUT:
-            current.said_s = now_s
-            stages.begin(current.sent)
         try:
             root, *others = [
-                current.records.find(ref) or await self._fetch(ref)
+                current.records.find(ref) or await self._fetch(stages, current, ref)
                 for ref in (invocation.root, *invocation.dependencies)
             ]
         except ClosedError:
@@ -233,6 +238,7 @@ class StageInvocations(EnteredOnce):
         except HadronError as error:
             await self._give_up(current, invocation, error)
             return None
+        self._tell(stages, current)
         given = Given(
             current.sent,
             invocation,
@@ -246,6 +252,15 @@ class StageInvocations(EnteredOnce):
         )
         self._late.add(given)
         return given
+
+    @staticmethod
+    def _tell(stages: ReadyStages, current: _MicroBatch) -> None:
+        """That it is worked on: its leader's time for it begins anew."""
+        every_s = min(_BEGIN_EVERY_S, current.stage.timeout_ms / 1_000 / _SAID_PER_TIMEOUT)
+        now_s = anyio.current_time()
+        if now_s - current.said_s >= every_s:
+            current.said_s = now_s
+            stages.begin(current.sent)
 
     def _is_ours(self, given: Given) -> bool:
         return self._stages is not None and given.call == self._stages.calls_lost
@@ -264,7 +279,9 @@ class StageInvocations(EnteredOnce):
             _log.info("%s", stale)
         self._on_end()
 
-    async def _fetch(self, ref: pipelines_pb2.RecordRef) -> Record:
+    async def _fetch(
+        self, stages: ReadyStages, current: _MicroBatch, ref: pipelines_pb2.RecordRef
+    ) -> Record:
         """However long it takes: to fail because a leader is away would use up attempts."""
         backoff = Backoff(self._session.ports.random)
         while True:
@@ -275,6 +292,8 @@ class StageInvocations(EnteredOnce):
                     raise
                 _log.warning("%s/%s/%d: %s", ref.stream, ref.partition, ref.offset, error)
             await anyio.sleep(backoff.next_s())
+            if current.is_begun:
+                self._tell(stages, current)
 
     def _over(self, given: Given) -> None:
         self._late.discard(given)

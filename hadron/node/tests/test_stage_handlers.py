@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.handling.invocation import StageInvocation
+from hadron.client.handling.records import FetchedRecords
 from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -222,6 +223,55 @@ async def test_of_what_is_at_another_runner_no_attempt_fails_when_its_time_here_
                 while not kept.is_late:  # noqa: ASYNC110 - nothing else tells
                     await trio.sleep(0.1)
                 assert await again.complete("made") is not None
+        assert [record.value async for record in client.read("out")] == ["made"]
+
+
+async def test_one_that_is_handed_out_late_has_its_whole_time(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, timeout_ms=20_000)
+        await publish(client, EU, "a", "b")
+        with trio.fail_after(120):
+            await made(client, 2)
+            async with client.stage("p", "make") as stage, client.stage("p", "make") as other:
+                first = await anext(stage)
+                await trio.sleep(4.9)
+                second = await anext(stage)
+                await first.complete(1)
+                with trio.move_on_after(19.5):
+                    pytest.fail(f"somebody else has {await anext(other)}, too")
+                await second.complete(2)
+        assert [record.value async for record in client.read("out")] == [1, 2]
+
+
+async def test_what_waits_for_its_records_is_not_begun(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, asked = FetchedRecords.get, 0
+
+    async def get_slowly(self: FetchedRecords, ref: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await trio.sleep(10 if asked == 1 else 0)
+        return await get(self, ref)
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, timeout_ms=5_000)
+        await publish(client, US, "a")
+        monkeypatch.setattr(FetchedRecords, "get", get_slowly)
+        with trio.fail_after(120):
+            await made(client, 1)
+            async with client.stage("p", "make") as stage, client.stage("p", "make") as other:
+
+                async def make() -> None:
+                    await (await anext(stage)).complete("made")
+                    nursery.cancel_scope.cancel()
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(make)
+                    await trio.sleep(1)
+                    pytest.fail(f"somebody else has {await anext(other)}, too")
         assert [record.value async for record in client.read("out")] == ["made"]
 
 
