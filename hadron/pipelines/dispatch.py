@@ -28,6 +28,7 @@ class Runner:
         counts_invocations: its credit is of invocations, not of micro-batches.
         name: for people.
         code_version: of the code that it runs, as far as it has said.
+        codes: of stages that it has begun, the function that each ran, and its code.
     """
 
     number: int
@@ -39,6 +40,12 @@ class Runner:
     counts_invocations: bool = False
     name: str = ""
     code_version: str = ""
+    codes: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def code_of(self, stage: str, run: str) -> str:
+        """What code it has of a stage that runs this function; "" where it has not said."""
+        ran, code = self.codes.get(stage, ("", ""))
+        return code if code and ran == run else self.code_version
 
     def runs(self, stage: str, engine: str) -> bool:
         return engine == self.engine and (not self.stages or stage in self.stages)
@@ -60,6 +67,7 @@ class _Batch:
     runner: int
     stage: str
     timeout_s: float
+    run: str = ""
     deadline: float = _NEVER
     left: set[int] = field(default_factory=set)
     began: float | None = None
@@ -151,10 +159,13 @@ class Dispatch:
         """By stage, instances that nobody is given."""
         return {stage: self.assigned(stage) for stage in {*self._assigned, *self._taken}}
 
-    def assign(self, runner: Runner, stage: str, ids: Collection[int], timeout_s: float) -> int:
+    def assign(
+        self, runner: Runner, stage: str, ids: Collection[int], timeout_s: float, run: str = ""
+    ) -> int:
         """The runner has these; returns the micro-batch's number. It may take `timeout_s` from when
-        its runner says that it has begun."""
+        its runner says that it has begun. `run`: the function, for `codes`."""
         batch = self._new_batch(runner.number, stage, timeout_s)
+        batch.run = run
         batch.left.update(ids)
         self._assigned.setdefault(stage, {}).update(dict.fromkeys(ids, batch))
         runner.credit -= len(ids) if runner.counts_invocations else 1
@@ -177,7 +188,9 @@ class Dispatch:
                 batch.deadline = now + batch.timeout_s
                 earliest = min(earliest, batch.deadline)
                 batch.began = now if batch.began is None else batch.began
-                batch.code_version = code_version or batch.code_version
+                if code_version:
+                    batch.code_version = code_version
+                    self.runners[runner].codes[batch.stage] = (batch.run, code_version)
         return earliest
 
     def work_on(self, stage: str, instance_id: int, now: float) -> Work:
@@ -194,6 +207,15 @@ class Dispatch:
         if batch is not None and batch.began is not None:
             code, took_s = batch.code_version or code, now - batch.began
         return Work(runner.name, code, took_s)
+
+    def codes(self, stage: str, engine: str, run: str) -> dict[str, list[str]]:
+        """What code the runners of a stage have, as far as they have said, and the names of those
+        that have it."""
+        found: dict[str, list[str]] = {}
+        for runner in self.runners.values():
+            if runner.runs(stage, engine) and (code := runner.code_of(stage, run)):
+                found.setdefault(code, []).append(runner.name)
+        return found
 
     def assigned(self, stage: str) -> set[int]:
         """Instances whose `stage` nobody is given: it is at a runner, or a transaction's."""

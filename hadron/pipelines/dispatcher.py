@@ -7,7 +7,8 @@ that is declared no more; each micro-batch is of one definition, and says what i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -26,6 +27,8 @@ from hadron.state.pipelines import definitions
 from hadron.state.pipelines import views as pipeline_views
 from hadron.state.pipelines.views import ReadyStage
 
+_log: Final = logging.getLogger(__name__)
+
 _INVOCATIONS_BYTES: Final = MAX_MESSAGE_BYTES // 2
 """One message to a runner. Invocations name streams and partitions, so many of them with long names
 would not fit into a frame."""
@@ -39,6 +42,9 @@ _NEVER: Final = float("inf")
 _NAME_CHARACTERS: Final = 80
 _CODE_CHARACTERS: Final = 40
 """Of what runners say of themselves: it stands in a row of each attempt."""
+
+_NAMED: Final = 5
+"""Of runners, and of versions of their code, in a warning."""
 
 
 class _Ready(NamedTuple):
@@ -72,6 +78,8 @@ class Dispatcher:
         self._sessions: dict[int, RunnerSession] = {}
         self._ended: set[tuple[str, int]] = set()
         """Since the last look began: what it read of these is over."""
+        self._differ: set[str] = set()
+        """Stages whose runners have different code, which was told."""
         self._moved = trio.Event()
         self._looks_at = _NEVER
         """When it looks again by itself."""
@@ -130,6 +138,7 @@ class Dispatcher:
         sink.on_writable = self.wake
         session = RunnerSession(runner, sink)
         self._sessions[runner.number] = session
+        self._compare_codes(declared)
         self.wake()
         return session
 
@@ -142,9 +151,33 @@ class Dispatcher:
     ) -> None:
         """A runner works on these micro-batches."""
         code = code_version[:_CODE_CHARACTERS]
+        before = dict(session.runner.codes)
         ends_at = self.dispatch.begin(session.runner.number, numbers, trio.current_time(), code)
+        if session.runner.codes != before:
+            for stages in self.definitions.values():
+                self._compare_codes(stages)
         if ends_at < self._looks_at:
             self.wake()
+
+    def _compare_codes(self, stages: Iterable[StageSpec]) -> None:
+        """Tell once where runners of one stage have different code."""
+        for stage in stages:
+            codes = self.dispatch.codes(stage.name, stage.engine, stage.run)
+            if len(codes) < 2:
+                self._differ.discard(stage.name)
+            elif stage.name not in self._differ:
+                self._differ.add(stage.name)
+                shown = "; ".join(
+                    f"{code} at {', '.join(sorted(names)[:_NAMED])}"
+                    for code, names in sorted(codes.items())[:_NAMED]
+                )
+                _log.warning(
+                    "runners of stage %r of pipeline %r have different code, so what becomes of "
+                    "an instance depends on which of them has it: %s",
+                    stage.name,
+                    self._item.name,
+                    shown,
+                )
 
     def work_on(self, stage: str, instance_id: int) -> Work:
         """Who runs a stage of an instance."""
@@ -236,7 +269,7 @@ class Dispatcher:
             draft = session.sink.draft(stage, found.version, ready)
         draft.send(
             self.dispatch.assign(
-                runner, stage.name, [each.instance_id for each in ready], _lease_s(stage)
+                runner, stage.name, [each.instance_id for each in ready], _lease_s(stage), stage.run
             )
         )
         return len(ready)

@@ -7,14 +7,11 @@ the data, so it raises an error of its own kind: nobody's attempts may be used u
 from __future__ import annotations
 
 import difflib
-import functools
-import hashlib
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,6 +21,7 @@ from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.problems import did_you_mean
 from hadron.spark.failures import StageError
 from hadron.spark.pickling import send_whole
+from hadron.spark.versions import version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,9 +30,6 @@ StageFunction = Callable[["DataFrame"], "DataFrame"]
 
 _LISTED: Final = 8
 """Functions of a module that a hint names, when none is close to what was written."""
-
-
-_VERSION_DIGITS: Final = 12
 
 
 class StageCodeError(StageError):
@@ -98,21 +93,9 @@ def load(run: str, owner: str) -> Callable[..., Any]:
 
 
 def code_version(spec: str) -> str:
-    """Of a stage as it is declared (JSON): of the file that its function was loaded from, the
-    beginning of its SHA-256; "" where there is none."""
+    """Of a stage as it is declared (JSON): what `version_of` says of its function's module."""
     run = msgspec.json.decode(spec, type=StageSpec).run if spec else ""
-    return _version_of(run.partition(":")[0])
-
-
-@functools.cache
-def _version_of(module_name: str) -> str:
-    """A module is loaded once."""
-    file = getattr(sys.modules.get(module_name), "__file__", None)
-    try:
-        data = Path(file or "").read_bytes()
-    except OSError:
-        return ""
-    return hashlib.sha256(data).hexdigest()[:_VERSION_DIGITS]
+    return version_of(run.partition(":")[0])
 
 
 def label(stage: StageSpec) -> str:

@@ -565,7 +565,7 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
       hadron pipeline stats departures -o json
     """
     from hadron.cli.pipelines import streaming as stream_pipelines
-    from hadron.cli.pipelines.shown import seconds_columns, stats_row
+    from hadron.cli.pipelines.shown import code_notes, seconds_columns, stats_row
 
     with session_of(ctx).connect() as client:
         queries = stream_pipelines.rows(client, name)
@@ -581,6 +581,8 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
         f"{row['failed']:,} failed, {row['input_lag']:,} records of the input to go"
     )
     print_rows(_STATS_COLUMNS, [seconds_columns(each) for each in row["stages"]], output)
+    for note in code_notes(row):
+        click.echo(note)
 
 
 command.add_command(backfill)

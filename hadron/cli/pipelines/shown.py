@@ -146,10 +146,21 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
                 "done": stage.done,
                 "failed": stage.failed,
                 "runners": stage.runners,
+                "code_versions": list(stage.code_versions),
             }
             for stage in pipeline.stages
         ],
     }
+
+
+def code_notes(row: dict[str, Any]) -> list[str]:
+    """Of stages whose runners have different code."""
+    return [
+        f"runners of {stage['name']} have different code: {', '.join(stage['code_versions'])}; "
+        f"`hadron pipeline show {row['name']} ID` tells who has run what"
+        for stage in row["stages"]
+        if len(stage["code_versions"]) > 1
+    ]
 
 
 def picture(row: dict[str, Any]) -> Any:
@@ -180,7 +191,7 @@ def picture(row: dict[str, Any]) -> Any:
                 f"`hadron pipeline retry {row['name']} --failed` lets them run again"
             )
         )
-    lines += [Text(note) for note in _input_notes(row)]
+    lines += [Text(note) for note in (*_input_notes(row), *code_notes(row))]
     return Group(*lines)
 
 
@@ -245,6 +256,7 @@ def instance_row(instance: _Instance) -> dict[str, Any]:
                 "waits_for": stage.waits_for,
                 "runner": stage.runner,
                 "running_ms": stage.running_ms,
+                "code_version": stage.code_version,
                 "tried": [
                     {
                         "attempt": each.number,
@@ -285,7 +297,7 @@ def attempt_rows(row: dict[str, Any]) -> list[dict[str, Any]]:
             "ended": "",
             "took": _seconds(stage["running_ms"]),
             "runner": stage["runner"],
-            "code_version": "",
+            "code_version": stage["code_version"],
             "result": "runs",
         }
         for stage in row["stages"]
@@ -317,6 +329,7 @@ def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
                 "done": stage.done,
                 "failed": stage.failed,
                 "runners": stage.runners,
+                "code_versions": list(stage.code_versions),
             }
             for stage in pipeline.stages
         ],

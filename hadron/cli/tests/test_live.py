@@ -477,6 +477,27 @@ def test_attempts_and_how_fast_stages_are_are_shown() -> None:
     assert "tried: 0.0 instances/s, 0 live, 1 failed" in good("pipeline", "stats", "tried")
 
 
+def test_runners_with_different_code_are_told() -> None:
+    good("apply", "-f", "-", stdin=PIPELINE.format(name="two"))
+    good("pub", "two-in", "a")
+    with (
+        hadron.connect_sync(os.environ["HADRON_URL"]) as client,
+        client.stage("two", "only", code_version="v3") as stage,
+    ):
+        invocation = next(iter(stage))
+        row = as_json("pipeline", "show", "two", f"{invocation.instance_id}")
+        assert row["stages"][0]["code_version"] == "v3"
+        shown = good("pipeline", "show", "two", "1").splitlines()
+        assert shown[-1].split()[-2:] == ["v3", "runs"]
+        assert "different code" not in good("pipeline", "show", "two")
+        with client.stage("two", "only", code_version="v4"):
+            note = "runners of only have different code: v3, v4"
+            assert wait_until(lambda: note in good("pipeline", "show", "two"), 20)
+            assert note in good("pipeline", "stats", "two")
+            (only,) = as_json("pipeline", "stats", "two")["stages"]
+            assert only["code_versions"] == ["v3", "v4"]
+
+
 WAITING = """
 kind: Stream
 name: {name}-in

@@ -57,6 +57,19 @@ class TestScenes:
         dispatch.leave(runner.number)
         assert dispatch.work_on("a", 2, 9.0) == Work()
 
+    def test_what_code_runners_have_is_known_of_those_that_are_there(self) -> None:
+        dispatch = Dispatch()
+        runners = [dispatch.join("e", ["a"], 10, 5, name=name) for name in "xyz"]
+        for runner, code in zip(runners, ("v1", "v1", "v2"), strict=True):
+            number = dispatch.assign(runner, "a", [runner.number], 100.0, "shop:price")
+            dispatch.begin(runner.number, [number], 0.0, code)
+        assert dispatch.codes("a", "e", "shop:price") == {"v1": ["x", "y"], "v2": ["z"]}
+        assert dispatch.codes("a", "e", "shop:cost") == {}, "nobody has begun that"
+        dispatch.join("e", [], 10, 5, name="w", code_version="r7")
+        assert dispatch.codes("a", "e", "shop:cost") == {"r7": ["w"]}
+        dispatch.leave(runners[2].number)
+        assert set(dispatch.codes("a", "e", "shop:price")) == {"v1", "r7"}
+
     def test_what_a_runner_holds_is_free_when_it_goes(self) -> None:
         dispatch = Dispatch()
         gone, other = dispatch.join("e", ["a", "b"], 10, 5), dispatch.join("e", ["a"], 10, 5)

@@ -513,6 +513,20 @@ class TestDispatching:
         assert (await complete(driver, "enrich", [1])).stale == (1,), "the first one's, late"
         assert len(await stack.read(OUT)) == 2
 
+    async def test_that_runners_have_different_code_is_warned_of_once(
+        self, stack: Stack, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        driver = await declare(stack, ENRICH)
+        for code in ("old", "new", "new", "newer"):
+            runner = Runner(driver)
+            await stack.append(IN, b"a")
+            await runner.call.until(lambda runner=runner: len(runner.got) == 1)  # type: ignore[misc]
+            driver.dispatcher.begin(runner.session, [runner.call.sent[0][0].number], code)
+        (told,) = [each.getMessage() for each in caplog.records if "different" in each.message]
+        assert told.startswith("runners of stage 'enrich' of pipeline ")
+        assert ": new at " in told
+        assert "; old at " in told
+
     async def test_what_takes_too_long_goes_to_another_one(
         self, stack: Stack, mock_clock: MockClock
     ) -> None:

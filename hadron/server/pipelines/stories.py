@@ -65,6 +65,7 @@ def described(
         if statuses[each.name] == "running":
             work = driver.dispatcher.work_on(each.name, item.instance_id)
             known.runner, known.running_ms = work.runner, int((work.took_s or 0.0) * 1_000)
+            known.code_version = work.code_version
         shown.append(known)
     return _Instances.Instance(
         id=item.instance_id,

@@ -173,7 +173,7 @@ class ListInstancesRequest(_message.Message):
 class ListInstancesResponse(_message.Message):
     __slots__ = ("instances",)
     class Stage(_message.Message):
-        __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for", "tried", "runner", "running_ms")
+        __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for", "tried", "runner", "running_ms", "code_version")
         NAME_FIELD_NUMBER: _ClassVar[int]
         STATUS_FIELD_NUMBER: _ClassVar[int]
         ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class ListInstancesResponse(_message.Message):
         TRIED_FIELD_NUMBER: _ClassVar[int]
         RUNNER_FIELD_NUMBER: _ClassVar[int]
         RUNNING_MS_FIELD_NUMBER: _ClassVar[int]
+        CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
         name: str
         status: str
         attempts: int
@@ -192,7 +193,8 @@ class ListInstancesResponse(_message.Message):
         tried: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Attempt]
         runner: str
         running_ms: int
-        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ..., waits_for: _Optional[str] = ..., tried: _Optional[_Iterable[_Union[ListInstancesResponse.Attempt, _Mapping]]] = ..., runner: _Optional[str] = ..., running_ms: _Optional[int] = ...) -> None: ...
+        code_version: str
+        def __init__(self, name: _Optional[str] = ..., status: _Optional[str] = ..., attempts: _Optional[int] = ..., output: _Optional[_Union[RecordRef, _Mapping]] = ..., reason: _Optional[str] = ..., waits_for: _Optional[str] = ..., tried: _Optional[_Iterable[_Union[ListInstancesResponse.Attempt, _Mapping]]] = ..., runner: _Optional[str] = ..., running_ms: _Optional[int] = ..., code_version: _Optional[str] = ...) -> None: ...
     class Attempt(_message.Message):
         __slots__ = ("number", "ended_ms", "took_ms", "runner", "code_version", "reason")
         NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -422,7 +424,7 @@ class PipelineProgressRequest(_message.Message):
 class PipelineProgressResponse(_message.Message):
     __slots__ = ("pipelines",)
     class Stage(_message.Message):
-        __slots__ = ("name", "ready", "running", "done", "failed", "runners", "per_s", "p50_ms", "p95_ms", "waiting")
+        __slots__ = ("name", "ready", "running", "done", "failed", "runners", "per_s", "p50_ms", "p95_ms", "waiting", "code_versions")
         NAME_FIELD_NUMBER: _ClassVar[int]
         READY_FIELD_NUMBER: _ClassVar[int]
         RUNNING_FIELD_NUMBER: _ClassVar[int]
@@ -433,6 +435,7 @@ class PipelineProgressResponse(_message.Message):
         P50_MS_FIELD_NUMBER: _ClassVar[int]
         P95_MS_FIELD_NUMBER: _ClassVar[int]
         WAITING_FIELD_NUMBER: _ClassVar[int]
+        CODE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
         name: str
         ready: int
         running: int
@@ -443,7 +446,8 @@ class PipelineProgressResponse(_message.Message):
         p50_ms: int
         p95_ms: int
         waiting: int
-        def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ..., per_s: _Optional[float] = ..., p50_ms: _Optional[int] = ..., p95_ms: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+        code_versions: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, name: _Optional[str] = ..., ready: _Optional[int] = ..., running: _Optional[int] = ..., done: _Optional[int] = ..., failed: _Optional[int] = ..., runners: _Optional[int] = ..., per_s: _Optional[float] = ..., p50_ms: _Optional[int] = ..., p95_ms: _Optional[int] = ..., waiting: _Optional[int] = ..., code_versions: _Optional[_Iterable[str]] = ...) -> None: ...
     class Pipeline(_message.Message):
         __slots__ = ("namespace", "name", "id", "instances", "live", "done", "failed", "input_offset", "input_next_offset", "stages", "untyped", "inputs", "skipped", "cancelled", "backfills", "triggered_per_s")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
