@@ -11,11 +11,12 @@ it from its runner (PIPELINES P7).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from hadron.model.transactions import TransactionId
+from hadron.pipelines.losses import Losses
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class _Batch:
-    """`deadline`: never, while it waits for its runner to begin."""
+    """`deadline`: never, while it waits for its runner to begin. `is_apart`: of suspected ones."""
 
     number: int
     runner: int
@@ -72,6 +73,7 @@ class _Batch:
     left: set[int] = field(default_factory=set)
     began: float | None = None
     code_version: str = ""
+    is_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,15 @@ class Work:
     took_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Who takes a micro-batch, of which instances. `is_apart`: they run with no others."""
+
+    runner: Runner
+    ids: list[int]
+    is_apart: bool = False
+
+
 @dataclass(slots=True)
 class _Taken:
     """`runner` had it; 0 when nobody had, or not under this leader."""
@@ -96,11 +107,16 @@ class _Taken:
 
 
 class Dispatch:
-    """Assignments of one pipeline. Times are seconds on the monotonic clock."""
+    """Assignments of one pipeline. Times are seconds on the monotonic clock.
+
+    Attributes:
+        losses: instances whose runners were lost.
+    """
 
     def __init__(self, first_number: int = 1) -> None:
         """`first_number`: of micro-batches; no other leadership's have the same."""
         self.runners: dict[int, Runner] = {}
+        self.losses = Losses()
         self._numbers = itertools.count(1)
         self._batch_numbers = itertools.count(first_number)
         self._batches: dict[int, _Batch] = {}
@@ -134,20 +150,61 @@ class Dispatch:
         self.runners[runner.number] = runner
         return runner
 
-    def leave(self, number: int) -> None:
-        """What the runner holds is free again."""
+    def leave(self, number: int, *, is_lost: bool = True) -> None:
+        """What the runner holds is free again. `is_lost`: it has not said that it goes."""
         self.runners.pop(number, None)
+        begun: dict[str, list[int]] = {}
         for batch in [each for each in self._batches.values() if each.runner == number]:
+            if is_lost and batch.began is not None:
+                begun.setdefault(batch.stage, []).extend(batch.left)
             self._free(batch)
+        for stage, ids in begun.items():
+            self.losses.note(stage, ids)
 
     def runner_for(self, stage: str, engine: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""
-        able = [runner for runner in self.able() if runner.runs(stage, engine)]
+        return self._next_of([runner for runner in self.able() if runner.runs(stage, engine)])
+
+    def _next_of(self, able: Sequence[Runner]) -> Runner | None:
         if not able:
             return None
         chosen = next((r for r in able if r.number > self._turn), able[0])
         self._turn = chosen.number
         return chosen
+
+    def offer(self, stage: str, engine: str, ids: Sequence[int]) -> Offer | None:
+        """The next micro-batch of a stage, of these, which are ready, oldest first; None when
+        nobody takes one.
+
+        Suspected ones are apart. A runner that works on many invocations at a time has nothing
+        else meanwhile; where none has nothing, the one that came first is given no more until then.
+        """
+        if not self.losses:
+            runner = self.runner_for(stage, engine)
+            return None if runner is None else Offer(runner, list(ids[: runner.takes]))
+        suspected = self.losses.suspected(stage, ids)
+        busy = {batch.runner for batch in self._batches.values()}
+        apart = {batch.runner for batch in self._batches.values() if batch.is_apart}
+        able = [
+            runner
+            for runner in self.able()
+            if runner.runs(stage, engine)
+            and not (runner.counts_invocations and runner.number in apart)
+        ]
+        out = set(suspected)
+        others = [each for each in ids if each not in out]
+        group = self.losses.turn(stage, suspected, bool(others))
+        if group:
+            free = [r for r in able if not r.counts_invocations or r.number not in busy]
+            runner = self._next_of(free)
+            if runner is not None:
+                return Offer(runner, group[: runner.takes], True)
+            if not apart:
+                numbers = [r.number for r in self.runners.values() if r.runs(stage, engine)]
+                first = min(numbers, default=0)
+                able = [runner for runner in able if runner.number != first]
+        runner = self._next_of(able) if others else None
+        return None if runner is None else Offer(runner, others[: runner.takes])
 
     def able(self) -> list[Runner]:
         """Who takes a micro-batch now."""
@@ -160,12 +217,19 @@ class Dispatch:
         return {stage: self.assigned(stage) for stage in {*self._assigned, *self._taken}}
 
     def assign(
-        self, runner: Runner, stage: str, ids: Collection[int], timeout_s: float, run: str = ""
+        self,
+        runner: Runner,
+        stage: str,
+        ids: Collection[int],
+        timeout_s: float,
+        run: str = "",
+        *,
+        is_apart: bool = False,
     ) -> int:
         """The runner has these; returns the micro-batch's number. It may take `timeout_s` from when
         its runner says that it has begun. `run`: the function, for `codes`."""
         batch = self._new_batch(runner.number, stage, timeout_s)
-        batch.run = run
+        batch.run, batch.is_apart = run, is_apart
         batch.left.update(ids)
         self._assigned.setdefault(stage, {}).update(dict.fromkeys(ids, batch))
         runner.credit -= len(ids) if runner.counts_invocations else 1
@@ -236,6 +300,7 @@ class Dispatch:
         for instance_id in ids:
             self._release(stage, instance_id)
             taken.pop(instance_id, None)
+        self.losses.settle(stage, ids)
 
     def _release(self, stage: str, instance_id: int) -> int:
         """No runner has it any more; returns the one that had, or 0."""

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.errors import ConflictError, HadronError, NotFoundError
 from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_MICRO_BATCH
 from hadron.model.pipelines import StageSpec
 from hadron.model.ports import Database
@@ -25,6 +25,7 @@ from hadron.pipelines.dispatch import Dispatch, Runner, Work
 from hadron.pipelines.runners import RunnerSession, RunnerSink
 from hadron.state.pipelines import definitions
 from hadron.state.pipelines import views as pipeline_views
+from hadron.state.pipelines.stage_runs import FailStages
 from hadron.state.pipelines.views import ReadyStage
 
 _log: Final = logging.getLogger(__name__)
@@ -42,6 +43,9 @@ _NEVER: Final = float("inf")
 _NAME_CHARACTERS: Final = 80
 _CODE_CHARACTERS: Final = 40
 """Of what runners say of themselves: it stands in a row of each attempt."""
+
+_MOST_SUSPECTED: Final = 1_000
+"""That are read beyond what a runner takes."""
 
 _NAMED: Final = 5
 """Of runners, and of versions of their code, in a warning."""
@@ -183,9 +187,10 @@ class Dispatcher:
         """Who runs a stage of an instance."""
         return self.dispatch.work_on(stage, instance_id, trio.current_time())
 
-    def leave(self, session: RunnerSession) -> None:
+    def leave(self, session: RunnerSession, *, is_lost: bool = True) -> None:
+        """A runner is not there any more. `is_lost`: without having said so."""
         if self._sessions.pop(session.runner.number, None) is not None:
-            self.dispatch.leave(session.runner.number)
+            self.dispatch.leave(session.runner.number, is_lost=is_lost)
             self.wake()
 
     def stop(self, reason: HadronError) -> None:
@@ -232,7 +237,12 @@ class Dispatcher:
             now, now_ms = trio.current_time(), self._controller.log_now_ms()
             self._ended.clear()
             look = partial(
-                _look, self._item.id, now_ms, self.dispatch.able(), self.dispatch.all_out()
+                _look,
+                self._item.id,
+                now_ms,
+                self.dispatch.able(),
+                self.dispatch.all_out(),
+                self.dispatch.losses.counts(),
             )
             self.definitions, found = await self._controller.query(look)
             # Where all that was there is handed out there is nothing to look for: what becomes
@@ -241,6 +251,7 @@ class Dispatcher:
             for each in found:
                 count = self._hand_to_one(each)
                 is_more |= count > 0 and (not each.is_all or count < len(each.invocations))
+                await self._give_up(each)
             if not is_more:
                 due_ms = [each.due_ms for each in found if each.due_ms is not None]
                 return min((now + max(each - now_ms, 1) / 1_000 for each in due_ms), default=_NEVER)
@@ -249,30 +260,78 @@ class Dispatcher:
         """How many a runner was given."""
         stage = found.stage
         # What was read is a moment old.
-        ready = [
-            each
-            for each in found.invocations
-            if not self.dispatch.is_out(stage.name, each.instance_id)
-            and (stage.name, each.instance_id) not in self._ended
-        ]
+        hopeless = self._hopeless(found)
+        ready = [each for each in self._still_ready(found) if each.instance_id not in hopeless]
         if not ready:
             return 0
-        runner = self.dispatch.runner_for(stage.name, stage.engine)
-        session = self._sessions.get(runner.number) if runner is not None else None
-        if runner is None or session is None:
+        known = {each.instance_id: each for each in ready}
+        offer = self.dispatch.offer(stage.name, stage.engine, list(known))
+        session = self._sessions.get(offer.runner.number) if offer is not None else None
+        if offer is None or session is None:
             # Without a session leading has ended.
             return 0
-        ready = ready[: runner.takes]
+        ready = [known[each] for each in offer.ids]
         draft = session.sink.draft(stage, found.version, ready)
         while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
             ready = ready[: len(ready) // 2]
             draft = session.sink.draft(stage, found.version, ready)
         draft.send(
             self.dispatch.assign(
-                runner, stage.name, [each.instance_id for each in ready], _lease_s(stage), stage.run
+                offer.runner,
+                stage.name,
+                [each.instance_id for each in ready],
+                _lease_s(stage),
+                stage.run,
+                is_apart=offer.is_apart,
             )
         )
         return len(ready)
+
+    def _still_ready(self, found: _Ready) -> list[ReadyStage]:
+        name = found.stage.name
+        return [
+            each
+            for each in found.invocations
+            if not self.dispatch.is_out(name, each.instance_id)
+            and (name, each.instance_id) not in self._ended
+        ]
+
+    def _hopeless(self, found: _Ready) -> set[int]:
+        """Those whose runners were lost as often as they may have attempts."""
+        stage, losses = found.stage, self.dispatch.losses
+        if not losses:
+            return set()
+        ids = [each.instance_id for each in found.invocations]
+        return set(losses.hopeless(stage.name, ids, stage.retry.max_attempts))
+
+    async def _give_up(self, found: _Ready) -> None:
+        """Nobody else says of them that they fail."""
+        hopeless = self._hopeless(found)
+        failed = [each for each in self._still_ready(found) if each.instance_id in hopeless]
+        if not failed:
+            return
+        name = found.stage.name
+        ids = tuple(each.instance_id for each in failed)
+        reason = (
+            f"stage {name!r} has lost {found.stage.retry.max_attempts} runners that worked on this "
+            "instance and on nothing else: each crashed, was killed, or was cut off"
+        )
+        _log.error("instances %s: %s", ", ".join(map(str, ids[:_NAMED])), reason)
+        try:
+            await self._controller.execute(
+                FailStages(
+                    self._item.id,
+                    name,
+                    ids,
+                    tuple(each.attempt for each in failed),
+                    reason,
+                    tuple(each.created_ms for each in failed),
+                    is_final=True,
+                )
+            )
+        except ConflictError as error:
+            # A transaction ends one of them.
+            _log.info("%s", error)
 
 
 def _look(
@@ -280,6 +339,7 @@ def _look(
     now_ms: int,
     runners: Sequence[Runner],
     out: Mapping[str, Container[int]],
+    lost: Mapping[str, int],
     db: Database,
 ) -> tuple[dict[int, tuple[StageSpec, ...]], list[_Ready]]:
     """The definitions that there are, and what is ready of stages that some runner takes, but for
@@ -298,20 +358,22 @@ def _look(
             )
             if not limit or stage.wait is not None:
                 continue
+            # Behind suspected ones that wait for their turn others are to be seen.
+            extra = min(lost.get(stage.name, 0), _MOST_SUSPECTED)
             ready = pipeline_views.ready_stages(
                 db,
                 pipeline_id,
                 version,
                 stage,
                 now_ms=now_ms,
-                limit=limit,
+                limit=limit + extra,
                 except_ids=out.get(stage.name, ()),
             )
             if stage.name == on_failure[version]:
                 others = [each for each in stages if each is not stage]
                 ready = pipeline_views.with_failures(db, pipeline_id, ready, others)
             due_ms = pipeline_views.next_ready_ms(db, pipeline_id, version, stage.name, now_ms)
-            found.append(_Ready(version, stage, ready, due_ms, len(ready) < limit))
+            found.append(_Ready(version, stage, ready, due_ms, len(ready) < limit + extra))
     return known, found
 
 

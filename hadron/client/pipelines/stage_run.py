@@ -57,6 +57,9 @@ class ReadyStages:
 
     def stop(self) -> None:
         self._closed = True
+        if self._call is not None:
+            # Who only cancels may have crashed, for all that its leader knows.
+            self._call.end()
         if self._scope is not None:
             self._scope.cancel()
         self._ready.clear()

@@ -18,6 +18,7 @@ from hadron.client.handling.records import FetchedRecords
 from hadron.model.errors import ConnectionLostError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.pipelines.driver import Pipelines
 from hadron.state.streams.retention import TrimStream
 from hadron.testing.nodes import running_cluster
 
@@ -298,6 +299,11 @@ async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
                     if len(seen) == 3:
                         break
             assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1)]
+            leadership = cluster[EU].node("n1").member._leadership
+            assert leadership is not None
+            assert leadership.leading is not None
+            (driver,) = leadership.leading.part(Pipelines)._drivers.values()
+            assert not driver.dispatcher.dispatch.losses, "who leaves is not lost"
             with pytest.raises(StaleCompletionError):
                 await kept.complete()
 
@@ -360,6 +366,49 @@ async def test_another_runner_has_at_once_what_one_had_whose_connection_is_lost(
                     if len(seen) == len(held):
                         break
         assert seen == set(range(20))
+
+
+async def test_what_ends_its_program_each_time_is_given_up_and_all_else_is_done(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    killed: list[int] = []
+
+    async def program(client: Client) -> None:
+        """Works on all that it is given, and is killed by `poison`."""
+        async with client.stage("p", "make") as stage:
+            held = []
+            while True:
+                with trio.move_on_after(0.5):
+                    while True:
+                        held.append(await anext(stage))
+                if any(each.root.value == "poison" for each in held):
+                    killed.append(len(held))
+                    assert stage._stages is not None
+                    stage._stages._standing.drop(ConnectionLostError("killed"))
+                    await trio.sleep(0.1)
+                    return
+                while held:
+                    await held.pop().complete("made")
+
+    async def programs(client: Client) -> None:
+        while True:
+            await program(client)
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client)
+        await publish(client, EU, "poison", *range(19))
+        with trio.fail_after(200):
+            await made(client, 20)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(programs, client)
+                nursery.start_soon(client.stage("p", "use").run, lambda _: None)
+                await done(client, 19, 1)
+                nursery.cancel_scope.cancel()
+        assert killed[-2:] == [1, 1]
+        assert len(killed) < 8
+        (failed,) = await client.instances("p", status="failed")
+        (reason,) = (each.reason for each in failed.stages if each.reason)
+        assert reason.startswith("stage 'make' has lost 2 runners that worked on this instance")
 
 
 async def test_a_leader_that_fails_costs_no_output(tmp_path: Path, clock: MockClock) -> None:

@@ -108,8 +108,9 @@ def _run_stages(
         if message.begun:
             dispatcher.begin(session, message.begun, message.code_version)
 
-    def on_end(_error: HadronError | None) -> None:
-        dispatcher.leave(session)
+    def on_end(error: HadronError | None) -> None:
+        # Who goes says END before.
+        dispatcher.leave(session, is_lost=error is not None)
         call.end()
 
     call.on_message = on_message

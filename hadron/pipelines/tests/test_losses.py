@@ -1,0 +1,118 @@
+"""What follows of it that runners are lost."""
+
+from __future__ import annotations
+
+from hadron.pipelines.dispatch import Dispatch
+from hadron.pipelines.losses import _MOST, Losses
+
+POISON = 3
+
+
+def crash(dispatch: Dispatch, left: set[int]) -> int:
+    """A program comes, gets of those that are left what it is given up to `POISON`, does it, and is
+    killed by that. Returns how much else it had then, with that."""
+    runner = dispatch.join("e", ["a"], 100, 100, counts_invocations=True)
+    given: set[int] = set()
+    while True:
+        ids = [each for each in sorted(left) if not dispatch.is_out("a", each)]
+        offer = dispatch.offer("a", "e", ids)
+        if offer is not None:
+            number = dispatch.assign(runner, "a", offer.ids, 60.0, is_apart=offer.is_apart)
+            dispatch.begin(runner.number, [number], 0.0)
+            given.update(offer.ids)
+        elif POISON in given:
+            dispatch.leave(runner.number)
+            return len(given)
+        else:
+            dispatch.settle("a", given)
+            left -= given
+            runner.credit += len(given)
+            given.clear()
+
+
+def test_what_ends_its_runner_is_found_and_all_others_are_done() -> None:
+    dispatch, left, sizes = Dispatch(), set(range(100)), []
+    while not dispatch.losses.hopeless("a", [POISON], 3):
+        sizes.append(crash(dispatch, left))
+    assert sizes == [100, 100, 12, 1, 1, 1]
+    assert list(left) == [POISON]
+    dispatch.settle("a", [POISON])
+    assert not dispatch.losses
+
+
+def test_a_runner_that_goes_or_has_not_begun_costs_nothing() -> None:
+    dispatch = Dispatch()
+    for is_lost, begins in ((False, True), (True, False)):
+        runner = dispatch.join("e", ["a"], 10, 5)
+        number = dispatch.assign(runner, "a", [1, 2], 60.0)
+        if begins:
+            dispatch.begin(runner.number, [number], 0.0)
+        dispatch.leave(runner.number, is_lost=is_lost)
+        assert not dispatch.losses
+
+
+def test_suspected_ones_wait_until_a_runner_of_many_has_nothing_else() -> None:
+    dispatch = Dispatch()
+    dispatch.losses.note("a", [1])
+    dispatch.losses.note("a", [1])
+    first, second = (dispatch.join("e", ["a"], 10, 100, counts_invocations=True) for _ in range(2))
+    dispatch.assign(first, "a", [10], 60.0)
+    dispatch.assign(second, "a", [20], 60.0)
+    dispatch.losses.settle("a", [5])
+    offer = dispatch.offer("a", "e", [1, 2])
+    assert offer is not None
+    assert (offer.runner, offer.ids) == (second, [2]), "the first one comes to its end"
+    dispatch.settle("a", [10])
+    offer = dispatch.offer("a", "e", [1, 2])
+    assert offer is not None
+    assert (offer.runner, offer.ids, offer.is_apart) == (first, [1], True)
+    dispatch.assign(first, "a", [1], 60.0, is_apart=True)
+    for _ in range(2):
+        offer = dispatch.offer("a", "e", [2, 3])
+        assert offer is not None
+        assert (offer.runner, offer.ids) == (second, [2, 3]), "it is apart"
+
+
+def test_where_no_runner_is_left_nobody_takes_what_is_suspected() -> None:
+    dispatch = Dispatch()
+    dispatch.losses.note("a", [1])
+    dispatch.losses.note("a", [1])
+    assert dispatch.offer("a", "e", [1, 2]) is None
+    dispatch.losses.settle("a", [2])
+    assert dispatch.offer("a", "e", [1, 2]) is None
+
+
+def test_a_runner_of_one_micro_batch_at_a_time_has_others_waiting() -> None:
+    dispatch = Dispatch()
+    dispatch.losses.note("a", [1])
+    dispatch.losses.note("a", [1])
+    runner = dispatch.join("e", ["a"], 10, 2)
+    offer = dispatch.offer("a", "e", [1, 2, 3])
+    assert offer is not None
+    assert offer.ids == [2, 3], "somebody else is first"
+    dispatch.assign(runner, "a", [2, 3], 60.0)
+    dispatch.settle("a", [2])
+    offer = dispatch.offer("a", "e", [1])
+    assert offer is not None
+    assert (offer.runner, offer.ids, offer.is_apart) == (runner, [1], True)
+
+
+def test_nothing_is_hopeless_while_nobody_gets_anything_done() -> None:
+    losses = Losses()
+    for _ in range(9):
+        losses.note("a", [1])
+        losses.note("a", [2])
+    assert losses.hopeless("a", [1, 2], 3) == []
+    losses.settle("a", [2])
+    assert losses.hopeless("a", [1, 2], 3) == [1]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    losses = Losses()
+    losses.note("a", range(_MOST))
+    losses.note("a", [0, _MOST])
+    assert losses.counts() == {"a": _MOST}
+    losses.note("a", [1, 0])
+    assert losses.suspected("a", [0, 1, 2]) == [0]
+    losses.settle("a", range(_MOST + 1))
+    assert losses.counts() == {}
