@@ -62,7 +62,13 @@ class HearsPipelines:
 
     def assigns(self, original: Any) -> Any:
         def assign(
-            dispatch: Dispatch, runner: Runner, stage: str, ids: Collection[int], timeout_s: float
+            dispatch: Dispatch,
+            runner: Runner,
+            stage: str,
+            ids: Collection[int],
+            timeout_s: float,
+            *given: Any,
+            **named: Any,
         ) -> int:
             by = self._of.get(dispatch)
             view = self._known.by_part.get(by._controller) if by is not None else None
@@ -70,7 +76,7 @@ class HearsPipelines:
                 now_ms = self._looked_ms[by._controller]
                 handed_out = self._known.flows.handed_out
                 self._known.judging(handed_out, view, by._item.id, stage, list(ids), now_ms)
-            number: int = original(dispatch, runner, stage, ids, timeout_s)
+            number: int = original(dispatch, runner, stage, ids, timeout_s, *given, **named)
             leases = self._known.leases
             leases.assigned(dispatch, runner.number, stage, ids, timeout_s, number)
             return number
@@ -86,9 +92,9 @@ class HearsPipelines:
         return begin
 
     def leaves(self, original: Any) -> Any:
-        def leave(dispatch: Dispatch, number: int) -> None:
+        def leave(dispatch: Dispatch, number: int, **named: Any) -> None:
             self._known.leases.left(dispatch, number)
-            original(dispatch, number)
+            original(dispatch, number, **named)
 
         return leave
 
