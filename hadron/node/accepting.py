@@ -53,7 +53,8 @@ class Acceptor:
         self._nursery.start_soon(self._serve, self._connection(transport))
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
-        most, is_full = most_connections(), False
+        doors = len(self._host.node.listening) - 1
+        most, is_full = most_connections(doors), False
         refused, told_s = 0, float("-inf")
         while True:
             try:

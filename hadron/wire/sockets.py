@@ -32,6 +32,9 @@ _OWN_FILES: Final = 256
 
 _MANY_FILES: Final = 1 << 16
 
+DOOR_CONNECTIONS: Final = 1_000
+"""At most, over HTTP, and over gRPC. An idle one costs some 10 kB."""
+
 _open: WeakSet[SocketTransport] = WeakSet()
 
 
@@ -55,11 +58,21 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def most_connections() -> int:
-    """How many may be accepted: strangers must not take the last file descriptors from what the
-    process needs for itself."""
+def most_connections(doors: int = 0) -> int:
+    """How many may be accepted over frames, beside what so many other doors may accept: strangers
+    must not take the last file descriptors from what the process needs for itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(64, soft - _OWN_FILES) if soft > 0 else sys.maxsize
+    most = max(64, soft - _OWN_FILES) if soft > 0 else sys.maxsize
+    return most - doors * _share(most)
+
+
+def most_at_door() -> int:
+    """The same, of HTTP or of gRPC: both, and frames, may be full at a time."""
+    return _share(most_connections())
+
+
+def _share(most: int) -> int:
+    return min(DOOR_CONNECTIONS, most // 4)
 
 
 def about_open_files() -> str:

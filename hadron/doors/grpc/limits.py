@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
+from hadron.wire.sockets import DOOR_CONNECTIONS
 
 MAX_RECEIVED_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES
 """Of one message from a program: as large as a frame may be, with its attachment."""
@@ -28,11 +29,18 @@ READ_BYTES: Final = 256 << 10
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What tests make small."""
 
+    connections: int = DOOR_CONNECTIONS
+    """Open at once, or as many as `wire.sockets` leaves to a door; more are closed."""
+
+    handshake_s: float = 10.0
+    """From a connection to the end of its first words: who says nothing is cut off."""
+
     calls: int = 4_000
     """Open at once, idle subscriptions too; the next ones are refused as RESOURCE_EXHAUSTED."""
 
-    streams: int = 2_000
-    """The same, of one connection."""
+    streams: int = 1_100
+    """The same, of one connection; the next ones wait. A thousand subscriptions of one program fit,
+    and each may hold the most of a message that has not come to its end."""
 
     held_bytes: int = 128 << 20
     """Of requests and answers on their way through the door, those of slow readers too."""

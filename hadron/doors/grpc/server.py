@@ -20,6 +20,7 @@ from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
 from hadron.doors.grpc.rpc import Rpc
 from hadron.doors.grpc.statuses import Status
+from hadron.wire.sockets import most_at_door
 
 _MAX_METADATA_BYTES: Final = 16 << 10
 _PING_MS: Final = 10_000
@@ -213,10 +214,13 @@ class GrpcServer:
     def _make(self) -> Any:
         limits = self._limits
         keepalive_ms = round(limits.keepalive_s * 1_000)
+        most = min(limits.connections, most_at_door())
         server = grpc.aio.server(
             handlers=[_Methods(self._paths, self._bridge, self._accept)],
             options=[
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", most),
+                ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1_000)),
                 ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", limits.streams),

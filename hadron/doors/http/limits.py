@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from hadron.wire.sockets import DOOR_CONNECTIONS
+
 MAX_TARGET_BYTES: Final = 8 << 10
 """Of a request's path and query. nginx's and Apache's default."""
 
@@ -48,8 +50,8 @@ that is left takes back some dozens."""
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What tests make small."""
 
-    connections: int = 1_000
-    """Open at once. An idle one costs some 10 kB."""
+    connections: int = DOOR_CONNECTIONS
+    """Open at once, or as many as `wire.sockets` leaves to a door."""
 
     idle_s: float = 75.0
     """Between requests of a connection; nginx's default."""

@@ -11,7 +11,7 @@ from hadron.doors.http.asgi import App
 from hadron.doors.http.h1 import PREFACE, Connection, RefusedError, refusal_bytes
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Listener, Transport
-from hadron.wire.sockets import most_connections, split_address
+from hadron.wire.sockets import most_at_door, split_address
 
 if TYPE_CHECKING:
     from hadron.doors.http.h2c import H2
@@ -39,8 +39,7 @@ class Server:
         self.connections = 0
         self.is_closed = False
         """Nobody is let in any more: whoever closes the listener says so first."""
-        self.most = min(limits.connections, most_connections() // 2)
-        """The node's other connections, and its files, need descriptors as well."""
+        self.most = min(limits.connections, most_at_door())
 
     async def run(self, listener: Listener) -> None:
         """Until cancelled, and all connections with it."""

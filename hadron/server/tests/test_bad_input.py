@@ -441,7 +441,7 @@ async def test_more_connections_than_there_are_files_for(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accepting, "most_connections", lambda: 10)
+    monkeypatch.setattr(accepting, "most_connections", lambda _doors: 10)
     async with one_node(tmp_path, caplog) as (nodes, connection):
         host = nodes.network.host("vandal")
         idle = [await host.dial(nodes.config.leader.address) for _ in range(30)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from hadron.wire.sockets import SocketNetwork, bind_address
+from hadron.wire.sockets import SocketNetwork, bind_address, most_at_door, most_connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -43,6 +44,19 @@ def test_a_name_is_bound_by_its_ipv4_address() -> None:
     assert bind_address("[::1]:7000")[0] == socket.AF_INET6
     with pytest.raises(OSError, match=r"not known|resolution|No address"):
         bind_address("no-such-host.invalid:7000")
+
+
+@pytest.mark.parametrize(
+    ("files", "frames", "door"),
+    [(1 << 16, 63_280, 1_000), (600, 172, 86), (300, 32, 16), (-1, None, 1_000)],
+)
+def test_all_doors_together_leave_files_to_the_node(
+    monkeypatch: pytest.MonkeyPatch, files: int, frames: int | None, door: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
+    assert most_at_door() == door
+    assert frames is None or most_connections(2) == frames
+    assert most_connections(2) + 2 * door == most_connections()
 
 
 def test_a_process_may_have_the_files_that_it_can_allow_itself() -> None:

@@ -256,9 +256,11 @@ async def test_what_comes_behind_a_request_is_bounded(
     assert world.app.disconnected == 1
 
 
-def test_a_door_leaves_half_of_the_files_to_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "most_connections", lambda: 768)
-    assert Server(App(), Limits(connections=1_000)).most == 384
+def test_a_door_has_no_more_connections_than_there_are_files_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "most_at_door", lambda: 192)
+    assert Server(App(), Limits(connections=1_000)).most == 192
     assert Server(App(), Limits(connections=100)).most == 100
 
 
