@@ -19,11 +19,11 @@ from hadron.doors.grpc.reading import Reading
 from hadron.doors.grpc.relay import Relays, offered
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.serving import ServingCalls
-from hadron.doors.grpc.statuses import stopping
+from hadron.doors.grpc.statuses import stopping, unknown_method
 from hadron.doors.grpc.transacting import Transacting
 from hadron.doors.grpc.working import Working
 from hadron.doors.held import Held
-from hadron.model.errors import HadronError, UnknownMethodError
+from hadron.model.errors import HadronError
 from hadron.wire.contract import DOOR_FILES
 
 
@@ -112,7 +112,7 @@ class GrpcDoor:
             rpc.on_cancel = scope.cancel
             self._nursery.start_soon(self._serve, rpc, Talk(rpc), serve, scope)
         elif not self._relays.accept(rpc):
-            rpc.fail(UnknownMethodError(f"{rpc.path} is not served here"))
+            rpc.fail(unknown_method(rpc.path))
         done = rpc.on_over
 
         def over() -> None:

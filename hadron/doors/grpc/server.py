@@ -14,18 +14,19 @@ from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
 from hadron.doors.grpc.rpc import Rpc
-from hadron.doors.grpc.statuses import Status
+from hadron.doors.grpc.statuses import Status, status_of, unknown_method
 from hadron.wire.sockets import most_at_door
 
 _MAX_METADATA_BYTES: Final = 16 << 10
 _PING_MS: Final = 10_000
 """Programs may ask for a sign of life so often; who does more is told to go away."""
 
+_REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 Accept = Callable[[Rpc], None]
@@ -132,7 +133,7 @@ class _Method:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """All paths; what has none here is UNIMPLEMENTED."""
+    """All paths of the contract."""
 
     def __init__(self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept) -> None:
         self._handlers: dict[str, Any] = {}
@@ -147,6 +148,33 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: Any) -> Any:
         return self._handlers.get(details.method)
+
+
+class _Unknown(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """What nobody else has a handler for: the library's own answer tells no way out."""
+
+    def service(self, details: Any) -> Any:
+        status = status_of(unknown_method(details.method))
+
+        async def refuse(_requests: Any, context: Any) -> None:
+            await context.abort(status.code, status.message, status.trailers)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _add_reflection(names: Iterable[str], server: Any) -> None:
+    """Under both of its names: their messages are the same, byte by byte. The library knows the
+    older one; tools ask for either."""
+    servicer = reflection.aio.ReflectionServicer(names)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    methods = {"ServerReflectionInfo": handler}
+    newer = grpc.method_handlers_generic_handler(_REFLECTION, methods)
+    server.add_generic_rpc_handlers((newer,))
 
 
 class GrpcServer:
@@ -235,5 +263,7 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        _add_reflection(names, server)
+        # Handlers are asked in their order.
+        server.add_generic_rpc_handlers((_Unknown(),))
         return server

@@ -44,6 +44,7 @@ from hadron.model.errors import (
     TrimmedError,
     UnknownMethodError,
 )
+from hadron.model.problems import shorten
 
 Code = grpc.StatusCode
 
@@ -108,6 +109,14 @@ class Status:
 
 def stopping() -> ShuttingDownError:
     return ShuttingDownError("the node is stopping", "call another one, or this one a little later")
+
+
+def unknown_method(path: str) -> UnknownMethodError:
+    return UnknownMethodError(
+        f"{shorten(path)} is not served here",
+        "what is served is in proto/hadron/v1, and named by reflection: grpcurl -plaintext "
+        "HOST:PORT list",
+    )
 
 
 def code_of(error: HadronError) -> Any:

@@ -13,7 +13,16 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import hadron
-from hadron.doors.grpc.tests.support import CALLS, RECORDS, Program, Said, Server, text, until
+from hadron.doors.grpc.tests.support import (
+    CALLS,
+    RECORDS,
+    Program,
+    Said,
+    Server,
+    details_of,
+    text,
+    until,
+)
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire._pb import calls_pb2
 from hadron.wire._pb import records_pb2 as pb
@@ -60,12 +69,26 @@ def test_who_names_no_replica_set_is_told(program: Program) -> None:
 def test_what_is_not_for_clients_is_unknown(program: Program, path: str) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         program.unary(path, pb.Value)(b"", timeout=30)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert_unknown(caught.value, path)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(program.stream(path, pb.Value)(iter([b""] * 3), timeout=30))
+    assert_unknown(caught.value, path)
 
 
-def test_reflection_tells_of_services_and_their_files(program: Program) -> None:
+def assert_unknown(error: Any, path: str) -> None:
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert error.details().startswith(f"{path!r} is not served here")
+    info = details_of(error)["ErrorInfo"]
+    assert info.reason == "UnknownMethodError"
+    assert "proto/" in info.metadata["hint"]
+    assert "reflection" in info.metadata["hint"]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_tells_of_services_and_their_files(program: Program, version: str) -> None:
+    """The messages of both versions are the same but for their package."""
     info = program.stream(
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
         reflection_pb2.ServerReflectionResponse,
     )
     asked = [
