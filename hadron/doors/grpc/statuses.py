@@ -114,8 +114,7 @@ def stopping() -> ShuttingDownError:
 def unknown_method(path: str) -> UnknownMethodError:
     return UnknownMethodError(
         f"{shorten(path)} is not served here",
-        "what is served is in proto/hadron/v1, and named by reflection: grpcurl -plaintext "
-        "HOST:PORT list",
+        "what is served is in proto/hadron/v1, and told by reflection: see docs/GRPC.md",
     )
 
 
