@@ -26,6 +26,12 @@ from hadron.cli.session import connects, session_of
     "nothing else may be on its stdout.",
 )
 @click.option(
+    "--envelope",
+    is_flag=True,
+    help='With --worker: each line is {"value": …, "headers": {…}, "caller": …, "attempt": …, '
+    '"left_s": …}, the call with what is known of it. The answer is what it is without.',
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
@@ -50,6 +56,7 @@ def command(
     endpoint: str,
     program: str,
     worker: bool,
+    envelope: bool,
     form: str,
     max_in_flight: int,
     region: str,
@@ -57,21 +64,26 @@ def command(
 ) -> None:
     """Serve ENDPOINT by a program, until Ctrl-C; then what has begun is ended.
 
-    CMD has HADRON_ENDPOINT, HADRON_CALLER, HADRON_ATTEMPT, HADRON_TIME_LEFT (seconds), and
-    TRACEPARENT where the caller has sent one. It is killed, with what it has started, when nobody
-    waits for its answer any more, or when this command is. Where the input or the answer is a
-    stream, it reads and writes lines of JSON. It is run
-    without a shell: for a pipe, write --exec "sh -c 'one | two'".
+    CMD has HADRON_ENDPOINT, HADRON_CALLER, HADRON_ATTEMPT, HADRON_TIME_LEFT (seconds),
+    HADRON_HEADERS (those of the call, a JSON object of texts), and of these TRACEPARENT and
+    TRACESTATE where the caller has sent them. (A worker is given none of it, but with --envelope in
+    each line.) It is killed, with what it has started, when nobody waits for its answer any more,
+    or when this command is. Where the input or the answer is a stream, it reads and writes lines of
+    JSON. It is run without a shell: for a pipe, write --exec "sh -c 'one | two'".
 
     \b
     Examples:
       hadron serve quote --exec 'jq -c "{price: (.amount * 3)}"'
-      hadron serve quote --exec 'python -u quotes.py' --worker
+      hadron serve quote --exec 'python -u quotes.py' --worker --envelope
       hadron serve shout --exec 'tr a-z A-Z' --format text
     """
     import trio
 
     from hadron.cli.endpoints.serving import Asked, run
 
-    asked = Asked(endpoint, program, worker, form, max_in_flight, region, name)
+    if envelope and not worker:
+        raise click.UsageError(
+            "--envelope is for --worker: a program for each call has all that in its environment"
+        )
+    asked = Asked(endpoint, program, worker, envelope, form, max_in_flight, region, name)
     trio.run(run, session_of(ctx).url, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -16,7 +17,7 @@ import click
 import trio
 
 from hadron.cli.endpoints.heirs import Heirs, kill_group, watched
-from hadron.cli.endpoints.values import declared, first_of, line, parse, written
+from hadron.cli.endpoints.values import declared, first_of, line, parse, plain, written
 from hadron.cli.patience import connected
 from hadron.client.endpoints.incoming import IncomingCall
 from hadron.model.errors import CallFailedError, RequestError
@@ -44,6 +45,7 @@ class Asked:
     endpoint: str
     command: str
     is_worker: bool
+    has_envelope: bool
     form: str
     max_in_flight: int
     region: str
@@ -65,7 +67,8 @@ async def run(url: str, asked: Asked) -> None:
                         "with a line",
                         "leave --worker out: a program for each call reads and writes lines",
                     )
-                handler = await stack.enter_async_context(_worker(heirs, words))
+                worker = await stack.enter_async_context(_worker(heirs, words))
+                handler = worker.ask_with_envelope if asked.has_envelope else worker.ask
             else:
                 handler = _handler(heirs, words, spec, asked)
             async with client.serve(
@@ -191,6 +194,8 @@ def _environment(call: IncomingCall) -> dict[str, str]:
         "HADRON_CALLER": call.caller,
         "HADRON_ATTEMPT": str(call.attempt),
         "HADRON_TIME_LEFT": f"{call.left_s:.3f}",
+        # In ASCII, and without a zero byte, whatever they are.
+        "HADRON_HEADERS": json.dumps(dict(call.headers)),
     }
     for name in ("traceparent", "tracestate"):
         if name in call.headers:
@@ -289,7 +294,19 @@ class _Worker:
         self._answers: _Lines | None = None
         self._turn = trio.Lock()
 
-    async def __call__(self, value: Any) -> Any:
+    async def ask_with_envelope(self, value: Any, call: IncomingCall) -> Any:
+        """The line says also what a program may know of the call."""
+        return await self.ask(
+            {
+                "value": plain(value),
+                "headers": dict(call.headers),
+                "caller": call.caller,
+                "attempt": call.attempt,
+                "left_s": round(call.left_s, 3),
+            }
+        )
+
+    async def ask(self, value: Any) -> Any:
         async with self._turn:
             try:
                 return await self._ask(value)
@@ -335,7 +352,7 @@ class _Worker:
 
 
 @contextlib.asynccontextmanager
-async def _worker(heirs: Heirs, words: Sequence[str]) -> AsyncIterator[Callable[[Any], Any]]:
+async def _worker(heirs: Heirs, words: Sequence[str]) -> AsyncIterator[_Worker]:
     worker = _Worker(heirs, words)
     try:
         yield worker

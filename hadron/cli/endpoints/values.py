@@ -52,9 +52,12 @@ def written(value: Any, form: str) -> bytes:
 
 def line(value: Any) -> bytes:
     """As a line of its own among others: text as JSON, too, so that its lines are one."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
+    return json.dumps(plain(value), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
+
+
+def plain(value: Any) -> Any:
+    """As JSON can have it: bytes are text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 async def declared(client: Client, name: str) -> EndpointSpec:

@@ -113,6 +113,30 @@ def test_a_worker_answers_lines(tmp_path: Path) -> None:
         assert marks.read_text() == "xx"
 
 
+def test_programs_know_the_headers_of_a_call() -> None:
+    program = (
+        "import json, os, sys\n"
+        "headers = json.loads(os.environ['HADRON_HEADERS'])\n"
+        "print(json.dumps([headers, os.environ['HADRON_ATTEMPT']]))"
+    )
+    headers = ("-H", "x-user=Zoë", "-H", "traceparent=00-1")
+    told = {"x-user": "Zoë", "traceparent": "00-1"}
+    with serving("quote", "--exec", python(program)):
+        assert json.loads(run_text("call", "quote", "1", *headers).stdout) == [told, "1"]
+        assert json.loads(run_text("call", "quote", "1").stdout) == [{}, "1"]
+    with serving("quote", "--exec", "cat", "--worker", "--envelope"):
+        said = run_text("call", "quote", '{"a": 1}', *headers, "--timeout", "20s")
+        line = json.loads(said.stdout)
+        assert 0 < line.pop("left_s") <= 20
+        assert line.pop("caller")
+        assert line == {"value": {"a": 1}, "headers": told, "attempt": 1}
+        raw = run_bytes("call", "quote", "-", "--format", "raw", stdin=b"\xff")
+        assert json.loads(raw.stdout)["value"] == "\ufffd"
+    said = run_text("serve", "quote", "--exec", "cat", "--envelope")
+    assert said.returncode == 2
+    assert "--envelope is for --worker" in said.stderr
+
+
 def test_the_time_of_a_call_is_that_of_the_whole_command() -> None:
     begun_s = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
