@@ -100,9 +100,11 @@ def up(config: Path | None, replica_sets: tuple[str, ...]) -> None:
         if not strangers:
             click.echo(f"all nodes know all {len(fleet.clusters)} replica sets")
     click.echo(f"\nconnect with:  export HADRON_URL={fleet.url}")
-    doors = [node.http for each in fleet.clusters for node in each.config.nodes if node.http]
-    if doors:
-        click.echo(f"or over HTTP:  http://{doors[0]} (docs/HTTP.md)")
+    nodes = [node for each in fleet.clusters for node in each.config.nodes]
+    if http := next((node.http for node in nodes if node.http), None):
+        click.echo(f"or over HTTP:  http://{http} (docs/HTTP.md)")
+    if grpc := next((node.grpc for node in nodes if node.grpc), None):
+        click.echo(f"or over gRPC:  {grpc} (docs/GRPC.md)")
 
 
 def _print_nodes(fleet: Fleet, cluster: DetachedCluster, started: list[str]) -> bool:

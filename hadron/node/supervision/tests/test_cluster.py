@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import hadron
 from hadron.model.errors import ConfigurationError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.node.config import load_config
 from hadron.node.supervision import cluster as supervised
 from hadron.node.supervision import detached
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
@@ -156,6 +158,18 @@ def test_a_generated_configuration_is_its_own(tmp_path: Path) -> None:
     assert cluster.database("n5") == tmp_path / "n5" / "hadron.db"
 
 
+@pytest.mark.parametrize(
+    "name", ["one-node.yaml", "three-nodes.yaml", "two-regions/global-metadata.yaml"]
+)
+def test_the_example_files_tell_how_grpc_is_served(tmp_path: Path, name: str) -> None:
+    text = (CONFIG / name).read_text()
+    told = re.search(r"`(grpc: \S+)`", text)
+    assert told
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text.replace(", data:", f", {told[1]}, data:", 1))
+    assert f"grpc: {load_config(path, {}).leader.grpc}" == told[1]
+
+
 @pytest.mark.parametrize("name", ["one-node.yaml", "three-nodes.yaml"])
 def test_the_examples_are_valid(name: str) -> None:
     config = DetachedCluster(CONFIG / name).config
@@ -178,7 +192,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Path]:
-    path = write_config(tmp_path / "cluster.yaml", 3, "os")
+    path = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(1))
     yield path
     DetachedCluster(path).down()
 
@@ -188,6 +202,7 @@ def test_up_is_idempotent_and_down_stops(config: Path) -> None:
     assert up.returncode == 0, up.stderr
     assert up.stdout.count(" started: ") == 3
     assert "export HADRON_URL=hadron://127.0.0.1:" in up.stdout
+    assert f"or over gRPC:  {load_config(config, {}).leader.grpc} (docs/GRPC.md)" in up.stdout
     running = {node.name: node.process for node in DetachedCluster(config).nodes()}
     assert all(process is not None and process.alive for process in running.values())
     again = run("up", "--config", str(config.parent))
