@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,6 +65,10 @@ def plain(frame: Frame) -> tuple[object, ...]:
 def test_what_is_encoded_is_decoded_however_it_is_cut(
     frames: list[dict[str, object]], sizes: list[int]
 ) -> None:
+    check_cut(frames, sizes)
+
+
+def check_cut(frames: list[dict[str, object]], sizes: list[int]) -> None:
     decoder = FrameDecoder()
     found = feed(decoder, b"".join(map(to_bytes, frames)), sizes)
     assert [plain(frame) for frame in found] == [
@@ -110,8 +116,12 @@ def test_little_memory_while_little_comes_and_much_at_once_when_much_does() -> N
 
 @given(_frame, st.data())
 def test_a_flipped_bit_anywhere_never_passes(frame: dict[str, object], data: Any) -> None:
-    damaged = bytearray(to_bytes(frame))
-    bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    whole = to_bytes(frame)
+    check_flip(whole, data.draw(st.integers(0, len(whole) * 8 - 1)))
+
+
+def check_flip(whole: bytes, bit: int) -> None:
+    damaged = bytearray(whole)
     damaged[bit // 8] ^= 1 << (bit % 8)
     decoder = FrameDecoder()
     try:
@@ -121,6 +131,76 @@ def test_a_flipped_bit_anywhere_never_passes(frame: dict[str, object], data: Any
     # A length that grew: the decoder waits for the rest, and has given nothing out.
     assert found == []
     assert decoder.mid_frame
+
+
+@given(st.lists(_frame.map(to_bytes) | st.binary(max_size=60), max_size=4), st.data())
+def test_of_any_bytes_only_whole_frames_come_out(pieces: list[bytes], data: Any) -> None:
+    """Cut off at either end, with anything between and behind them."""
+    check_any(b"".join(pieces), data.draw(st.integers(0, 3)), data.draw(st.integers(0, 30)))
+
+
+def check_any(data: bytes, front: int, behind: int) -> None:
+    data = data[front : len(data) - behind]
+    decoder, found, refused = FrameDecoder(), list[Frame](), ""
+    try:
+        for start in range(0, len(data), 1_000):
+            found += feed(decoder, data[start : start + 1_000], [997])
+    except FrameError as error:
+        refused = str(error)
+    whole = b"".join(map(again, found))
+    assert data.startswith(whole)
+    assert refused or decoder.mid_frame == (len(whole) < len(data))
+
+
+def again(frame: Frame) -> bytes:
+    fields = frame._asdict()
+    return to_bytes(fields | {"attachments": [fields.pop("attachment")]})
+
+
+# The same, with thousands of examples, which are drawn fast and do not become smaller when one
+# fails.
+
+
+def drawn_frame(rng: random.Random) -> dict[str, object]:
+    return {
+        "kind": rng.choice(list(Kind)),
+        "call": rng.getrandbits(32),
+        "message": rng.randbytes(rng.choice((0, 1, rng.randrange(300), rng.randrange(4090, 4100)))),
+        "attachments": [rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(4))],
+        "method": rng.getrandbits(16),
+        "flags": rng.getrandbits(16),
+    }
+
+
+def drawn_cut(rng: random.Random) -> None:
+    # Small pieces of few frames, or it takes half a minute.
+    most, longest = rng.choice(((2, 30), (4, 300), (8, 5_000)))
+    frames = [drawn_frame(rng) for _ in range(rng.randint(0, most))]
+    check_cut(frames, [rng.randint(1, longest) for _ in range(rng.randint(1, 5))])
+
+
+def drawn_flip(rng: random.Random) -> None:
+    whole = to_bytes(drawn_frame(rng))
+    # Half of them in the header, which is the smaller part.
+    check_flip(whole, rng.randrange(8 * rng.choice((HEADER.size, len(whole)))))
+
+
+def drawn_bytes(rng: random.Random) -> None:
+    pieces = [
+        to_bytes(drawn_frame(rng)) if rng.random() < 0.7 else rng.randbytes(rng.randrange(60))
+        for _ in range(rng.randrange(5))
+    ]
+    check_any(b"".join(pieces), rng.choice((0, 0, 0, 1, 3)), rng.choice((0, 0, 1, 30)))
+
+
+@pytest.mark.parametrize("check", [drawn_cut, drawn_flip, drawn_bytes])
+def test_thousands_of_frames(check: Callable[[random.Random], None]) -> None:
+    for seed in range(3_000):
+        try:
+            check(random.Random(seed))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 def test_every_byte_of_a_frame_is_covered() -> None:
