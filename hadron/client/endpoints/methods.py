@@ -51,7 +51,9 @@ class EndpointMethods:
         """Call an endpoint with a value, bytes, str or anything JSON, and return its answer.
 
         Within a handler, a call takes over what is left of the time of the call that it serves, and
-        its `traceparent` and `tracestate`.
+        its `traceparent` and `tracestate`. Headers of the answer are told by `call_stream`, which
+        calls such an endpoint as well: `async with client.call_stream("quote", value) as call`, and
+        `call.headers` behind `await call.result()`.
 
         Args:
             timeout_s: after so long without an answer nobody works on it any more.
@@ -82,7 +84,7 @@ class EndpointMethods:
         headers: Mapping[str, str] | None = None,
         answer_type: Any = None,
     ) -> Opening[CallStream]:
-        """Call an endpoint whose input or answer is a stream:
+        """Call an endpoint whose input or answer is a stream, or whose answer's `headers` matter:
         `async with client.call_stream("sum") as call`, and in it `await call.send(1)`,
         `await call.result()`, or `async for value in call`.
 

@@ -105,6 +105,9 @@ async def test_one_value_for_one(tmp_path: Path) -> None:
             headers = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
             answer = await client.call("quote", {"amount": 2}, timeout_s=2, headers=headers)
             assert answer == {"price": 6, "item": "tea", "headers": headers}
+            async with client.call_stream("quote", {"amount": 2}, timeout_s=2) as call:
+                assert (await call.result())["price"] == 6
+                assert call.headers == {"seen": "yes"}
             for value in (b"", "", None, [1], "x" * 3_000_000):
                 with pytest.raises(CallFailedError) as raised:
                     await client.call("quote", value, timeout_s=2)

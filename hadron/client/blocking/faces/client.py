@@ -948,7 +948,9 @@ class SyncClient(ClientBase):
         """Call an endpoint with a value, bytes, str or anything JSON, and return its answer.
 
         Within a handler, a call takes over what is left of the time of the call that it serves, and
-        its `traceparent` and `tracestate`.
+        its `traceparent` and `tracestate`. Headers of the answer are told by `call_stream`, which
+        calls such an endpoint as well: `with client.call_stream("quote", value) as call`, and
+        `call.headers` behind `call.result()`.
 
         Args:
             timeout_s: after so long without an answer nobody works on it any more.
@@ -986,7 +988,7 @@ class SyncClient(ClientBase):
         headers: Mapping[str, str] | None = None,
         answer_type: Any = None,
     ) -> SyncCallStream:
-        """Call an endpoint whose input or answer is a stream:
+        """Call an endpoint whose input or answer is a stream, or whose answer's `headers` matter:
         `with client.call_stream("sum") as call`, and in it `call.send(1)`,
         `call.result()`, or `for value in call`.
 
