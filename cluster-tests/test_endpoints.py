@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 import trio
-from load import ALONE
+from load import ALONE, WORKERS
 from regions import EU, SETS, US
 from report import Row, quantile
 
@@ -29,6 +29,10 @@ HOME: Final = "local/p0"
 
 TOLD_S: Final = 2.0
 """The bar: who calls hears within that time that its server, or the leader, is lost."""
+
+SERVERS: Final = 20
+BACK_S: Final = 1.0
+"""The bar: a second after a leader serves it has all servers again."""
 
 LIMIT_S: Final = 30.0
 
@@ -143,6 +147,64 @@ async def test_the_leader_is_killed_with_calls_in_flight(cluster: FaultyCluster,
     row.verdict = "valid"
 
 
+async def test_twenty_servers_are_back_with_the_leader(cluster: FaultyCluster, row: Row) -> None:
+    """However they reach it, and a second after it serves: in one of three times at least, as the
+    machine has other work too."""
+    book = Book()
+    book.gate.set()
+    async with AsyncExitStack() as stack:
+        ways = [await stack.enter_async_context(hadron.connect(cluster.url))]
+        for side, node in zip((ALONE, next(iter(WORKERS))), ("n2", "n3"), strict=True):
+            ways.append(await stack.enter_async_context(through(cluster, row, side, node)))
+        await declare(ways[0], **{TWICE: HOME})
+        for number in range(SERVERS):
+            way = ways[number % len(ways)]
+            await stack.enter_async_context(way.serve(TWICE, book.handle, drain_s=0.1))
+        await listed(cluster, SERVERS)
+        took_s, spare_s = [], []
+        for time in range(3):
+            cluster.kill("n1")
+            row.kills += 1
+            await trio.to_thread.run_sync(cluster.start, "n1")
+            back_s = trio.current_time()
+            polled_s = await listed(cluster, SERVERS)
+            took_s.append(trio.current_time() - back_s)
+            spare_s.append(BACK_S + polled_s - took_s[-1])
+            await call_each(ways[1], TWICE, f"back {time}", 10)
+    row.notes.append(
+        f"{SERVERS} servers were back {', '.join(f'{each:.2f} s' for each in took_s)} after the "
+        "leader"
+    )
+    assert max(spare_s) >= 0
+    row.verdict = "valid"
+
+
+async def listed(cluster: FaultyCluster, count: int) -> float:
+    """Wait until the leader has so many servers; how long the last look took, a connection to it
+    with it."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            began_s = trio.current_time()
+            async with hadron.connect(f"hadron://{cluster.address('n1')}") as client:
+                (found,) = await client.endpoints(TWICE)
+            took_s = trio.current_time() - began_s
+            if len(found.servers) == count:
+                return took_s
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def through(cluster: FaultyCluster, row: Row, side: str, node: str) -> AsyncIterator[Client]:
+    """A client that reaches this one alone."""
+    for name in cluster.names:
+        if name != node:
+            cluster.cut(side, name)
+            cluster.refuse(side, name)
+            row.partitions += 1
+    async with hadron.connect(cluster.url, ports=cluster.ports(side)) as client:
+        yield client
+
+
 @pytest.mark.long
 async def test_the_node_in_between_is_killed(cluster: FaultyCluster, row: Row) -> None:
     """Who cannot reach the leader calls through a replica."""
@@ -152,27 +214,65 @@ async def test_the_node_in_between_is_killed(cluster: FaultyCluster, row: Row) -
         hadron.connect(cluster.url) as near,
         declared(near, book, server, **{ONCE: HOME, TWICE: HOME}),
         trio.open_nursery() as nursery,
+        through(cluster, row, ALONE, "n2") as far,
     ):
-        for name in ("n1", "n3"):
-            cluster.cut(ALONE, name)
-            cluster.refuse(ALONE, name)
-        row.partitions += 2
-        async with hadron.connect(cluster.url, ports=cluster.ports(ALONE)) as far:
-            once = await in_flight(nursery, book, far, ONCE, CALLS)
-            beside = await in_flight(nursery, book, near, TWICE, 10)
-            killed_s = trio.current_time()
-            cluster.kill("n2")
-            row.kills += 1
-            await until(lambda: book.are_over(once))
-            assert not book.ends_of(beside)
-            book.gate.set()
-            await until(lambda: book.are_over(beside))
+        once = await in_flight(nursery, book, far, ONCE, CALLS)
+        beside = await in_flight(nursery, book, near, TWICE, 10)
+        killed_s = trio.current_time()
+        cluster.kill("n2")
+        row.kills += 1
+        await until(lambda: book.are_over(once))
+        assert not book.ends_of(beside)
+        book.gate.set()
+        await until(lambda: book.are_over(beside))
     told_s = [book.ended_s[token] - killed_s for token in once]
     assert max(told_s) <= TOLD_S
     assert book.ends_of(once) == {CallUnknownError.__name__: len(once)}
     assert max(book.runs.values()) == 1
     assert book.ends_of(beside) == {"": len(beside)}
     row.notes.append(f"{len(once)} callers heard of it within {max(told_s):.2f} s")
+    row.verdict = "valid"
+
+
+@pytest.mark.long
+async def test_the_node_that_a_server_is_attached_through_is_killed(
+    cluster: FaultyCluster, row: Row
+) -> None:
+    """What it has is lost, and told; the endpoint goes on with others, and with it once the node is
+    back."""
+    book = Book()
+    async with (
+        hadron.connect(cluster.url) as near,
+        through(cluster, row, ALONE, "n2") as far,
+        declared(near, book, far, **{ONCE: HOME, TWICE: HOME}),
+        trio.open_nursery() as nursery,
+    ):
+        once = await in_flight(nursery, book, near, ONCE, CALLS // 2)
+        twice = await in_flight(nursery, book, near, TWICE, CALLS // 2)
+        async with (
+            near.serve(ONCE, book.handle, max_in_flight=CALLS, drain_s=0.1),
+            near.serve(TWICE, book.handle, max_in_flight=CALLS, drain_s=0.1),
+        ):
+            killed_s = trio.current_time()
+            cluster.kill("n2")
+            row.kills += 1
+            await until(lambda: book.are_over(once))
+            assert not book.ends_of(twice)
+            book.gate.set()
+            await until(lambda: book.are_over(twice))
+            await call_each(near, ONCE, "goes on", 10)
+            await trio.to_thread.run_sync(cluster.start, "n2")
+            await listed(cluster, 2)
+            await call_each(near, ONCE, "and with both", 10)
+    told_s = [book.ended_s[token] - killed_s for token in once]
+    assert max(told_s) <= TOLD_S
+    assert book.ends_of(once) == {CallUnknownError.__name__: len(once)}
+    assert {book.runs[token] for token in once} == {1}
+    assert book.ends_of(twice) == {"": len(twice)}
+    assert {book.runs[token] for token in twice} == {2}
+    row.notes.append(
+        f"{len(once)} callers heard within {max(told_s):.2f} s that their server is out of reach"
+    )
     row.verdict = "valid"
 
 
