@@ -116,13 +116,26 @@ def test_whatever_it_allows_is_answered_as_it_says(
     """Schemathesis makes requests of it, good and bad: no defect, no status, type or body that is
     not in it. (What is followed has no end, and is left out; a schema that is applied by chance
     must not take the stream away.)"""
+    # What is made up at random besides asks for polls, which wait.
+    ask(door, tmp_path, "examples,coverage", *_checks(checks), *selected)
+
+
+def test_a_few_operations_are_answered_as_it_says(door: str, tmp_path: Path) -> None:
+    """The same of those that answer at once, a hundred requests in some seconds."""
+    quick = _chosen("--include-operation-id", "publish", "endpoint", "exchange", "send", "status")
+    ask(door, tmp_path, "examples,coverage", *_checks(("not_a_server_error",)), *quick)
+
+
+def _checks(more: tuple[str, ...]) -> tuple[str, str]:
+    return "--checks", ",".join((*_CONFORMANCE, *more))
+
+
+def ask(door: str, tmp_path: Path, phases: str, *options: str) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "schemathesis.cli", "run", f"http://{door}/openapi.json"),
-            *("--checks", ",".join((*_CONFORMANCE, *checks))),
-            *selected,
-            # What is made up at random besides asks for polls, which wait.
-            *("--phases", "examples,coverage"),
+            *options,
+            *("--phases", phases),
             *("--seed", "1", "--request-timeout", "70", "--no-color"),
         ],
         capture_output=True,
