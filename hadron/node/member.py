@@ -490,12 +490,12 @@ class Member:
         if self._host.membership.is_leader:
             return
         leader = self._links.links[self._host.membership.leader]
-        is_following = self._course.life is Life.FOLLOWING
-        if is_following and leader.connection is None and self._feed is None:
+        if self._course.life is not Life.FOLLOWING:
+            # All that troubles a replica meanwhile is this link, and is over when it is up again.
+            self._report(self._course.life, leader.trouble)
+        elif leader.connection is None and self._feed is None:
             # Only then: a leader that has nothing to send would not say again that it is there.
             self._report(Life.WAITING_FOR_LEADER, leader.trouble)
-        elif leader.trouble and not is_following:
-            self._report(self._course.life, leader.trouble)
 
     def is_agreed(self) -> bool:
         """Whether a majority serves by this node's own configuration."""

@@ -34,6 +34,10 @@ async def put_x_on_n1_and_n2(nodes: Nodes) -> None:
     await nodes.wait_in_step("n2")
 
 
+def has_trouble(nodes: Nodes, name: str) -> bool:
+    return bool(nodes.status(name).trouble)
+
+
 async def test_a_wiped_replica_rebuilds_and_counts_again(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,6 +148,26 @@ async def test_a_wiped_leader_does_not_lead_with_one_member_that_remembers(
             assert await fetch(connection) == [b"X"]
             await produce(connection, b"Y")
         assert is_member(nodes, "n1")
+
+
+async def test_a_leader_that_is_back_and_does_not_lead_yet_does_not_count_as_away(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.crash()
+        nodes.wipe("n1")
+        nodes.wipe("n2")
+        await nodes.start("n2", "n3")
+        for name in ("n2", "n3"):
+            await nodes.wait_for("told", partial(has_trouble, nodes, name))
+            assert "does not answer" in nodes.status(name).trouble
+        await nodes.start("n1")
+        await nodes.wait_for(
+            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
+        )
+        await nodes.wait_for("no trouble", lambda: not nodes.status("n3").trouble)
+        await nodes.wait_for("that of its disk", lambda: "answer" not in nodes.status("n2").trouble)
+        assert nodes.status("n3").state == "waiting for the leader"
 
 
 async def test_a_wiped_leader_copies_a_long_log_from_the_most_advanced(
