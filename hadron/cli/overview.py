@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hadron.node.supervision.reasons import LOST_DISKS
 from hadron.replication.life import Life
+from hadron.replication.standing import THAT_REMEMBER
 from hadron.wire.messages import cluster_pb2
 
 
@@ -114,8 +116,8 @@ class Overview:
         )
 
     def way_out(self, config: str, several: bool) -> str:
-        """How a set whose leader is away takes writes, and answers reads, again, in words; "" when
-        it needs nothing.
+        """How a set whose leader is away, or waits for disks that are lost, takes writes, and
+        answers reads, again, in words; "" when it needs nothing.
 
         Args:
             config: the option that says where the configuration is; "" for the local cluster's.
@@ -123,8 +125,11 @@ class Overview:
         """
         newest = self.newest
         leader = next(node for node in newest.nodes if node.role == "leader")
-        if self.leader is not None or not isinstance(self.found.get(leader.address), str):
+        said = self.found.get(leader.address)
+        if self.leader is not None or said is None:
             return ""
+        if not isinstance(said, str):
+            return self._with_lost_disks() if THAT_REMEMBER in said.trouble else ""
         there = [
             said
             for node in newest.nodes
@@ -142,6 +147,13 @@ class Overview:
             f"{away}: bring it back, or let {best} lead, which loses nothing that was acknowledged:"
             f" `hadron promote {best}{options}" + (f"`{then}" if config else f"{then}`")
         )
+
+    def _with_lost_disks(self) -> str:
+        """The leader answers, and too few disks are left that remember what was committed."""
+        nodes = self.newest.nodes
+        away = [node.name for node in nodes if isinstance(self.found.get(node.address), str)]
+        back = f"bring {', '.join(away)} back; " if away else ""
+        return f"{self.newest.name} takes no writes, and answers no reads: {back}{LOST_DISKS}"
 
 
 def _listed(names: Sequence[str]) -> str:

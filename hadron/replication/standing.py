@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hadron.replication.configurations import what_is_missing
 from hadron.replication.membership import Membership
 from hadron.state.leadership import Configuration
+
+THAT_REMEMBER: Final = "that remember the log"
+"""How a node says that it waits for disks; commands look for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,12 @@ def stand(
     elif not own_is_member and all_empty and not voters:
         missing = f"all {size} members, because the replica set is new"
     elif not own_is_member and remembering < memories:
-        missing = f"{memories} members that remember the log, because this node's disk does not"
+        missing = f"{memories} members {THAT_REMEMBER}, because this node's disk does not"
     elif 1 + len(reports) < membership.majority:
         missing = f"a majority of {membership.majority} of {size} members"
     elif remembering < memories:
         # So many meet every majority, so one of them has what was committed.
-        missing = f"{memories} members that remember the log"
+        missing = f"{memories} members {THAT_REMEMBER}"
     else:
         missing = what_is_missing(
             configurations,

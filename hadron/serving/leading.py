@@ -173,7 +173,7 @@ class Door:
         if self._node == self._leader:
             raise NotReadyError(
                 f"node {self._node} does not serve: {self.reason}",
-                "see `hadron status` for the nodes that are away",
+                "see `hadron status` for what it waits for, and for the way out",
             )
         address = self._leader_address
         raise NotLeaderError(

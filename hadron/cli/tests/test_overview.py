@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hadron.cli.overview import Overview
+from hadron.replication.standing import stand
+from hadron.replication.tests.support import membership
 from hadron.wire.messages import cluster_pb2
 
 
@@ -150,3 +152,27 @@ def test_who_is_to_lead_when_the_leader_is_away(
             made.found[f"{name}:1"] = status
     way_out = made.way_out(config, several)
     assert way_out.endswith(told) if told else not way_out
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        (says("n4", "waiting for the leader", 7), "answers no reads: where too many disks are los"),
+        ("gone", "answers no reads: bring n4 back; where too many disks are lost"),
+    ],
+)
+def test_lost_disks_have_a_way_out(peer: cluster_pb2.StatusResponse | str, told: str) -> None:
+    made = Overview(OLD)
+    waiting = says("n1", "waiting for a majority", 7)
+    made.found = {"n1:1": waiting, "n3:1": says("n3", "waiting for the leader", 7), "n4:1": peer}
+    assert made.way_out("", several=False) == ""
+    # As a leader without memory says, where one of three remembers.
+    waiting.trouble = f"waiting for {no_majority_remembers()}"
+    assert told in made.way_out("", several=False)
+    assert "`hadron restore --help`" in made.way_out("", several=False)
+
+
+def no_majority_remembers() -> str:
+    """What a leader whose disk is empty waits for, one of whose peers' is empty too."""
+    reports = {"n2": (True, False), "n3": (False, True)}
+    return stand(membership(3), own_is_member=False, own_log_is_empty=True, reports=reports).missing

@@ -28,6 +28,7 @@ from hadron.node.supervision.cluster import (
     write_config,
 )
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
+from hadron.node.supervision.reasons import LOST_DISKS
 from hadron.node.supervision.running import RunningNode, ask_running, check_fits
 from hadron.wire.sockets import split_address
 
@@ -38,12 +39,6 @@ _HTTP_PORTS: Final = (7200, 7201, 7202)
 """From the default one on, so that commands find the cluster without being told where it is."""
 
 _STARTED_WITH: Final = "(started with "
-
-_LOST_DISKS: Final = (
-    "where too many disks are lost or damaged: `hadron restore --help` (from a backup), `hadron "
-    "recover --help` (with what the disks still have; `hadron backup DEST --data DIR` keeps a copy "
-    "of it)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +204,7 @@ class DetachedCluster:
             yield
         except ClusterError as error:
             names = [name for name in cluster.names if cluster.running(name) or name in known]
-            lost = _LOST_DISKS if error.lacks_majority else ""
+            lost = LOST_DISKS if error.lacks_majority else ""
             left = _left_running(names) if names else ""
             if _STARTED_WITH not in error.message:
                 # All sets of a fleet are in such a block; it has named the file of the right one.

@@ -23,6 +23,13 @@ _FINAL_AFTER_S: Final = 2.0
 
 NO_ANSWER: Final = "no answer"
 
+LOST_DISKS: Final = (
+    "where too many disks are lost or damaged: `hadron restore --help` (from a backup), `hadron "
+    "recover --help` (with what the disks still have; `hadron backup DEST --data DIR` keeps a copy "
+    "of it)"
+)
+"""What whoever waits for a majority does that will not come back."""
+
 
 def reason_of(status: cluster_pb2.StatusResponse) -> str:
     """A node's state, with what is wrong in its own words."""
