@@ -35,6 +35,7 @@ from hadron.model.errors import (
     HadronError,
     MetadataBehindError,
     NotFoundError,
+    NotLeaderError,
     NotReadyError,
     OverloadedError,
     PeerError,
@@ -522,7 +523,9 @@ class Session:
                 self.check_open()
                 if not can_retry(error):
                     raise
-                trouble = error
+                # That others do not lead is no news, and hides what the leader waits for.
+                if asks_leader or not isinstance(error, NotLeaderError):
+                    trouble = error
                 self._learn_from(replica_set, error)
             delay_s = backoff.next_s()
             now_s = anyio.current_time()

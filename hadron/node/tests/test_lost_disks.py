@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from hadron.model.errors import DeadlineExceededError
+from hadron.model.errors import DeadlineExceededError, PeerError
 from hadron.node.tests.support import (
     assert_no_traceback,
     chains,
@@ -168,6 +168,28 @@ async def test_a_leader_that_is_back_and_does_not_lead_yet_does_not_count_as_awa
         await nodes.wait_for("no trouble", lambda: not nodes.status("n3").trouble)
         await nodes.wait_for("that of its disk", lambda: "answer" not in nodes.status("n2").trouble)
         assert nodes.status("n3").state == "waiting for the leader"
+
+
+async def test_a_client_whose_time_is_up_is_told_what_the_leader_waits_for(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """And not that a replica, which it has asked since, is none."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.crash()
+        nodes.wipe("n1")
+        nodes.wipe("n2")
+        await nodes.start("n2", "n3", "n1")
+        await nodes.wait_for(
+            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
+        )
+        for timeout_s in (1, 2, 3, 5, 10):
+            async with nodes.client(request_timeout_s=timeout_s) as client:
+                with pytest.raises(PeerError) as caught:
+                    async with client.producer("s"):
+                        pass
+            assert "node n1 does not serve: waiting for 2 members" in caught.value.message
+            assert "and for the way out" in caught.value.hint
 
 
 async def test_a_wiped_leader_copies_a_long_log_from_the_most_advanced(
