@@ -181,8 +181,8 @@ class RecordBatch:
         offset = self.base_offset + index
         return DamagedRecordError(
             f"record {self.stream}/{self.partition}/{offset} is damaged at its source: {why}",
-            "whatever has produced it is at fault; `record.raw` has its bytes, and it can be "
-            "acknowledged like any other",
+            "whatever has produced it is at fault; its bytes are kept (`.raw`), and it can "
+            "be acknowledged like any other",
             reason=why,
         )
 

@@ -99,6 +99,12 @@ class AnyDelivery(msgspec.Struct, Generic[S], eq=False):
         return self.record.damage
 
     @property
+    def raw(self) -> bytes:
+        """Bytes as they are stored: the value's, or the body of its whole batch when that cannot be
+        taken apart."""
+        return self.record.raw
+
+    @property
     def attempt(self) -> int:
         """1 when the group is given this record for the first time."""
         return self._parcel.attempt

@@ -71,7 +71,21 @@ class Message(msgspec.Struct, eq=False):
         """Event time, in UTC."""
         return self._record.timestamp
 
+    @property
+    def damage(self) -> str:
+        """Why the message cannot be read, though it is as its publisher sent it; "" when it can.
+        Its value and key raise `DamagedRecordError` then."""
+        return self._record.damage
+
+    @property
+    def raw(self) -> bytes:
+        """Bytes as they came: the value's, or the body of its whole batch when that cannot be
+        taken apart."""
+        return self._record.raw
+
     def __repr__(self) -> str:
+        if self.damage:
+            return f"Message({self.topic!r}, damage={self.damage!r})"
         return f"Message({self.topic!r}, key={self.key!r})"
 
 

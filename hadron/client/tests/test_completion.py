@@ -128,6 +128,7 @@ DELIVERY = {
     "nack",
     "offset",
     "partition",
+    "raw",
     "record",
     "stream",
     "timestamp",
@@ -154,10 +155,12 @@ RECORD = {
 }
 MESSAGE = {
     "content_type",
+    "damage",
     "headers",
     "interrupted",
     "key",
     "missed",
+    "raw",
     "timestamp",
     "timestamp_ms",
     "topic",
@@ -218,7 +221,10 @@ def test_completion_shows_what_may_be_called() -> None:
         ([Serving], {"close", "drain", "wait"}),
         ([IncomingCall], INCOMING),
         ([Sink, SyncSink], {"give_up", "is_published", "progress", "publish", "stage"}),
-        ([hadron.Transaction, hadron.SyncTransaction], WORK | {"complete", "fail", "id", "state"}),
+        (
+            [hadron.Transaction, hadron.SyncTransaction],
+            WORK | {"begin", "complete", "fail", "id", "state"},
+        ),
         ([Step, SyncStep], WORK | {"partition"}),
         ([Steps, SyncSteps], set()),
         ([Published], {"receipt"}),

@@ -10,6 +10,7 @@ from hadron.client.exchanges.inbox import CUT_S
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.doors.clients import Clients
+from hadron.doors.damage import told_raw
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
 from hadron.doors.grpc.requests import check_count, receive_one
@@ -117,6 +118,7 @@ def arrived(message: Message) -> pb.ArrivedMessage:
     record = message._record
     if damage := record.damage:
         found.damage = damage
+        found.raw = told_raw(record)
         return found
     set_key(found, message.key)
     found.value.CopyFrom(value_message(record.encoding, message.value_bytes))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hadron.client.terms.results import BatchReceipt, Receipt
+from hadron.doors.damage import told_raw
 from hadron.model.errors import InvalidRecordError
 from hadron.model.record import BYTES, JSON, NewRecord, Record
 from hadron.wire._pb import records_pb2 as pb
@@ -90,6 +91,7 @@ def stored_record(record: Record) -> pb.StoredRecord:
     )
     if damage := record.damage:
         message.damage = damage
+        message.raw = told_raw(record)
         return message
     message.type = record.type
     message.id = record.id

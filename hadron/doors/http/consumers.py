@@ -19,6 +19,7 @@ from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.settings import ORDERS
 from hadron.client.consuming.subscription import Subscription
 from hadron.client.terms.opening import Opening
+from hadron.doors.damage import told_raw
 from hadron.doors.defects import defect
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.problems import HttpError
@@ -184,7 +185,7 @@ class Consumer:
 
 def _size_of(delivery: Delivery) -> int:
     record = delivery.record
-    return 0 if record.damage else len(record.value_bytes)
+    return len(told_raw(record)) if record.damage else len(record.value_bytes)
 
 
 def _same(wanted: Any, has: Any) -> bool:

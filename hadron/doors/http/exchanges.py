@@ -32,7 +32,7 @@ from hadron.doors.http.call import NDJSON, NDJSON_TYPES, Call, Query, json_respo
 from hadron.doors.http.door import Door
 from hadron.doors.http.live import EVENTS, PIECE_BYTES, RETRY_MS, Live
 from hadron.doors.http.messages import plain
-from hadron.doors.http.records import put_key_and_value
+from hadron.doors.http.records import put_key_and_value, raw_base64
 from hadron.model.errors import HadronError, OutcomeUnknownError, RecordFates, RequestError
 from hadron.model.lines import Lines
 from hadron.model.record import NewRecord
@@ -113,7 +113,12 @@ class Sent(msgspec.Struct, omit_defaults=True):
 
 
 class MessageAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A message. A value is JSON as it was sent, or text; other bytes are `value_base64`."""
+    """A message. A value is JSON as it was sent, or text; other bytes are `value_base64`.
+
+    Attributes:
+        damage: why it cannot be read, though it is as its publisher sent it.
+        raw_base64: its bytes then, as a record's.
+    """
 
     topic: str
     timestamp_ms: int
@@ -124,6 +129,7 @@ class MessageAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     value_base64: str | None = None
     headers: dict[str, str] = {}
     damage: str = ""
+    raw_base64: str = ""
 
 
 async def describe(door: Door, call: Call, query: Query) -> Response:
@@ -322,7 +328,12 @@ def _told(live: Live, kind: str, what: dict[str, int]) -> bytes:
 def _answer_of(message: Message) -> MessageAnswer:
     record = message._record
     if damage := record.damage:
-        return MessageAnswer(topic=message.topic, timestamp_ms=record.timestamp_ms, damage=damage)
+        return MessageAnswer(
+            topic=message.topic,
+            timestamp_ms=record.timestamp_ms,
+            damage=damage,
+            raw_base64=raw_base64(record),
+        )
     answer = MessageAnswer(
         topic=message.topic, timestamp_ms=record.timestamp_ms, headers=dict(record.headers)
     )

@@ -19,7 +19,12 @@ from hadron.doors.http.door import Door
 from hadron.doors.http.records import RecordAnswer, event_of, json_of
 from hadron.doors.positions import Cursor, format_cursor, parse_position
 from hadron.model import cloudevents
-from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
+from hadron.model.errors import (
+    DamagedRecordError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RequestError,
+)
 from hadron.model.record import Record
 
 _DEFAULT_LIMIT: Final = 100
@@ -147,7 +152,7 @@ async def _whole(source: Source, call: Call, limit: int, media: str) -> Response
     write: Callable[[Record], bytes] = json_of if media == JSON else event_of
     await source.begin()
     parts: list[bytes] = []
-    size = 0
+    size = passed_over = 0
     async with aclosing(source.batches(limit)) as batches:
         async for records in batches:
             for record in records:
@@ -156,6 +161,8 @@ async def _whole(source: Source, call: Call, limit: int, media: str) -> Response
                     parts.append(write(record))
                     size += len(parts[-1])
                     call.hold_answer(size)
+                else:
+                    passed_over += 1
                 if size >= bounds.MAX_ANSWER_BYTES:
                     break
             if size >= bounds.MAX_ANSWER_BYTES:
@@ -168,7 +175,11 @@ async def _whole(source: Source, call: Call, limit: int, media: str) -> Response
     parts = parts or [b""]
     parts[0] = before + parts[0]
     parts[-1] += after
-    return Response(b",".join(parts), 200, {"hadron-next": behind}, media)
+    headers = {"hadron-next": behind}
+    if passed_over:
+        # Damaged records are no events, and there is no other place to say that they are there.
+        headers["hadron-passed-over"] = str(passed_over)
+    return Response(b",".join(parts), 200, headers, media)
 
 
 async def _stream(source: Source, call: Call, limit: int | None, media: str) -> None:
@@ -230,9 +241,16 @@ def _one(record: Record, call: Call) -> Response:
     media = record.content_type if not record.damage else JSON
     chosen = call.choose("*/*", media.partition(";")[0].strip().lower(), JSON, CE_JSON)
     if chosen == CE_JSON:
+        if damage := record.damage:
+            where = f"{record.stream}/{record.partition}/{record.offset}"
+            raise DamagedRecordError(
+                f"record {where} is no event, because it is damaged at its source: {damage}",
+                f"as {JSON} it has its bytes, in `raw_base64`",
+                reason=damage,
+            )
         return Response(event_of(record), 200, media_type=CE_JSON)
     if record.damage or (chosen == JSON and JSON in call.headers.get("accept", "").lower()):
-        return Response(json_of(record), 200, media_type=JSON)
+        return Response(json_of(record, alone=True), 200, media_type=JSON)
     event = cloudevents.from_record(record)
     headers = {"ce-specversion": cloudevents.SPECVERSION}
     for name in ("id", "source", "type", "subject", "time", "dataschema"):

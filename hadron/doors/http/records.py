@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from hadron.doors.damage import told_raw
 from hadron.model.cloudevents import from_record, to_members
 from hadron.model.record import JSON, Record
 
@@ -16,6 +17,8 @@ class RecordAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     Attributes:
         damage: why it cannot be read, though it is as its producer sent it; it has no value then.
+        raw_base64: of a damaged one, the value's bytes as they are stored; where its whole batch
+            cannot be taken apart, that batch's body, with the first of its records.
         delivery: by which a group's member acknowledges it.
     """
 
@@ -31,12 +34,14 @@ class RecordAnswer(msgspec.Struct, omit_defaults=True, kw_only=True):
     value_base64: str | None = None
     headers: dict[str, str] = {}
     damage: str = ""
+    raw_base64: str = ""
     delivery: str = ""
     attempt: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def answer_of(record: Record) -> RecordAnswer:
-    """The record as it is told. Values that are JSON are not taken apart."""
+def answer_of(record: Record, *, alone: bool = False) -> RecordAnswer:
+    """The record as it is told, `alone` or among others. Values that are JSON are not taken
+    apart."""
     if damage := record.damage:
         return RecordAnswer(
             stream=record.stream,
@@ -45,6 +50,7 @@ def answer_of(record: Record) -> RecordAnswer:
             id=f"{record.stream}/{record.partition}/{record.offset}",
             timestamp_ms=record.timestamp_ms,
             damage=damage,
+            raw_base64=raw_base64(record, alone=alone),
         )
     answer = RecordAnswer(
         stream=record.stream,
@@ -57,6 +63,10 @@ def answer_of(record: Record) -> RecordAnswer:
     )
     put_key_and_value(answer, record)
     return answer
+
+
+def raw_base64(record: Record, *, alone: bool = False) -> str:
+    return base64.b64encode(told_raw(record, alone=alone)).decode()
 
 
 class _HasValue(Protocol):
@@ -87,9 +97,9 @@ def put_key_and_value(answer: _HasValue, record: Record) -> None:
 _encode = msgspec.json.Encoder().encode
 
 
-def json_of(record: Record) -> bytes:
+def json_of(record: Record, *, alone: bool = False) -> bytes:
     """On one line."""
-    return _encode(answer_of(record))
+    return _encode(answer_of(record, alone=alone))
 
 
 def event_of(record: Record) -> bytes:

@@ -81,7 +81,7 @@ class SubscriptionEvent(_message.Message):
     def __init__(self, subscribed: _Optional[_Union[SubscriptionEvent.Subscribed, _Mapping]] = ..., arrived: _Optional[_Union[SubscriptionEvent.Arrived, _Mapping]] = ...) -> None: ...
 
 class ArrivedMessage(_message.Message):
-    __slots__ = ("topic", "value", "key", "headers", "timestamp_ms", "type", "missed", "interrupted", "damage")
+    __slots__ = ("topic", "value", "key", "headers", "timestamp_ms", "type", "missed", "interrupted", "damage", "raw")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class ArrivedMessage(_message.Message):
     MISSED_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
     topic: str
     value: _records_pb2.Value
     key: _records_pb2.Key
@@ -107,4 +108,5 @@ class ArrivedMessage(_message.Message):
     missed: int
     interrupted: bool
     damage: str
-    def __init__(self, topic: _Optional[str] = ..., value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ..., key: _Optional[_Union[_records_pb2.Key, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ..., timestamp_ms: _Optional[int] = ..., type: _Optional[str] = ..., missed: _Optional[int] = ..., interrupted: _Optional[bool] = ..., damage: _Optional[str] = ...) -> None: ...
+    raw: bytes
+    def __init__(self, topic: _Optional[str] = ..., value: _Optional[_Union[_records_pb2.Value, _Mapping]] = ..., key: _Optional[_Union[_records_pb2.Key, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ..., timestamp_ms: _Optional[int] = ..., type: _Optional[str] = ..., missed: _Optional[int] = ..., interrupted: _Optional[bool] = ..., damage: _Optional[str] = ..., raw: _Optional[bytes] = ...) -> None: ...

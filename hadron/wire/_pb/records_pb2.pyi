@@ -85,7 +85,7 @@ class Run(_message.Message):
     def __init__(self, partition: _Optional[str] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., append_ms: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class StoredRecord(_message.Message):
-    __slots__ = ("stream", "partition", "offset", "timestamp_ms", "type", "key", "value", "headers", "id", "damage")
+    __slots__ = ("stream", "partition", "offset", "timestamp_ms", "type", "key", "value", "headers", "id", "damage", "raw")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class StoredRecord(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: str
     offset: int
@@ -113,7 +114,8 @@ class StoredRecord(_message.Message):
     headers: _containers.ScalarMap[str, str]
     id: str
     damage: str
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., type: _Optional[str] = ..., key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ..., id: _Optional[str] = ..., damage: _Optional[str] = ...) -> None: ...
+    raw: bytes
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., type: _Optional[str] = ..., key: _Optional[_Union[Key, _Mapping]] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., headers: _Optional[_Mapping[str, str]] = ..., id: _Optional[str] = ..., damage: _Optional[str] = ..., raw: _Optional[bytes] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("namespace", "stream", "partition", "start", "limit", "follow")
