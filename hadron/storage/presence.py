@@ -20,6 +20,12 @@ from hadron.model.ports import Disk, FileId
 
 _LOOK_EVERY_S: Final = 0.5
 
+_REBUILT: Final = "started without it, it is rebuilt by its peers"
+_GONE: Final = (
+    "else `hadron restore` it from a backup: no other node has what was there, and started without "
+    "it, this one begins with nothing"
+)
+
 
 class Presence:
     """Watches the files of an open store. `run` must be running.
@@ -27,14 +33,21 @@ class Presence:
     Args:
         paths: what must stay what it is now; directories first, as the error names the first one
             that is not.
+        has_peers: somebody has what is lost with these files.
         on_lost: told once that one is not.
     """
 
     def __init__(
-        self, disk: Disk, paths: Sequence[Path], on_lost: Callable[[StorageError], None]
+        self,
+        disk: Disk,
+        paths: Sequence[Path],
+        on_lost: Callable[[StorageError], None],
+        *,
+        has_peers: bool,
     ) -> None:
         self._disk = disk
         self._on_lost = on_lost
+        self._otherwise = _REBUILT if has_peers else _GONE
         self._known: dict[Path, FileId | None] = {path: disk.file_id(path) for path in paths}
 
     def look(self) -> StorageError | None:
@@ -55,8 +68,7 @@ class Presence:
                 )
                 return StorageError(
                     f"{path} {what} while this node runs on it: what it writes would be lost",
-                    "put back what was there and start the node again; started without it, it is "
-                    "rebuilt by its peers",
+                    f"put back what was there and start the node again; {self._otherwise}",
                 )
         return None
 

@@ -208,7 +208,9 @@ class Store:
             self._marked_s = clock.monotonic_s()
             self._checkpointer.on_done = self._note_mark
             with translated_os_errors(directory):
-                self._presence = Presence(disk, self._own_files(), self.writer.fail)
+                self._presence = Presence(
+                    disk, self._own_files(), self.writer.fail, has_peers=has_peers
+                )
             undo.pop_all()
 
     def _own_files(self) -> list[Path]:

@@ -65,6 +65,15 @@ async def test_a_node_whose_files_are_not_its_own_any_more_stops(
             assert await read_all(client) == ["before", "after"]
 
 
+async def test_who_has_no_peers_is_sent_to_a_backup(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 1) as nodes:
+        shutil.rmtree(nodes.data("n1"))
+        error = await nodes.wait_stopped("n1")
+        assert isinstance(error, StorageError)
+        assert "`hadron restore` it from a backup" in error.hint
+        assert "peers" not in error.hint
+
+
 async def test_whatever_is_met_first_the_loss_is_told(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
