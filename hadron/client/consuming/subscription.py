@@ -13,13 +13,13 @@ from hadron.client.consuming.steps import DEFAULT_MAX_RECORDS, Steps, checked
 from hadron.client.producing.new_records import Serializer
 from hadron.client.terms.arguments import seconds_of
 from hadron.client.terms.ending import after_block
-from hadron.client.terms.opening import EnteredOnce
+from hadron.client.terms.opening import AsyncLoop, EnteredOnce
 from hadron.client.transactions.calls import TransactionCalls
 from hadron.client.transactions.settings import TransactionSettings
 from hadron.model.errors import ClosedError
 
 
-class DeliveryBatches:
+class DeliveryBatches(AsyncLoop):
     """`async for batch in subscription.batches()`."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -38,7 +38,7 @@ class DeliveryBatches:
         return DeliveryBatch(self._consumer, *taken)
 
 
-class Subscription(EnteredOnce):
+class Subscription(EnteredOnce, AsyncLoop):
     """A member of a group at some partitions. Made by `Client.subscribe`, used inside its block.
 
     Iterate it for one `Delivery` at a time, or `batches()`, or `poll`. When a connection is lost

@@ -147,7 +147,8 @@ class Exchange:
             return Messages(self._calls.session, attendance, inbox)
 
         about = f"of {self._name!r}, {', '.join(wanted)}"
-        return Opening(make, "messages", f"exchange({self._name!r}).subscribe", about)
+        call = f"exchange({self._name!r}).subscribe"
+        return Opening(make, "subscription", call, about, "messages")
 
     async def describe(
         self, *, within_s: float | None = None

@@ -8,10 +8,10 @@ from hadron.client.connecting.session import Session
 from hadron.client.exchanges.attendance import Attendance
 from hadron.client.exchanges.inbox import Inbox
 from hadron.client.exchanges.message import Message
-from hadron.client.terms.opening import EnteredOnce
+from hadron.client.terms.opening import AsyncLoop, EnteredOnce
 
 
-class Messages(EnteredOnce):
+class Messages(EnteredOnce, AsyncLoop):
     """Messages of an exchange. Made by `Exchange.subscribe`, used inside its block.
 
     Iterate it: `async for message in messages`. What the program does not take waits here, within

@@ -18,6 +18,7 @@ import msgspec
 from hadron.client.connecting.session import Session
 from hadron.client.reading.prefetch import FOLLOW_WAIT_MS, Prefetch
 from hadron.client.reading.slices import slice_batch
+from hadron.client.terms.opening import AsyncLoop
 from hadron.client.terms.results import PartitionOffsets
 from hadron.model.errors import (
     ClosedError,
@@ -327,7 +328,7 @@ class SpanReader:
         return offset
 
 
-class RecordReader:
+class RecordReader(AsyncLoop):
     """`async for record in client.read(...)`."""
 
     def __init__(self, spans: SpanReader) -> None:
@@ -361,7 +362,7 @@ class RecordReader:
         self._records = iter(())
 
 
-class BatchReader:
+class BatchReader(AsyncLoop):
     """`async for batch in client.read_batches(...)`: only records that were asked for."""
 
     def __init__(self, spans: SpanReader) -> None:

@@ -43,17 +43,39 @@ def entered_twice(what: str) -> RequestError:
     )
 
 
+_BLOCKING: Final = "or take the blocking client: `with hadron.connect_sync(...)`"
+
+
+class AsyncLoop:
+    """What `for` is told where `async for` is meant."""
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            raise RequestError(
+                "`for` does not wait for what belongs to an event loop",
+                f"write `async for`, {_BLOCKING}",
+            )
+
+
 class AsyncOnly:
-    """What `with` is told where `async with` is meant."""
+    """What `with` and `await` are told where `async with` is meant."""
 
     def __enter__(self) -> NoReturn:
         raise RequestError(
-            "`with` does not open what belongs to an event loop",
-            "write `async with`, or take the blocking client: `with hadron.connect_sync(...)`",
+            "`with` does not open what belongs to an event loop", f"write `async with`, {_BLOCKING}"
         )
 
     def __exit__(self, *exc_info: object) -> None:
         """Never reached; without it Python speaks of this method only."""
+
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            raise RequestError(
+                "`await` does not open what is closed at the end of a block",
+                f"write `async with ... as`, {_BLOCKING}",
+            )
 
 
 class Opening(AsyncOnly, Generic[T]):
@@ -63,13 +85,17 @@ class Opening(AsyncOnly, Generic[T]):
         what: what is made, as its users call it.
         call: how it is asked for.
         about: of which stream and the like, for who prints it.
+        variable: how examples call it; `what`, where that is left out.
     """
 
-    def __init__(self, make: Callable[[], Awaitable[T]], what: str, call: str, about: str) -> None:
+    def __init__(
+        self, make: Callable[[], Awaitable[T]], what: str, call: str, about: str, variable: str = ""
+    ) -> None:
         self._make = make
         self._what = what
         self._call = call
         self._about = about
+        self._variable = variable or what
         self._made: T | None = None
 
     def __repr__(self) -> str:
@@ -104,10 +130,13 @@ class Opening(AsyncOnly, Generic[T]):
         def __aiter__(self) -> NoReturn:
             raise ClosedError(self._not_open())
 
+        def __iter__(self) -> NoReturn:
+            raise ClosedError(self._not_open())
+
     def _not_open(self) -> str:
         return (
             f"the {self._what} is not open; write `async with client.{self._call}(...) as "
-            f"{self._what}:` and use it in the block"
+            f"{self._variable}:` and use it in the block"
         )
 
 

@@ -40,6 +40,14 @@ async def test_forgetting_to_enter_says_so() -> None:
         with pytest.raises(ClosedError, match=r"async with client.subscribe\(...\) as subscripti"):
             async for _ in subscription:
                 pass
+        with pytest.raises(ClosedError, match=r"async with client.subscribe\(...\) as subscripti"):
+            list(subscription)
+        transaction: Any = client.transaction()
+        with pytest.raises(ClosedError, match=r"the transaction is not open; .*\) as tx:"):
+            await transaction
+        messages: Any = client.exchange("e").subscribe("a")
+        with pytest.raises(ClosedError, match=r"the subscription is not open; .*\) as messages:"):
+            await messages
         unopened = hadron.connect(f"hadron://{node.address}")
         for call in (unopened.objects(), unopened.topology(), unopened.offsets("s")):
             with pytest.raises(ClosedError, match="not open yet") as caught:
@@ -47,10 +55,27 @@ async def test_forgetting_to_enter_says_so() -> None:
             assert "async with hadron.connect" in caught.value.hint
         with pytest.raises(RequestError, match="`with` does not open"), unopened:
             pass
+        never: Any = unopened
+        with pytest.raises(RequestError, match="`await` does not open") as caught_too:
+            await never
+        assert "async with" in caught_too.value.hint
         blocking = hadron.connect_sync(f"hadron://{node.address}")
         with pytest.raises(RequestError, match="`async with` does not open"):
             async with blocking:
                 pass
+
+
+@both
+async def test_forgetting_async_before_for_says_so() -> None:
+    async with served() as (_, client):
+        await client.create_stream("s")
+        async with client.subscribe("s", group="g") as subscription:
+            loops: list[Any] = [subscription, subscription.batches()]
+            loops += [client.read("s"), client.read_batches("s")]
+            for each in loops:
+                with pytest.raises(RequestError, match="`for` does not wait") as caught:
+                    list(each)
+                assert "write `async for`" in caught.value.hint
 
 
 @both

@@ -82,7 +82,7 @@ class TransactionCalls:
             return Transaction(work)
 
         about = "of one driver" if settings.driver is None else f"of {settings.driver!r}"
-        return Opening(make, "tx", "transaction", about)
+        return Opening(make, "transaction", "transaction", about, "tx")
 
     def begin(self, settings: TransactionSettings) -> Work:
         """Raises `NotFoundError` for a driver that does not exist."""
