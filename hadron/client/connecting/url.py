@@ -23,6 +23,12 @@ DEFAULT_URL: Final = f"hadron://127.0.0.1:{DEFAULT_PORT}"
 
 DEFAULT_GRPC_PORT: Final = 7100
 
+CHECKED_BY_NOBODY: Final = (
+    "is checked by nobody: there is no authentication yet, and whoever reaches a node can read and "
+    "write everything"
+)
+"""What is said once of credentials, wherever some are given."""
+
 _SCHEME: Final = "hadron://"
 _SCHEMES: Final = {_SCHEME: DEFAULT_PORT, "grpc://": DEFAULT_GRPC_PORT}
 _TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
@@ -102,10 +108,7 @@ def endpoint_of(url: str) -> Endpoint:
 @functools.cache
 def _warn_of_token() -> None:
     """Once per process."""
-    _log.warning(
-        "the token in the URL is checked by nobody: there is no authentication yet, and whoever "
-        "reaches a node can read and write everything"
-    )
+    _log.warning("the token in the URL %s", CHECKED_BY_NOBODY)
 
 
 def _address(url: str, text: str, default_port: int) -> str:

@@ -8,6 +8,7 @@ import trio
 
 from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.clients import Clients
+from hadron.doors.credentials import Unchecked
 from hadron.doors.defects import defect
 from hadron.doors.grpc.calling import Calling
 from hadron.doors.grpc.consuming import Consuming
@@ -66,6 +67,7 @@ class GrpcDoor:
             "calls at this node's gRPC door",
             "read what was asked for, ask for less at a time, or use another node",
         )
+        self._unchecked = Unchecked("`authorization` in the metadata of a gRPC call")
         self._nursery: trio.Nursery | None = None
         self.calls: dict[Rpc, None] = {}
         self._is_draining = False
@@ -106,6 +108,8 @@ class GrpcDoor:
             rpc.fail(stopping())
             return
         self.calls[rpc] = None
+        if "authorization" in rpc.metadata:
+            self._unchecked.came()
         serve = self._served.get(rpc.path)
         if serve is not None:
             scope = trio.CancelScope()

@@ -10,6 +10,7 @@ import trio
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from hadron.doors.credentials import Unchecked
 from hadron.doors.defects import defect
 from hadron.doors.http.asgi import App, Receive, Scope, Send
 from hadron.doors.http.call import Call, DisconnectedError
@@ -58,6 +59,7 @@ class HttpApp:
 
     def __init__(self, door: Door, guard: Guard, operations: Sequence[Operation]) -> None:
         self._guard = guard
+        self._unchecked = Unchecked("the Authorization header of an HTTP request")
         self._active = 0
         self._news = trio.Event()
         by_path: dict[str, dict[str, App]] = {}
@@ -90,6 +92,8 @@ class HttpApp:
 
         try:
             self._guard.check(scope["headers"])
+            if any(name == b"authorization" for name, _ in scope["headers"]):
+                self._unchecked.came()
             await self._router(scope, receive, sending)
             return
         except DisconnectedError:

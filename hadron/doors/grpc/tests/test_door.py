@@ -37,6 +37,18 @@ def test_methods_have_the_names_of_the_contract(program: Program, cluster: Local
     assert groups(groups_pb2.ListGroupsRequest(namespace="default"), timeout=30) is not None
 
 
+def test_credentials_that_nobody_checks_are_told_of_once(
+    program: Program, cluster: LocalCluster
+) -> None:
+    said = "`authorization` in the metadata of a gRPC call is checked by nobody"
+    status = program.unary("/hadron.v1.Cluster/Status", cluster_pb2.StatusResponse)
+    log = cluster.log("n1")
+    assert said not in log.read_text()
+    for _ in range(3):
+        status(cluster_pb2.StatusRequest(), metadata=[("authorization", "Bearer x")], timeout=30)
+    assert log.read_text().count(said) == 1
+
+
 def test_batches_travel_in_a_field(program: Program, cluster: LocalCluster, stream: str) -> None:
     program.publish(stream, "a", "b")
     fetch = program.unary("/hadron.v1.Streams/Fetch", streams_pb2.FetchResponse)

@@ -95,3 +95,15 @@ async def test_no_answer_is_taken_for_a_page(http: httpx.AsyncClient) -> None:
         told = (await http.get(path)).headers
         assert told["x-content-type-options"] == "nosniff"
         assert told["cache-control"] == "no-store"
+
+
+async def test_credentials_that_nobody_checks_are_told_of_once(
+    http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "the Authorization header of an HTTP request is checked by nobody"
+    assert (await http.get("/v1/streams/s/records")).status_code == 200
+    assert said not in caplog.text
+    for _ in range(3):
+        answer = await http.get("/v1/streams/s/records", headers={"authorization": "Bearer x"})
+        assert answer.status_code == 200
+    assert caplog.text.count(said) == 1
