@@ -105,6 +105,10 @@ async def _check_port(address: str) -> None:
 
 
 def _library() -> Any:
+    # It is read at the first import. Left out, gRPC's core prepares a fork and its Python half does
+    # not: one in four children died of SIGSEGV, or had "skipping fork() handlers" on stderr. With
+    # "0" they hang.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
     try:
         import grpc
     except ImportError as error:

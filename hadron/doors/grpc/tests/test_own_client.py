@@ -71,6 +71,40 @@ def test_a_port_that_is_another_one_s_is_told_at_once(
     assert time.monotonic() - began_s < 8, "and not after all of its patience"
 
 
+def test_a_child_connects_anew_and_its_parent_goes_on(cluster: LocalCluster) -> None:
+    """In a process of its own: gRPC reads at its import whether there may be forks."""
+    program = """
+import os, sys
+import hadron
+
+client = hadron.connect_sync(sys.argv[1])
+client.create_stream("own-forks")
+producer = client.producer("own-forks")
+producer.send("parent")
+for number in range(4):
+    if os.fork() == 0:
+        producer.send(f"child {number}")
+        with client.subscribe("own-forks", group=f"g{number}", start="earliest") as subscription:
+            next(subscription).ack()
+        sys.exit(0)
+    assert os.wait()[1] == 0
+    producer.send("parent")
+print(sorted(each.value for each in client.read("own-forks")))
+client.close()
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, url_of(cluster)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.strip() == str([*(f"child {each}" for each in range(4)), *["parent"] * 5])
+
+
 def test_blocking_and_in_the_terminal(cluster: LocalCluster) -> None:
     with hadron.connect_sync(url_of(cluster)) as client:
         client.create_stream("own-blocking")
