@@ -45,7 +45,7 @@ from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
 from hadron.client.sinks.offered import SinkMethods
-from hadron.client.terms.arguments import ObjectName, names_of, text_of
+from hadron.client.terms.arguments import ObjectName, names_of, retention_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
 from hadron.client.transactions.offered import TransactionMethods
@@ -428,7 +428,9 @@ class Client(
         name: str,
         *,
         partitions: str | Sequence[str] | None = None,
-        retention: Mapping[str, str] | None = None,
+        retention: Mapping[str, str | int] | None = None,
+        max_age: str | None = None,
+        max_bytes: int | str | None = None,
         description: str = "",
         keys: Literal["", "indexed"] = "",
     ) -> SchemaObject:
@@ -438,14 +440,14 @@ class Client(
             partitions: the replica sets, by name, on which it has one; None is the cluster's only
                 one, and `RequestError` where it has several.
             retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+            max_age, max_bytes: the same, by themselves.
             keys: "indexed" keeps the latest record of each key known, for `latest` and
                 `expect_key_offset`.
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
-        return await self._declarations.create_stream(
-            name, partitions, retention, description, keys
-        )
+        kept = retention_of(retention, max_age, max_bytes)
+        return await self._declarations.create_stream(name, partitions, kept, description, keys)
 
     async def apply(
         self, objects: Declared, *, dry_run: bool = False, allow_destructive: bool = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,8 @@ def command(
 
     try:
         if check:
-            _check(config, name, output)
+            with _told(output):
+                _check(config, name, output)
             return 0
         assert name is not None
         loaded = load_config(config, os.environ)
@@ -85,6 +88,19 @@ def command(
         # As a wrong command line: whoever starts nodes again need not try.
         return USAGE
     return run(loaded, name)
+
+
+@contextlib.contextmanager
+def _told(output: str) -> Iterator[None]:
+    """Whoever reads JSON of a check reads it of one that fails, too."""
+    from hadron.model.errors import HadronError
+
+    try:
+        yield
+    except HadronError as error:
+        if output == "json":
+            print_json({"valid": False, "error": error.message, "hint": error.hint})
+        raise
 
 
 def _check(given: Path, name: str | None, output: str) -> None:

@@ -412,6 +412,12 @@ def test_a_file_is_checked_without_a_start(
     eu.write_text(eu.read_text().replace("role: leader", "role: leeder"))
     assert main(["node", "--check", "--config", str(tmp_path)]) == 2
     assert f"error: {eu}:" in capsys.readouterr().err
+    assert main(["node", "--check", "--config", str(tmp_path), "-o", "json"]) == 2
+    told = capsys.readouterr()
+    wrong = json.loads(told.out)
+    assert not wrong["valid"]
+    assert wrong["error"].startswith(f"{eu}:")
+    assert wrong["error"] in told.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -61,7 +61,7 @@ class Declarations:
         self,
         name: str,
         partitions: str | Sequence[str] | None,
-        retention: Mapping[str, str] | None,
+        retention: Mapping[str, str | int] | None,
         description: str,
         keys: str,
     ) -> SchemaObject:

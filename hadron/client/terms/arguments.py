@@ -8,7 +8,7 @@ names the argument. A bare `TypeError` from the depths names neither it nor what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
@@ -48,6 +48,22 @@ def names_of(name: str, value: Any) -> list[str] | None:
         raise RequestError(
             f"{name} {value!r} is {_kind(value)}", "give a name, or a list of names"
         ) from None
+
+
+def retention_of(
+    retention: Mapping[str, str | int] | None, max_age: str | None, max_bytes: int | str | None
+) -> Mapping[str, str | int] | None:
+    """What a stream keeps, as documents have it, given as a whole or as its parts; None keeps all.
+    Raises `RequestError` for both."""
+    parts = {"max_age": max_age, "max_bytes": max_bytes}
+    given = {name: value for name, value in parts.items() if value is not None}
+    if not given:
+        return retention
+    if retention is not None:
+        raise RequestError(
+            f"retention and {' and '.join(given)} are given", "give one or the other"
+        )
+    return given
 
 
 def objects_of(names: Any) -> list[tuple[str, str, str]]:

@@ -372,6 +372,19 @@ def test_what_may_not_be_declared(given: Any, told: str) -> None:
 
 
 @both
+async def test_what_a_stream_keeps_is_given_whole_or_in_parts() -> None:
+    async with served() as (_, client):
+        whole = await client.create_stream("a", retention={"max_age": "1h"})
+        assert await client.create_stream("a", max_age="1h") == whole
+        for name, size in (("b", "10GiB"), ("c", 10 << 30)):
+            made = await client.create_stream(name, max_age="7d", max_bytes=size)
+            assert isinstance(made.spec, StreamSpec)
+            assert made.spec.retention == Retention(max_age_ms=7 * 86_400_000, max_bytes=10 << 30)
+        with pytest.raises(RequestError, match="retention and max_bytes are given"):
+            await client.create_stream("d", retention={"max_age": "1h"}, max_bytes=1_000)
+
+
+@both
 async def test_streams_are_created() -> None:
     async with served() as (_, client):
         made = await client.create_stream("orders", retention={"max_age": "1h"})

@@ -402,7 +402,9 @@ class SyncClient(ClientBase):
         name: str,
         *,
         partitions: str | Sequence[str] | None = None,
-        retention: Mapping[str, str] | None = None,
+        retention: Mapping[str, str | int] | None = None,
+        max_age: str | None = None,
+        max_bytes: int | str | None = None,
         description: str = "",
         keys: Literal["", "indexed"] = "",
     ) -> SchemaObject:
@@ -412,6 +414,7 @@ class SyncClient(ClientBase):
             partitions: the replica sets, by name, on which it has one; None is the cluster's only
                 one, and `RequestError` where it has several.
             retention: `{"max_age": "7d", "max_bytes": "10GiB"}`, or one of them; None keeps all.
+            max_age, max_bytes: the same, by themselves.
             keys: "indexed" keeps the latest record of each key known, for `latest` and
                 `expect_key_offset`.
 
@@ -419,7 +422,13 @@ class SyncClient(ClientBase):
         """
         return self._call(
             lambda client: client.create_stream(
-                name, partitions=partitions, retention=retention, description=description, keys=keys
+                name,
+                partitions=partitions,
+                retention=retention,
+                max_age=max_age,
+                max_bytes=max_bytes,
+                description=description,
+                keys=keys,
             )
         )
 
