@@ -207,11 +207,12 @@ class Store:
             )
             self._marked_s = clock.monotonic_s()
             self._checkpointer.on_done = self._note_mark
-            with translated_os_errors(directory):
-                self._presence = Presence(
-                    disk, self._own_files(), self.writer.fail, has_peers=has_peers
-                )
+            self._presence = self._watch(has_peers=has_peers)
             undo.pop_all()
+
+    def _watch(self, *, has_peers: bool) -> Presence:
+        with translated_os_errors(self.directory):
+            return Presence(self._disk, self._own_files(), self.writer.fail, has_peers=has_peers)
 
     def _own_files(self) -> list[Path]:
         return [
