@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -78,12 +78,15 @@ def command(
         raise click.UsageError("one of --from, --pause, --resume and --cancel at a time", ctx)
     if start is None and (end is not None or partition or per_s or again):
         raise click.UsageError("--from says where a backfill starts", ctx)
+    from hadron.cli.pipelines.shown import backfill_rows
+
     with session_of(ctx).connect() as client:
         for number, status in acts:
             _control(client, name, number, status)
         if start is not None:
             _start(client, name, start, end, partition, per_s, again=again)
-        rows = _rows(client, name)
+        (found,) = client.pipeline_progress(name)
+    rows = backfill_rows(found)
     if output == "json":
         print_json(rows)
     else:
@@ -155,21 +158,3 @@ def _offset(client: SyncClient, stream: str, partition: str, place: str) -> int:
     at_ms = None if place == "earliest" else parse_time_ms(place)
     (there,) = client.offsets(stream, partition=partition, at_ms=at_ms)
     return there.first_offset if at_ms is None else there.at_offset
-
-
-def _rows(client: SyncClient, name: str) -> list[dict[str, Any]]:
-    (found,) = client.pipeline_progress(name)
-    return [
-        {
-            "number": each.number,
-            "partition": each.partition,
-            "from_offset": each.from_offset,
-            "next_offset": each.next_offset,
-            "to_offset": each.to_offset,
-            "per_s": each.per_s,
-            "again": each.again,
-            "created": each.created,
-            "status": each.status,
-        }
-        for each in found.backfills
-    ]

@@ -101,8 +101,9 @@ def command() -> None:
     "--once",
     "until_idle",
     is_flag=True,
-    help="End when the input is read to its end and nothing is ready, running or due for "
-    "another attempt; exit status 1 when instances failed for good.",
+    help="End when the input is read to its end, no backfill runs (a paused one is told), and "
+    "nothing is ready, running or due for another attempt; exit status 1 when instances failed "
+    "for good.",
 )
 @click.option(
     "--checkpoints",
@@ -579,6 +580,7 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
     click.echo(
         f"{row['name']}: {row['triggered_per_s']:,.1f} instances/s, {row['live']:,} live, "
         f"{row['failed']:,} failed, {row['input_lag']:,} records of the input to go"
+        + (f", {row['backfill_lag']:,} of backfills" if row["backfill_lag"] else "")
     )
     print_rows(_STATS_COLUMNS, [seconds_columns(each) for each in row["stages"]], output)
     for note in code_notes(row):

@@ -78,7 +78,8 @@ class Pace:
         """Of a pipeline's progress; "" when nothing is left, and nothing was done lately."""
         mine = [stage for stage in row["stages"] if stage["name"] in stages]
         done = sum(stage["done"] for stage in mine)
-        left = sum(_left(row, stage) for stage in mine) + row["input_lag"] * len(mine)
+        to_come = row["input_lag"] + row["backfill_lag"]
+        left = sum(_left(row, stage) for stage in mine) + to_come * len(mine)
         self._looks.append((now_s, done))
         began_s, first = self._looks[0]
         rate = (done - first) / (now_s - began_s) if now_s > began_s else 0.0
@@ -93,6 +94,15 @@ def _left(row: dict[str, Any], stage: dict[str, Any]) -> int:
     over = int(row["done"]) + int(row["failed"]) + int(row["cancelled"])
     waiting = int(row["live"]) - max(0, int(stage["done"]) - over)
     return max(waiting, int(stage["ready"]) + int(stage["running"]))
+
+
+def is_idle(row: dict[str, Any], stages: Collection[str]) -> bool:
+    """Whether a pipeline's progress leaves nothing to do for these stages: its input is read to its
+    end, no backfill runs, and none of their instances is ready, running, or waits for its next
+    attempt. A backfill that is paused is waited for by nobody."""
+    mine = [stage for stage in row["stages"] if stage["name"] in stages]
+    to_come = row["input_lag"] or any(each["status"] == "running" for each in row["backfills"])
+    return not to_come and not any(stage["ready"] or stage["running"] for stage in mine)
 
 
 def _span(seconds: float) -> str:

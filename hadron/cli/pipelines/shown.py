@@ -135,6 +135,12 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
             }
             for each in pipeline.inputs
         ],
+        "backfills": backfill_rows(pipeline),
+        "backfill_lag": sum(
+            each.to_offset - each.next_offset
+            for each in pipeline.backfills
+            if each.status == "running"
+        ),
         "skipped": pipeline.skipped,
         "untyped": pipeline.untyped,
         "stages": [
@@ -161,6 +167,45 @@ def code_notes(row: dict[str, Any]) -> list[str]:
         for stage in row["stages"]
         if len(stage["code_versions"]) > 1
     ]
+
+
+def backfill_rows(pipeline: _Pipeline) -> list[dict[str, Any]]:
+    """Its backfills, by number: those that have not ended, and the latest of the others."""
+    return [
+        {
+            "number": each.number,
+            "partition": each.partition,
+            "from_offset": each.from_offset,
+            "next_offset": each.next_offset,
+            "to_offset": each.to_offset,
+            "per_s": each.per_s,
+            "again": each.again,
+            "created": each.created,
+            "status": each.status,
+        }
+        for each in pipeline.backfills
+    ]
+
+
+def backfill_notes(row: dict[str, Any]) -> list[str]:
+    """How far the backfills of a pipeline are that run or are paused, a line for each."""
+    notes = []
+    for each in row["backfills"]:
+        if each["status"] not in ("running", "paused"):
+            continue
+        note = (
+            f"backfill {each['number']} of {each['partition']}: at {each['next_offset']:,} of "
+            f"{each['to_offset']:,}, {each['to_offset'] - each['next_offset']:,} to come"
+        )
+        if each["status"] == "paused":
+            note += (
+                f", but it is paused: `hadron pipeline backfill {row['name']} --resume "
+                f"{each['number']}` lets it go on"
+            )
+        elif each["per_s"]:
+            note += f", {each['per_s']:,} instances/s at most"
+        notes.append(note)
+    return notes
 
 
 def picture(row: dict[str, Any]) -> Any:
@@ -191,7 +236,8 @@ def picture(row: dict[str, Any]) -> Any:
                 f"`hadron pipeline retry {row['name']} --failed` lets them run again"
             )
         )
-    lines += [Text(note) for note in (*_input_notes(row), *code_notes(row))]
+    notes = (*backfill_notes(row), *_input_notes(row), *code_notes(row))
+    lines += [Text(note) for note in notes]
     return Group(*lines)
 
 
@@ -313,7 +359,7 @@ def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
         raise NotFoundError(f"there is no pipeline {name!r}", "`hadron get pipelines` lists all")
     (pipeline,) = found
     row = _progress_row(pipeline)
-    kept = ("name", "live", "done", "failed", "cancelled", "input_lag")
+    kept = ("name", "live", "done", "failed", "cancelled", "input_lag", "backfill_lag")
     return {
         **{key: row[key] for key in kept},
         "triggered_per_s": round(pipeline.triggered_per_s, 2),

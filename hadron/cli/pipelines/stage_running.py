@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hadron.cli.pipelines.progress import Shown, count_of, pace_shown
+from hadron.cli.pipelines.progress import Shown, count_of, is_idle, pace_shown
 from hadron.cli.root import INTERRUPTED
 from hadron.model.errors import HadronError
 
@@ -119,26 +119,27 @@ def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _idle(url: str, pipeline: str, stages: Sequence[str]) -> Iterator[Callable[[], bool]]:
-    """What tells whether nothing is left to do for these stages: the input is read to its end, and
-    none of their instances is ready, running, or waits for its next attempt."""
+    """What tells whether nothing is left to do for these stages (`is_idle`); once that is so, it
+    tells people which backfills are paused."""
     from hadron.cli.patience import connected_sync
-    from hadron.cli.pipelines.shown import progress_rows
+    from hadron.cli.pipelines.shown import backfill_notes, progress_rows
 
     with connected_sync(url) as client:
 
-        def is_idle() -> bool:
+        def until() -> bool:
             try:
                 (row,) = progress_rows(client, pipeline)
             except HadronError as error:
                 if not error.retryable:
                     raise
                 return False
-            mine = [stage for stage in row["stages"] if stage["name"] in stages]
-            return not row["input_lag"] and not any(
-                stage["ready"] or stage["running"] for stage in mine
-            )
+            if not is_idle(row, stages):
+                return False
+            for note in backfill_notes(row):
+                click.echo(note, err=True)
+            return True
 
-        yield is_idle
+        yield until
 
 
 def start_spark(master: str, app_name: str) -> SparkSession:

@@ -620,6 +620,7 @@ def test_failed_instances_are_retried() -> None:
     assert as_json(*fill) == []
     (filling,) = as_json(*fill, "--from", "earliest", "--to", "2", "--again")
     assert (filling["from_offset"], filling["to_offset"], filling["again"]) == (0, 2, True)
+    assert as_json("pipeline", "show", "again")[0]["backfills"][0]["number"] == 1
     assert wait_until(lambda: as_json(*fill)[0]["status"] == "done", 20)
     assert as_json(*fill)[0]["created"] == 2
     assert "backfill 1 is done, it is not paused any more" in run(*fill, "--pause", "1").stderr

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hadron.cli.pipelines.progress import Pace, failure_line
+from hadron.cli.pipelines.progress import Pace, failure_line, is_idle
+from hadron.cli.pipelines.shown import backfill_notes, progress_rows
 from hadron.model.pipelines import Retry
 from hadron.spark.microbatch import MicroBatch
+from hadron.wire.messages import pipelines_pb2
+
+if TYPE_CHECKING:
+    from hadron.client import SyncClient
 
 
 def row(live: int, done: int, stages: dict[str, tuple[int, int]], **more: int) -> dict[str, Any]:
@@ -17,6 +22,8 @@ def row(live: int, done: int, stages: dict[str, tuple[int, int]], **more: int) -
         "failed": 0,
         "cancelled": 0,
         "input_lag": 0,
+        "backfills": [],
+        "backfill_lag": 0,
         "stages": [
             {"name": name, "ready": ready, "running": 0, "done": ended}
             for name, (ready, ended) in stages.items()
@@ -39,6 +46,65 @@ def test_the_rest_is_what_live_instances_have_not_done() -> None:
 def test_what_is_not_an_instance_yet_is_left_for_each_stage() -> None:
     later = row(0, 0, {"a": (0, 0), "b": (0, 0)}, input_lag=50)
     assert Pace().line(0.0, later, ["a", "b"]) == "stage runs: 0 done, 100 left, 0/s"
+
+
+def filled(*statuses: str) -> dict[str, Any]:
+    """What a client is told of a pipeline whose only stage has done its 40, with backfills of
+    [100, 200) that are at 140."""
+    fills = [
+        pipelines_pb2.PipelineProgressResponse.Backfill(
+            number=number,
+            partition="local/p0",
+            from_offset=100,
+            next_offset=140,
+            to_offset=200,
+            per_s=10,
+            status=status,
+        )
+        for number, status in enumerate(statuses, 1)
+    ]
+    found = pipelines_pb2.PipelineProgressResponse.Pipeline(
+        name="flow",
+        instances=40,
+        done=40,
+        input_offset=300,
+        input_next_offset=300,
+        backfills=fills,
+        stages=[pipelines_pb2.PipelineProgressResponse.Stage(name="a", done=40)],
+    )
+
+    class Client:
+        def pipeline_progress(
+            self, _: str
+        ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
+            return [found]
+
+    (told,) = progress_rows(cast("SyncClient", Client()), "flow")
+    return told
+
+
+def test_backfills_that_run_are_left_and_waited_for() -> None:
+    filling = filled("running", "running", "done")
+    assert filling["backfill_lag"] == 120
+    assert not is_idle(filling, ["a"])
+    assert Pace().line(0.0, filling, ["a"]) == "stage runs: 40 done, 120 left, 0/s"
+    first, _ = backfill_notes(filling)
+    assert first == "backfill 1 of local/p0: at 140 of 200, 60 to come, 10 instances/s at most"
+
+
+def test_paused_backfills_are_told_and_not_waited_for() -> None:
+    paused = filled("paused", "cancelled")
+    assert is_idle(paused, ["a"])
+    assert Pace().line(0.0, paused, ["a"]) == ""
+    (note,) = backfill_notes(paused)
+    assert "60 to come, but it is paused: `hadron pipeline backfill flow --resume 1`" in note
+
+
+def test_one_is_not_idle_before_its_stages_are_and_its_input_is_read() -> None:
+    assert is_idle(row(0, 5, {"a": (0, 5)}), ["a"])
+    assert not is_idle(row(1, 5, {"a": (1, 5)}), ["a"])
+    assert is_idle(row(1, 5, {"a": (0, 5), "b": (1, 4)}), ["a"])
+    assert not is_idle(row(0, 5, {"a": (0, 5)}, input_lag=1), ["a"])
 
 
 def test_nothing_is_said_when_nothing_happens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from hadron.model.errors import RequestError
@@ -21,6 +22,9 @@ from hadron.wire.messages import pipelines_pb2
 
 _STATUS: Final = {RUNNING: "running", PAUSED: "paused", DONE: "done", CANCELLED: "cancelled"}
 _WANTED: Final = {"running": RUNNING, "paused": PAUSED, "cancelled": CANCELLED}
+
+_MAX_SHOWN: Final = 100
+"""Backfills of a pipeline that have ended, at most."""
 
 _LARGEST: Final = (1 << 63) - 1
 """SQLite's largest integer; the wire carries larger ones."""
@@ -85,7 +89,14 @@ def _control(
     call.spawn(answer)
 
 
-def shown(backfill: Backfill) -> pipelines_pb2.PipelineProgressResponse.Backfill:
+def shown(filling: Sequence[Backfill]) -> list[pipelines_pb2.PipelineProgressResponse.Backfill]:
+    """Of all backfills of a pipeline: those that have not ended, and the latest."""
+    latest = filling[-_MAX_SHOWN:]
+    older = (each for each in filling[:-_MAX_SHOWN] if each.status in (RUNNING, PAUSED))
+    return [_shown(each) for each in (*older, *latest)]
+
+
+def _shown(backfill: Backfill) -> pipelines_pb2.PipelineProgressResponse.Backfill:
     return pipelines_pb2.PipelineProgressResponse.Backfill(
         number=backfill.number,
         partition=backfill.partition,

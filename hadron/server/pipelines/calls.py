@@ -28,8 +28,6 @@ from hadron.wire.messages import common_pb2, pipelines_pb2
 
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
-_MAX_SHOWN: Final = 100
-"""Backfills of a pipeline, the latest."""
 _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
@@ -370,7 +368,7 @@ def _describe(
         input_next_offset=sum(each.next_offset for each in inputs),
         inputs=inputs,
         skipped=skipped,
-        backfills=map(shown, filling[-_MAX_SHOWN:]),
+        backfills=shown(filling),
         stages=stages,
         untyped=driver.consumer.untyped if driver else 0,
         triggered_per_s=paces.triggered_per_s if paces is not None else 0.0,
