@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hadron.cli.completing import names_of
+from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
 
@@ -26,8 +27,16 @@ _COLUMNS = {
 
 @click.command("backfill")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--from", "start", metavar="PLACE", help="An offset, earliest, or an RFC 3339 time.")
-@click.option("--to", "end", metavar="PLACE", help="Likewise, not included; else all of them.")
+@click.option(
+    "--from", "start", type=PositionType(), metavar="WHERE", help=f"The first record: {FROM_HELP}"
+)
+@click.option(
+    "--to",
+    "end",
+    type=PositionType(),
+    metavar="WHERE",
+    help="Likewise, not included; else up to where the pipeline is.",
+)
 @click.option("--partition", default="", help="Only this partition of the input.")
 @click.option(
     "--per-second",
@@ -47,8 +56,8 @@ _COLUMNS = {
 def command(
     ctx: click.Context,
     name: str,
-    start: str | None,
-    end: str | None,
+    start: Position | None,
+    end: Position | None,
     partition: str,
     per_s: int,
     again: bool,
@@ -65,7 +74,7 @@ def command(
     \b
     Examples:
       hadron pipeline backfill departures --from earliest
-      hadron pipeline backfill departures --from 2013-01-01T00:00:00Z --to 5000 --per-second 100
+      hadron pipeline backfill departures --from 2013-01-01 --to -1h --per-second 100
       hadron pipeline backfill departures
       hadron pipeline backfill departures --pause 1
     """
@@ -109,8 +118,8 @@ def _control(client: SyncClient, name: str, number: int, wanted: str) -> None:
 def _start(
     client: SyncClient,
     name: str,
-    start: str,
-    end: str | None,
+    start: Position,
+    end: Position | None,
     partition: str,
     per_s: int,
     *,
@@ -128,18 +137,23 @@ def _start(
         each.spec.input  # type: ignore[attr-defined]
         for each in client.objects("Pipeline", client.namespace, name)
     ]
-    begun = is_range = 0
+    begun = 0
+    ranges = []
     for each in inputs:
         first = _offset(client, stream, each["partition"], start)
         last = each["offset"] if end is None else _offset(client, stream, each["partition"], end)
-        is_range |= end is None or first < last
+        ranges.append((first, last))
         if first < min(last, each["offset"]):
             client.start_backfill(
                 name, first, last, partition=each["partition"], per_s=per_s, again=again
             )
             begun += 1
-    if not is_range:
-        raise RequestError(f"--from {start} is not before --to {end}", "put the earlier one first")
+    if end is not None and all(first >= last for first, last in ranges):
+        (first, last), where = ranges[0], inputs[0]["partition"]
+        raise RequestError(
+            f"--from is not before --to: in {where} they are the offsets {first:,} and {last:,}",
+            "put the earlier one first",
+        )
     if not begun:
         reached = ", ".join(f"{each['partition']} {each['offset']:,}" for each in inputs)
         click.echo(
@@ -149,12 +163,10 @@ def _start(
         )
 
 
-def _offset(client: SyncClient, stream: str, partition: str, place: str) -> int:
-    """Which a place is in a partition. Raises `RequestError`."""
-    from hadron.model.units import parse_time_ms
-
-    if place.isdigit():
-        return int(place)
-    at_ms = None if place == "earliest" else parse_time_ms(place)
-    (there,) = client.offsets(stream, partition=partition, at_ms=at_ms)
-    return there.first_offset if at_ms is None else there.at_offset
+def _offset(client: SyncClient, stream: str, partition: str, position: Position) -> int:
+    """Which it is in a partition. One that is given as a number is asked of nobody: it may be of a
+    partition that is away."""
+    if position.kind == "offset":
+        return position.number
+    (there,) = client.offsets(stream, partition=partition, at_ms=position.at_ms)
+    return position.resolve(there.first_offset, there.next_offset, there.at_offset)

@@ -616,22 +616,36 @@ def test_failed_instances_are_retried() -> None:
     assert as_json(*live, "--stage", "only") == {"pipeline": "again", "cancelled": 4}
     (row,) = as_json("pipeline", "show", "again")
     assert (row["live"], row["cancelled"]) == (0, 5)
-    fill = ("pipeline", "backfill", "again")
+
+
+def test_backfills_start_where_reading_may() -> None:
+    good("apply", "-f", "-", stdin=PIPELINE.format(name="fill"))
+    good("pub", "fill-in", "a", "b", "c")
+    with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+        assert wait_until(lambda: client.pipeline_progress("fill")[0].instances == 3, 20)
+    fill = ("pipeline", "backfill", "fill")
     assert as_json(*fill) == []
     (filling,) = as_json(*fill, "--from", "earliest", "--to", "2", "--again")
     assert (filling["from_offset"], filling["to_offset"], filling["again"]) == (0, 2, True)
-    assert as_json("pipeline", "show", "again")[0]["backfills"][0]["number"] == 1
+    assert as_json("pipeline", "show", "fill")[0]["backfills"][0]["number"] == 1
     assert wait_until(lambda: as_json(*fill)[0]["status"] == "done", 20)
     assert as_json(*fill)[0]["created"] == 2
     assert "backfill 1 is done, it is not paused any more" in run(*fill, "--pause", "1").stderr
-    assert "--from 2 is not before --to 1" in run(*fill, "--from", "2", "--to", "1").stderr
+    told = run(*fill, "--from", "-1", "--to", "1").stderr
+    assert "--from is not before --to: in local/p0 they are the offsets 2 and 1" in told
+    assert run(*fill, "--from", "yesterday").returncode == 2
     assert run(*fill, "--pause", "1", "--cancel", "1").returncode == 2
     assert run(*fill, "--per-second", "7").returncode == 2
     told = run(*fill, "--from", "2100-01-01T00:00:00Z").stderr
-    assert "nothing to do: again has read up to local/p0 3, and makes instances of all" in told
-    assert as_json(*live)["cancelled"] == 2
-    shown = as_json("pipeline", "instances", "again", "--status", "cancelled")
-    assert [each["id"] for each in shown] == [1, 2, 3, 4, 5, 6, 7]
+    assert "nothing to do: fill has read up to local/p0 3, and makes instances of all" in told
+    ago = as_json(*fill, "--from", "-1h", "--to", "-1", "--again")[1]
+    assert (ago["from_offset"], ago["to_offset"]) == (0, 2)
+    day = as_json(*fill, "--from", "2013-01-01", "--to", "1", "--again")[2]
+    assert (day["from_offset"], day["to_offset"]) == (0, 1)
+    assert wait_until(lambda: {each["status"] for each in as_json(*fill)} == {"done"}, 20)
+    assert as_json("pipeline", "cancel", "fill", "--live")["cancelled"] == 8
+    shown = as_json("pipeline", "instances", "fill", "--status", "cancelled")
+    assert [each["id"] for each in shown] == [*range(1, 9)]
 
 
 def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
