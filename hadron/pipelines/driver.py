@@ -58,7 +58,6 @@ from hadron.state.pipelines.stage_runs import (
     stages_of,
     stale_of,
 )
-from hadron.state.pipelines.tables import FAILED
 from hadron.state.pipelines.views import Chosen
 from hadron.state.pipelines.wait_inputs import awaits
 from hadron.state.pipelines.waits import SignalInstance, Signalled
@@ -328,15 +327,15 @@ class PipelineDriver:
         return result, max(ids), more
 
     async def retry(
-        self, ids: tuple[int, ...], after_id: int = 0, *, from_start: bool = False
+        self, ids: tuple[int, ...], chosen: Chosen, after_id: int = 0, *, from_start: bool = False
     ) -> tuple[Retried, int, bool]:
-        """Let failed instances run again: these, or without any the failed ones behind `after_id`,
+        """Let failed instances run again: these, or without any the chosen ones behind `after_id`,
         as many as one entry takes; returns what was done, the instance to go on behind, and whether
-        failed ones follow.
+        others follow.
 
         Raises `NotFoundError`, `RequestError` and `ConflictError` as `RetryInstances` does.
         """
-        ids, more = await self._slice(ids, Chosen(FAILED), after_id)
+        ids, more = await self._slice(ids, chosen, after_id)
         if not ids:
             return Retried(0, 0), after_id, False
         command = RetryInstances(self.item.id, ids, from_start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from hadron.cli.commands.backfill import command as backfill
+from hadron.cli.commands.instances import cancel, instances, retry
 from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
@@ -18,15 +18,6 @@ from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
-
-_INSTANCE_COLUMNS = {
-    "id": ">ID",
-    "status": "STATUS",
-    "root": "TRIGGER",
-    "stages": "STAGES",
-    "reason": "~REASON",
-}
-
 
 _STAGE_COLUMNS = {
     "name": "STAGE",
@@ -202,192 +193,6 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
             kind = "one streaming query" if streams else "stages"
             raise click.UsageError(f"{shown} has no meaning here: {name!r} is {kind}", ctx)
     return {option: given[option] for option in of_mode}
-
-
-@command.command("instances")
-@click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option(
-    "--status", type=click.Choice(["live", "done", "failed", "cancelled"]), help="Only these."
-)
-@click.option("--failed", "status", flag_value="failed", help="The same as --status failed.")
-@click.option(
-    "--after-id",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="ID",
-    help="Continue a listing after this instance.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(min=1, max=10_000),
-    default=100,
-    show_default=True,
-    help="At most so many.",
-)
-@output_option
-@connects
-@click.pass_context
-def instances(
-    ctx: click.Context, name: str, status: str | None, after_id: int, limit: int, output: str
-) -> None:
-    """List instances of pipeline NAME in the order of their creation.
-
-    \b
-    Examples:
-      hadron pipeline instances departures --status failed
-      hadron pipeline instances departures --after-id 100 -o json
-    """
-    from hadron.cli.pipelines.shown import instance_row
-
-    with session_of(ctx).connect() as client:
-        found = client.instances(name, status=status or "", after_id=after_id, limit=limit)
-    rows = [instance_row(instance) for instance in found]
-    if output == "table":
-        rows = [_flat(row) for row in rows]
-    print_rows(_INSTANCE_COLUMNS, rows, output)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    stages = " ".join(f"{stage['name']}={stage['status']}" for stage in row["stages"])
-    reasons = [stage["reason"] for stage in row["stages"] if stage["reason"]]
-    return {**row, "stages": stages, "reason": "; ".join(reasons)}
-
-
-@command.command("retry")
-@click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--failed", is_flag=True, help="All instances that have failed.")
-@click.option(
-    "--id",
-    "ids",
-    multiple=True,
-    type=click.IntRange(min=1),
-    metavar="ID",
-    help="Only this instance; repeatable.",
-)
-@click.option(
-    "--from",
-    "begin",
-    type=click.Choice(["failed", "start"]),
-    default="failed",
-    show_default=True,
-    help="From the stages that failed, or all over again: then outputs come once more.",
-)
-@output_option
-@connects
-@click.pass_context
-def retry(
-    ctx: click.Context, name: str, failed: bool, ids: tuple[int, ...], begin: str, output: str
-) -> None:
-    """Let failed instances of pipeline NAME run again, once their cause is mended.
-
-    What was done of them stays: only the stages that failed run again, with as many attempts as
-    they declare, and with the stages that are declared now. It is safe to repeat: instances that
-    were retried already and have not failed again are passed over.
-
-    \b
-    Examples:
-      hadron pipeline instances departures --status failed
-      hadron pipeline retry departures --failed
-      hadron pipeline retry departures --id 17 --id 23
-      hadron pipeline retry departures --id 17 --from start
-    """
-    if failed == bool(ids):
-        raise click.UsageError("say which instances: either --failed or --id ID", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
-
-    with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        retried = client.retry_instances(
-            name, ids or None, from_start=begin == "start", on_progress=progress
-        )
-        if progress is not None:
-            click.echo(err=True)
-    if output == "json":
-        print_json({"pipeline": name, "retried": retried})
-    elif retried:
-        what = "instance runs" if retried == 1 else "instances run"
-        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far")
-    else:
-        click.echo("nothing to do: retried already" if ids else f"nothing of {name!r} has failed")
-
-
-@command.command("cancel")
-@click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--live", "status", flag_value="live", help="All that are live.")
-@click.option("--failed", "status", flag_value="failed", help="All that have failed.")
-@click.option("--stage", default="", help="Of these only those that wait for this stage to be run.")
-@click.option("--before", metavar="TIME", help="Of these only those made before then, RFC 3339.")
-@click.option(
-    "--id",
-    "ids",
-    multiple=True,
-    type=click.IntRange(min=1),
-    metavar="ID",
-    help="Only this instance; repeatable.",
-)
-@output_option
-@connects
-@click.pass_context
-def cancel(
-    ctx: click.Context,
-    name: str,
-    status: str | None,
-    stage: str,
-    before: str | None,
-    ids: tuple[int, ...],
-    output: str,
-) -> None:
-    """End instances of pipeline NAME: nothing of them runs any more.
-
-    What is done of them stays, what runners still make of them does not count. It is safe to
-    repeat: those that have ended otherwise are passed over.
-
-    \b
-    Examples:
-      hadron pipeline cancel departures --id 17
-      hadron pipeline cancel departures --live --stage verdict --before 2026-01-01T00:00:00Z
-    """
-    if (status is None) == (not ids):
-        raise click.UsageError("say which instances: --live, --failed or --id ID", ctx)
-    if ids and (stage or before):
-        raise click.UsageError("--stage and --before choose among --live or --failed ones", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
-    from hadron.model.units import parse_time_ms
-
-    with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        cancelled = client.cancel_instances(
-            name,
-            ids or None,
-            status=status or "live",
-            stage=stage,
-            before_ms=parse_time_ms(before) if before else 0,
-            on_progress=progress,
-        )
-        if progress is not None:
-            click.echo(err=True)
-        if stage and not cancelled:
-            _check_stage(client, name, stage)
-    if output == "json":
-        print_json({"pipeline": name, "cancelled": cancelled})
-    else:
-        what = "instance" if cancelled == 1 else "instances"
-        click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
-
-
-def _check_stage(client: SyncClient, name: str, stage: str) -> None:
-    """Raises `NotFoundError` for what was misspelt; nothing was found of it."""
-    from hadron.cli.pipelines.shown import progress_rows
-    from hadron.model.errors import NotFoundError
-    from hadron.model.problems import did_you_mean
-
-    (row,) = progress_rows(client, name)
-    known = [each["name"] for each in row["stages"]]
-    if stage not in known:
-        raise NotFoundError(
-            f"pipeline {name!r} has no stage {stage!r}{did_you_mean(stage, known)}",
-            f"its stages are {', '.join(known)}",
-        )
 
 
 @command.command("start")
@@ -587,4 +392,5 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
         click.echo(note)
 
 
-command.add_command(backfill)
+for _each in (instances, retry, cancel, backfill):
+    command.add_command(_each)

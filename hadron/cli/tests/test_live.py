@@ -595,7 +595,11 @@ def test_failed_instances_are_retried() -> None:
     assert "has no instance 77" in run("pipeline", "retry", "again", "--id", "77").stderr
     assert good("pipeline", "retry", "again", "--id", "1").startswith("1 instance runs again")
     assert good("pipeline", "retry", "again", "--id", "1") == "nothing to do: retried already\n"
-    assert as_json("pipeline", "retry", "again", "--failed") == {"pipeline": "again", "retried": 1}
+    some = ("pipeline", "retry", "again", "--failed")
+    assert run("pipeline", "retry", "again", "--id", "1", "--stage", "only").returncode == 2
+    assert "has no stage 'onyl' (did you mean 'only'?)" in run(*some, "--stage", "onyl").stderr
+    assert as_json(*some, "--before", "2001-01-01T00:00:00Z")["retried"] == 0
+    assert as_json(*some, "--stage", "only") == {"pipeline": "again", "retried": 1}
     assert good("pipeline", "retry", "again", "--failed") == "nothing of 'again' has failed\n"
     (row,) = as_json("pipeline", "show", "again")
     assert (row["live"], row["failed"]) == (3, 0)

@@ -88,13 +88,19 @@ class PipelineCalls:
         self,
         pipeline: str,
         instance_ids: Sequence[int] | None,
+        stage: str,
+        before_ms: int,
         on_progress: Callable[[int], None] | None,
         *,
         from_start: bool,
     ) -> int:
         pipeline = text_of("pipeline", pipeline)
         request = pipelines_pb2.RetryInstancesRequest(
-            namespace=self._namespace, pipeline=pipeline, from_start=from_start
+            namespace=self._namespace,
+            pipeline=pipeline,
+            from_start=from_start,
+            stage=text_or_none_of("stage", stage),
+            before_ms=whole_of("before_ms", before_ms, 0),
         )
         return await self._in_slices(_RETRY, request, instance_ids, on_progress)
 

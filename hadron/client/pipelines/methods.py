@@ -36,6 +36,8 @@ class PipelineMethods:
         pipeline: str,
         instance_ids: Sequence[int] | None = None,
         *,
+        stage: str = "",
+        before_ms: int = 0,
         from_start: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -46,7 +48,10 @@ class PipelineMethods:
         not failed again are passed over.
 
         Args:
-            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            instance_ids: which ones; None is all that have failed and that the rest says. 1,000 at
+                a time are one step.
+            stage: only those in which this stage has failed.
+            before_ms: only those made before then.
             from_start: what was done of them is done again, too: their outputs come once more.
             on_progress: called after each step with how many it were so far.
 
@@ -54,7 +59,7 @@ class PipelineMethods:
         for one that has not failed; of its step nothing was done then, earlier ones stand.
         """
         return await self._pipelines.retry(
-            pipeline, instance_ids, on_progress, from_start=from_start
+            pipeline, instance_ids, stage, before_ms, on_progress, from_start=from_start
         )
 
     async def cancel_instances(

@@ -193,10 +193,13 @@ async def test_failed_instances_are_retried_slice_by_slice() -> None:
         assert counts == [1_000, 2_000, 2_500]
         assert [request.after_id for request in node.retries] == [0, 1_000, 2_000]
         assert all(request.pipeline_id == 2 for request in node.retries)
+        assert not any(request.stage or request.before_ms for request in node.retries)
         assert await client.retry_instances("pipe", [*range(1, 1_500), 3]) == 1_499
         assert [len(request.instance_ids) for request in node.retries[3:]] == [1_000, 499]
         assert await client.retry_instances("pipe", []) == 0, "nobody is not everybody"
         assert len(node.retries) == 5
+        assert await client.retry_instances("pipe", stage="a", before_ms=7) == 2_500
+        assert [(each.stage, each.before_ms) for each in node.retries[5:]] == [("a", 7)] * 3
         for wrong in (0, -1, 1 << 63, True, "7"):
             with pytest.raises(RequestError, match="is no instance's id"):
                 await client.retry_instances("pipe", [1, wrong])  # type: ignore[list-item]

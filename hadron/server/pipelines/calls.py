@@ -177,7 +177,10 @@ async def _answer_retry(
     # Which ones have failed is read, not logged, where nothing is to be done.
     await leading.controller.confirm_leadership()
     done, after_id, more = await driver.retry(
-        tuple(request.instance_ids), request.after_id, from_start=request.from_start
+        tuple(request.instance_ids),
+        views.Chosen(FAILED, max(0, request.before_ms), failed_stage=request.stage),
+        request.after_id,
+        from_start=request.from_start,
     )
     call.send(
         pipelines_pb2.RetryInstancesResponse(retried=done.retried, after_id=after_id, more=more),

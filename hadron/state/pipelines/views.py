@@ -252,11 +252,13 @@ class Chosen(msgspec.Struct, frozen=True):
     Attributes:
         before_ms: made before then; 0 is whenever.
         stage: one of which this stage is ready; "" is any.
+        failed_stage: one in which this stage has failed; "" is any.
     """
 
     status: int
     before_ms: int = 0
     stage: str = ""
+    failed_stage: str = ""
 
 
 def ids_of(
@@ -269,12 +271,13 @@ def ids_of(
     if chosen.before_ms:
         more += " AND i.created_ms < ?"
         bindings.append(chosen.before_ms)
-    if chosen.stage:
-        more += (
-            f" AND EXISTS (SELECT 1 FROM {STAGE_RUN} r WHERE r.pipeline_id = i.pipeline_id"
-            " AND r.stage = ? AND r.instance_id = i.instance_id AND r.status = 1)"
-        )
-        bindings.append(chosen.stage)
+    for stage, status in ((chosen.stage, 1), (chosen.failed_stage, 3)):
+        if stage:
+            more += (
+                f" AND EXISTS (SELECT 1 FROM {STAGE_RUN} r WHERE r.pipeline_id = i.pipeline_id"
+                f" AND r.stage = ? AND r.instance_id = i.instance_id AND r.status = {status})"
+            )
+            bindings.append(stage)
     # A literal: the index of failed instances is not used for a status that is bound.
     rows: list[Any] = db.execute(
         f"SELECT instance_id FROM {INSTANCE} i WHERE pipeline_id = ? AND instance_id > ?"

@@ -145,7 +145,7 @@ class TestByHand:
         pipe.declare(("Pipeline", "p", spec))
 
     def test_instances_are_chosen_by_what_they_are(self) -> None:
-        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a"))
+        pipe = Pipe(stage("a", retry=Retry(1)), stage("b", "a", retry=Retry(1)))
         pipe.trigger(3, 4, to=5)
         made_ms = pipe.now_ms
         pipe.now_ms += 1_000
@@ -161,6 +161,9 @@ class TestByHand:
         assert (ids(LIVE), ids(FAILED)) == ([1, 2, 3], [4])
         assert ids(LIVE, stage="b") == [2, 3]
         assert ids(LIVE, stage="b", before_ms=made_ms + 500) == [2]
+        pipe.fail("b", 2)
+        assert (ids(FAILED, failed_stage="a"), ids(FAILED, failed_stage="b")) == ([4], [2])
+        assert ids(FAILED, before_ms=made_ms + 500) == [2]
 
     def test_a_start_is_done_once_for_its_request(self) -> None:
         pipe = Pipe(stage("a"))

@@ -228,7 +228,7 @@ class ListInstancesResponse(_message.Message):
     def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
 
 class RetryInstancesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index", "from_start")
+    __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index", "from_start", "stage", "before_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,8 @@ class RetryInstancesRequest(_message.Message):
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     FROM_START_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -243,7 +245,9 @@ class RetryInstancesRequest(_message.Message):
     pipeline_id: int
     metadata_index: int
     from_start: bool
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., from_start: _Optional[bool] = ...) -> None: ...
+    stage: str
+    before_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., after_id: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., from_start: _Optional[bool] = ..., stage: _Optional[str] = ..., before_ms: _Optional[int] = ...) -> None: ...
 
 class StartInstancesRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "stream", "partition", "offsets", "request", "pipeline_id", "metadata_index")

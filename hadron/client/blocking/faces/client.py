@@ -731,6 +731,8 @@ class SyncClient(ClientBase):
         pipeline: str,
         instance_ids: Sequence[int] | None = None,
         *,
+        stage: str = "",
+        before_ms: int = 0,
         from_start: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> int:
@@ -741,7 +743,10 @@ class SyncClient(ClientBase):
         not failed again are passed over.
 
         Args:
-            instance_ids: which ones; None is all that have failed. 1,000 at a time are one step.
+            instance_ids: which ones; None is all that have failed and that the rest says. 1,000 at
+                a time are one step.
+            stage: only those in which this stage has failed.
+            before_ms: only those made before then.
             from_start: what was done of them is done again, too: their outputs come once more.
             on_progress: called after each step with how many it were so far.
 
@@ -750,7 +755,12 @@ class SyncClient(ClientBase):
         """
         return self._call(
             lambda client: client.retry_instances(
-                pipeline, instance_ids, from_start=from_start, on_progress=on_progress
+                pipeline,
+                instance_ids,
+                stage=stage,
+                before_ms=before_ms,
+                from_start=from_start,
+                on_progress=on_progress,
             )
         )
 
