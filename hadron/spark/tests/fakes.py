@@ -110,8 +110,10 @@ class FakeClient:
         *,
         attempt: int = 1,
         before: int = 0,
+        failed: tuple[str, str] = ("", ""),
     ) -> None:
-        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`."""
+        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`, and was given
+        up at a stage for a reason, if `failed`."""
         declared = next((each for each in self.spec.stages if each.name == stage), None)
         message = pipelines_pb2.Invocations(
             stage=stage,
@@ -124,6 +126,7 @@ class FakeClient:
             invocation = message.invocations.add(
                 instance_id=instance, attempt=attempt, attempts_before=before
             )
+            invocation.failed_stage, invocation.failure = failed
             invocation.root.stream, invocation.root.partition = "in", PARTITION
             invocation.root.offset = offset
             for name in declared.dependencies if declared else ():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+import yaml
 
 from hadron.cli.pipelines.progress import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
@@ -112,6 +115,42 @@ def test_key_type_and_partition_of_outputs(spark: SparkSession) -> None:
     assert (loud.key, loud.type) == ("UA", "test.shouted")
     places = [client.outputs["far", instance][1] for instance in range(1, 5)]
     assert places == [PARTITION, "local/p1", PARTITION, "local/p1"]
+
+
+def test_the_stages_of_the_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "PIPELINES.md").read_text()
+    section = page.partition("## How to write stages on Spark")[2].partition("\n## ")[0]
+    declared, code = re.findall(r"```(?:yaml|python)\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "shop.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    price, sorry = yaml.safe_load(declared)["stages"]
+    client = FakeClient(
+        [
+            StageSpec(name="price", run=price["run"], schema=price["schema"], output=Output("o")),
+            StageSpec(name="sorry", run=sorry["run"], output=Output("o")),
+        ]
+    )
+    client.publish(
+        [NewRecord(value={"item": item, "count": 2}, key="ann") for item in ("book", "moon")]
+    )
+    client.invoke("price", [0, 1])
+    client.invoke("sorry", [1], 2, failed=("price", "nobody sells that"))
+    Play(spark, client).until(3)
+    priced, regretted = client.output("price", 1), client.output("sorry", 2)
+    assert priced.value == {"item": "book", "total": 25.0}
+    assert (priced.key, priced.type, dict(priced.headers)) == (
+        "ann",
+        "order.priced",
+        {"currency": "EUR"},
+    )
+    assert list(client.failures) == [("price", 2)]
+    assert client.failures["price", 2].endswith("says: nobody sells that")
+    assert (regretted.value["failed_stage"], regretted.value["failure"]) == (
+        "price",
+        "nobody sells that",
+    )
 
 
 def test_a_stage_without_output_is_completed(spark: SparkSession) -> None:
