@@ -28,7 +28,7 @@ from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.spark import arrow
 from hadron.spark.failures import StageError
 
-ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset")
+ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset", "headers")
 """What a stage is told about the trigger, besides its value in the column `root`."""
 
 CACHE_BYTES: Final = 64 << 20
@@ -240,6 +240,7 @@ def to_table(
     columns["offset"] = root.take(
         [pa.array(np.arange(batch.base_offset, batch.next_offset)) for batch in root.batches]
     )
+    columns["headers"] = root.take([arrow.headers(batch, 0, batch.count) for batch in root.batches])
     if failures:
         names, reasons = zip(*failures, strict=True)
         columns["failed_stage"] = pa.array(names, pa.string())

@@ -131,7 +131,7 @@ def run(ctx: click.Context, /, name: str, master: str, until_idle: bool, **given
       instance_id                 the instance; return it as it is
       root                        value of the record that triggered it
       one column per dependency   output of that stage, under the stage's name
-      key, type, timestamp, partition, offset    of the triggering record
+      key, type, timestamp, partition, offset, headers    of the triggering record
       failed_stage, failure       only of the pipeline's `on_failure` stage: which was given up, why
     JSON values are strings, unless the stage declares `schema:`, a DDL that makes structs of some
     columns: schema: "root STRUCT<id: INT>, parse STRUCT<total: DOUBLE>". To run after a stage that

@@ -183,7 +183,7 @@ STREAM_NAME = "1 to 100 of a-z A-Z 0-9 - _ and dots between non-empty segments"
             "name: verdict",
             "name: root",
             "18: stages[1].name: 'root' is a column that every stage's "
-            "rows have, expected a name other than instance_id, key",
+            "rows have, expected a name other than headers, instance_id, key",
         ),
         (
             "engine: spark",

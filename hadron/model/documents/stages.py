@@ -32,7 +32,7 @@ MAX_STAGES: Final = 100
 MAX_TYPES: Final = 100
 """As of triggers."""
 ROW_COLUMNS: Final = frozenset(
-    ("instance_id", "root", "key", "type", "timestamp", "partition", "offset", "value")
+    ("instance_id", "root", "key", "type", "timestamp", "partition", "offset", "headers", "value")
 )
 """Columns of the rows that a Spark stage gets or returns; a dependency's column is its name."""
 

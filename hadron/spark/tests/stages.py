@@ -26,7 +26,9 @@ def describing(frame: DataFrame) -> DataFrame:
     """A struct of everything that a stage is told."""
     return frame.select(
         "instance_id",
-        F.struct("root", "key", "type", "timestamp", "partition", "offset").alias("value"),
+        F.struct("root", "key", "type", "timestamp", "partition", "offset", "headers").alias(
+            "value"
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
+from hadron.model.documents.stages import ROW_COLUMNS
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
@@ -150,5 +151,26 @@ async def test_dependencies_become_columns() -> None:
     table = inputs.to_table(stage, [1, 2, 3], root, [other])
     assert table.column_names[:3] == ["instance_id", "root", "first"]
     assert table["first"].to_pylist() == ['{"n":3}', '{"n":1}', '{"n":2}']
-    with pytest.raises(StageError, match="depends on 'offset'"):
-        inputs.to_table(StageSpec(name="s", dependencies=("offset",)), [1, 2, 3], root, [other])
+    for name in ("offset", "headers"):
+        stage = StageSpec(name="s", dependencies=(name,))
+        with pytest.raises(StageError, match=f"depends on '{name}'"):
+            inputs.to_table(stage, [1, 2, 3], root, [other])
+
+
+async def test_headers_come_with_their_rows() -> None:
+    client = FakeClient([STAGE])
+    client.publish([NewRecord(value="a"), NewRecord(value="b", headers={"trace": "7", "by": "x"})])
+    client.publish([NewRecord(value="c", headers={"trace": "8"})])
+    rows = await inputs.load(client, inputs.BatchCache(), references([2, 0, 1, 2]))
+    table = inputs.to_table(STAGE, [1, 2, 3, 4], rows, [])
+    assert table.schema.field("headers").type == pa.map_(pa.string(), pa.string())
+    assert [dict(each) for each in table["headers"].to_pylist()] == [
+        {"trace": "8"},
+        {},
+        {"trace": "7", "by": "x"},
+        {"trace": "8"},
+    ]
+
+
+def test_no_stage_has_the_name_of_a_column_that_all_get() -> None:
+    assert {"instance_id", "root", "value", *inputs.ROOT_COLUMNS} == ROW_COLUMNS

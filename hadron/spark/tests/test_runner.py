@@ -242,7 +242,7 @@ def test_bad_rows_fail_and_no_innocent(spark: SparkSession, function: str) -> No
     ("function", "told"),
     [
         ("mistyping", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable"),
-        ("raising", "ValueError: no luck with 7 columns"),
+        ("raising", "ValueError: no luck with 8 columns"),
         ("exiting", "SystemExit: 3 ("),
         ("wrong_columns", "returned the columns instance_id, valeu: missing value; unknown valeu"),
         ("without_an_id", "returned the columns value: missing instance_id"),

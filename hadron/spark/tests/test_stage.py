@@ -35,6 +35,7 @@ def table(values: list[Any], **more: Any) -> pa.Table:
             "timestamp": pa.array([1_357_000_000_000_000] * count, pa.timestamp("us", tz="UTC")),
             "partition": ["local/p0"] * count,
             "offset": pa.array(range(count), pa.int64()),
+            "headers": pa.array([[("trace", "7")]] * count, pa.map_(pa.string(), pa.string())),
         }
     )
 
@@ -74,7 +75,7 @@ def test_nothing_is_run_for_a_stage_that_waits() -> None:
 def test_a_stage_is_told_everything_about_the_trigger(spark: SparkSession) -> None:
     assert values(spark, stage("describing"), table(["a"])) == [
         '{"root":"a","key":"k","type":"t","timestamp":"2013-01-01T00:26:40.000Z",'
-        '"partition":"local/p0","offset":0}'
+        '"partition":"local/p0","offset":0,"headers":{"trace":"7"}}'
     ]
 
 
@@ -127,7 +128,7 @@ def test_what_a_stage_without_an_output_does_in_its_value_is_done(spark: SparkSe
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("raising", "raising' of stage 's' is wrong, .*: ValueError: no luck with 7 columns"),
+        ("raising", "raising' of stage 's' is wrong, .*: ValueError: no luck with 8 columns"),
         ("failing_later", "failing_later' of stage 's' failed: .*bad weather"),
         ("returning_none", r"returned nothing \(None\)"),
         ("silent", "returned the columns instance_id: missing value"),
