@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 NOT_A_FUNCTION = 3
@@ -168,6 +169,56 @@ def choking_sql(frame: DataFrame) -> DataFrame:
     bad = F.col("root").endswith("7")
     said = F.raise_error(F.concat("root", F.lit(" is indigestible"))).cast("string")
     return frame.select("instance_id", F.when(bad, said).otherwise(F.col("root")).alias("value"))
+
+
+def grouping(frame: DataFrame) -> DataFrame:
+    """Rows meet in an aggregate, which the second record does no good."""
+    checked = choking(frame).withColumnRenamed("instance_id", "id")
+    return checked.groupBy(F.col("id").alias("instance_id")).agg(F.first("value").alias("value"))
+
+
+def windowing(frame: DataFrame) -> DataFrame:
+    """Each row is numbered among those with its key that are there, behind what chokes."""
+    checked = choking(frame).join(frame.select("instance_id", "key"), "instance_id")
+    place = F.row_number().over(Window.partitionBy("key").orderBy("instance_id"))
+    return checked.select("instance_id", F.struct("value", place.alias("place")).alias("value"))
+
+
+def in_pandas(frame: DataFrame) -> DataFrame:
+    """All columns as pandas has them, and the second record does no good."""
+
+    def check(parts):  # type: ignore[no-untyped-def]
+        for part in parts:
+            if (part["offset"] == 1).any():
+                raise ValueError("indigestible")
+            yield part.assign(value=part["root"])[["instance_id", "value"]]
+
+    return frame.mapInPandas(check, "instance_id long, value string")
+
+
+def locking(frame: DataFrame) -> DataFrame:
+    """Its function of Python holds what cannot be sent to a worker."""
+    lock = threading.Lock()
+
+    def careful(root):  # type: ignore[no-untyped-def]
+        with lock:
+            return root
+
+    return frame.select("instance_id", F.udf(careful)("root").alias("value"))
+
+
+def encoding_text(frame: DataFrame) -> DataFrame:
+    """Text is nothing that `to_json` takes."""
+    return frame.select("instance_id", F.to_json("key").alias("value"))
+
+
+def returning_another_type(frame: DataFrame) -> DataFrame:
+    """Its function of Python returns text for the second record, and is to return numbers."""
+
+    def count(offset):  # type: ignore[no-untyped-def]
+        return "many" if offset == 1 else offset
+
+    return frame.select("instance_id", F.udf(count, "int")("offset").alias("value"))
 
 
 def sorting(frame: DataFrame) -> DataFrame:
