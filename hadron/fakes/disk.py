@@ -68,6 +68,7 @@ class SimDisk:
     Attributes:
         broken: the faults to come; set its fields at any time.
         on_crash: called in the middle of the write or sync at which a crash was asked for.
+        is_watched: what is read just now a watcher reads, and no program: it meets no fault.
         is_foreign: its node belongs to nobody's world: what it promises is its own.
     """
 
@@ -91,6 +92,7 @@ class SimDisk:
         self.trace = trace or Trace()
         self.on_crash: Callable[[], None] = lambda: None
         self.is_foreign = is_foreign
+        self.is_watched = False
         self._random = rng
         self.calendar_s = 0.0
         """How far the date has been turned (`World.turn_calendar`)."""
@@ -161,7 +163,7 @@ class SimDisk:
         self._crashes_late = False
 
     def fail_read(self, name: str) -> None:
-        if self._reach("read_error_in"):
+        if not self.is_watched and self._reach("read_error_in"):
             self._note("read error", name)
             raise failure(name)
 

@@ -12,6 +12,7 @@ sends leaves that much later (`SimDisk.local_s`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -198,6 +199,16 @@ class Volume:
             self._disk.crashes_at_write(f"after {name} became {target}", late=True)
 
     # --- every access, SQLite's and others' -----------------------------------------------------
+
+    @contextlib.contextmanager
+    def unharmed(self) -> Iterator[None]:
+        """For a watcher that reads by a program's own connection: a read that fails there may end
+        the program's transaction, of which that would not hear."""
+        self._disk.is_watched = True
+        try:
+            yield
+        finally:
+            self._disk.is_watched = False
 
     def will_read(self, path: str | Path) -> None:
         """Raises `OSError` when the read is to fail."""

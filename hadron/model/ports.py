@@ -177,6 +177,11 @@ class Rows(Protocol):
 class Database(Protocol):
     """A SQLite connection, as `state` sees it: inside a transaction that somebody else owns."""
 
+    @property
+    def in_transaction(self) -> bool:
+        """SQLite may end one by itself when the disk fails (see its `sqlite3_get_autocommit`)."""
+        ...
+
     def execute(self, sql: str, bindings: Sequence[SqlValue] = (), /) -> Rows: ...
 
     def executemany(self, sql: str, bindings: Sequence[Sequence[SqlValue]], /) -> Rows: ...

@@ -19,7 +19,7 @@ import apsw
 from hadron.model.ids import Ballot, LogPosition
 from hadron.partition.lines import Lines
 from hadron.partition.submission import Submission
-from hadron.state.execute import Outcome, execute
+from hadron.state.execute import Outcome, check_transaction, execute
 from hadron.state.machine import Context, StateMachine, encode
 from hadron.storage.log import Entry, Log, drop_bodies, set_meta
 
@@ -69,6 +69,7 @@ class GroupCommitter:
                 for submission in together:
                     self._run(connection, submission, now_ms, group)
             if group.entries:
+                check_transaction(connection)
                 # What a leader appends it has applied (PROTOCOL A1), in the same transaction.
                 set_meta(connection, "applied_lsn", self._log.head.lsn)
             else:

@@ -25,7 +25,7 @@ from hadron.replication.configurations import begun_with, in_log, still_needed
 from hadron.replication.watermark import Watermark
 from hadron.state import leadership
 from hadron.state.events import SchemaChanged
-from hadron.state.execute import DivergedError, execute_logged
+from hadron.state.execute import DivergedError, check_transaction, execute_logged
 from hadron.state.leadership import Configuration
 from hadron.state.machine import Context, StateMachine
 from hadron.storage.database import transaction
@@ -268,6 +268,7 @@ class FollowerLog:
             change()
             assert committed <= self._log.head.lsn, (committed, self._log.head)
             self._apply_until(connection, committed if until is None else until)
+            check_transaction(connection)
             set_meta(connection, "committed_lsn", committed)
         except BaseException:
             if connection.in_transaction:

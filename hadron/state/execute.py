@@ -10,6 +10,7 @@ from typing import Any, Final
 import apsw
 
 from hadron.model.errors import HadronError, StorageError, VersionError
+from hadron.model.ports import Database
 from hadron.state import leadership
 from hadron.state.machine import Command, Context, Event, NoChange
 
@@ -47,6 +48,7 @@ def execute(context: Context, command: Command) -> Outcome:
     Raises what is wrong with the file or the disk; all else is an outcome.
     """
     db, machine = context.db, context.machine
+    check_transaction(db)
     db.execute("SAVEPOINT command")
     try:
         sealed = machine.seal(context, command)
@@ -75,6 +77,16 @@ def execute(context: Context, command: Command) -> Outcome:
     db.execute("ROLLBACK TO command")
     db.execute("RELEASE command")
     return outcome
+
+
+def check_transaction(db: Database) -> None:
+    """Raises `StorageError` where the caller's transaction is gone. A failing disk makes SQLite end
+    it, with all that was changed before; what follows would be committed by itself."""
+    if not db.in_transaction:
+        raise StorageError(
+            "a transaction was ended by SQLite, as it does when a disk fails",
+            "see the kernel's log for what is wrong with the disk",
+        )
 
 
 def execute_logged(context: Context, data: bytes) -> None:

@@ -63,8 +63,8 @@ def not_lost(transaction: TransactionId, fate: Fate, participant: str) -> Hadron
         )
     return RequestError(
         f"the driver of transaction {transaction}, {driver}, answers: it is {fate.value}",
-        f"{participant} has heard it just now, and does it; where it cannot, --give-up "
-        f"{participant} comes first",
+        f"{participant} has heard it just now, and does it; where it cannot, have the driver give "
+        "it up first",
     )
 
 

@@ -27,6 +27,7 @@ from hadron.model.transactions import TransactionId
 from hadron.partition import controller as module
 from hadron.partition import lines
 from hadron.partition.gate import ByteGate
+from hadron.partition.submission import Submission
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state import machine
@@ -127,6 +128,32 @@ class TestGroupCommit:
         assert [asked.answers[name].base_offset for name in ("good", "next")] == [0, 1]
         assert one.controller.written_lsn == before + 2
         assert await one.rows("SELECT count(*) FROM hadron_stream_batch") == [(2,)]
+
+    async def test_nothing_goes_on_behind_a_transaction_that_sqlite_has_ended(
+        self, one: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As it does when a disk fails: what was written before is gone, and what follows would be
+        committed by itself, with a hole before it."""
+        stream_id = await one.stream("s")
+        connection, log = one.store.writer.connection, one.store.log
+        before = log.head
+        asked = Asked(one)
+        judge = Submission.judge
+
+        def judge_and_fail(submission: Submission, *given: Any) -> None:
+            judge(submission, *given)
+            connection.execute("ROLLBACK")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Submission, "judge", judge_and_fail)
+            asked.append("gone", stream_id, 0)
+            asked.append("behind", stream_id, 1)
+            await until(lambda: bool(one.fatal))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert asked.answers == {}
+        assert "was ended by SQLite" in str(one.store.writer.failure)
+        assert log.head == before
+        assert connection.execute("SELECT count(*) FROM hadron_stream_batch").get == 0
 
     async def test_small_decisions_that_wait_are_one_entry(self, one: Stack) -> None:
         stream_id = await one.stream("s")

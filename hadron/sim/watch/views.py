@@ -91,7 +91,8 @@ class NodeView:
         """The first row, as the writer has it; None when there is none, or no asking: a damaged
         disk, a closed file. A query that does not fit the tables is nobody's damage."""
         try:
-            return self.store.writer.connection.execute(query, values).fetchone()
+            with self.volume.unharmed():
+                return self.store.writer.connection.execute(query, values).fetchone()
         except apsw.SQLError:
             raise
         except apsw.Error:
