@@ -104,6 +104,7 @@ class GroupCommitter:
         group: GroupCommit,
     ) -> bool:
         """Log commands as one entry; False when that is refused, and nothing is changed."""
+        check_transaction(connection)
         gather = self._machine.gather(together[0].command)
         assert gather is not None
         command = gather.join([each.command for each in together])
@@ -126,6 +127,7 @@ class GroupCommitter:
     def _run(
         self, connection: apsw.Connection, submission: Submission, now_ms: int, group: GroupCommit
     ) -> None:
+        check_transaction(connection)
         log = self._log
         context = self._context(connection, now_ms, submission.body)
         outcome = execute(context, submission.command)

@@ -48,7 +48,6 @@ def execute(context: Context, command: Command) -> Outcome:
     Raises what is wrong with the file or the disk; all else is an outcome.
     """
     db, machine = context.db, context.machine
-    check_transaction(db)
     db.execute("SAVEPOINT command")
     try:
         sealed = machine.seal(context, command)

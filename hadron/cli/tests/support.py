@@ -4,6 +4,7 @@ interpreter takes to start. What needs a process (signals, pipes, a closed stdin
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from subprocess import CompletedProcess
@@ -22,6 +23,9 @@ def run_bytes(*arguments: str, stdin: bytes = b"", **environment: str) -> Comple
         patch.setattr(sys, "stdin", given)
         for name, value in environment.items():
             patch.setenv(name, value)
+        # `hadron node` says where its log goes.
+        patch.setattr(logging.root, "handlers", list(logging.root.handlers))
+        patch.setattr(logging.root, "level", logging.root.level)
         status = main(arguments)
     return CompletedProcess(arguments, status, _written(out), _written(error))
 

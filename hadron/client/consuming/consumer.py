@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 
@@ -53,22 +53,6 @@ _LOOK: Final = 1 / 8
 """Of the ack deadline: after so much of it what the program has not been handed is given back, and
 so often it is looked for. An acknowledgement that has begun the deadline again is noticed a look
 later at most; so all is on its way back after five eighths."""
-
-
-class Stepping(Protocol):
-    """A loop over steps (`steps.Steps`): it takes parcels, and makes transactions of them."""
-
-    def release(self) -> list[Parcel]:
-        """It is left, so its step is rolled back; what it has fetched besides, the oldest first."""
-        ...
-
-    async def leave(self, waits: bool) -> None:
-        """The member leaves: what is not committed is delivered again.
-
-        Args:
-            waits: for what is being committed.
-        """
-        ...
 
 
 class Consumer(AckSender):
@@ -113,8 +97,13 @@ class Consumer(AckSender):
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
-        self.steps: Stepping | None = None
-        """The loop over steps that was begun last."""
+        self.steps: object | None = None
+        """The loop over steps that was begun last: it takes parcels, and makes transactions."""
+        self.on_other_way: Callable[[], list[Parcel]] | None = None
+        """Of that loop: it was left, so its step is rolled back; what it has fetched besides, the
+        oldest first."""
+        self.on_leave: Callable[[bool], Awaitable[None]] | None = None
+        """Of that loop; see `leave`."""
         for name in partitions:
             self._make(name)
 
@@ -231,8 +220,8 @@ class Consumer(AckSender):
 
     def take_from_steps(self) -> None:
         """What a loop over steps has left comes next."""
-        if self.steps is not None:
-            self._parcels.extendleft(reversed(self.steps.release()))
+        if self.on_other_way is not None:
+            self._parcels.extendleft(reversed(self.on_other_way()))
 
     async def next_parcel(self) -> Parcel | None:
         """The next parcel; None once the subscription is closed.
@@ -507,8 +496,8 @@ class Consumer(AckSender):
             return
         try:
             self.give_back_unseen()
-            if self.steps is not None:
-                await self.steps.leave(waits)
+            if self.on_leave is not None:
+                await self.on_leave(waits)
             if waits:
                 await self.flush(min(_LEAVE_S, self._session.request_timeout_s))
         except HadronError as trouble:

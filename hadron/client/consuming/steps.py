@@ -256,12 +256,13 @@ class Steps:
         before = self._consumer.steps
         self._consumer.take_from_steps()
         self._consumer.steps = self
+        self._consumer.on_other_way, self._consumer.on_leave = self._release, self._leave
         if isinstance(before, Steps):
             await before._settle()
             self._failed, before._failed = before._failed, None
 
-    def release(self) -> list[Parcel]:
-        """See `consumer.Stepping`."""
+    def _release(self) -> list[Parcel]:
+        """See `Consumer.on_other_way`."""
         step = self._step
         if step is not None:
             step._work.rollback(
@@ -333,8 +334,8 @@ class Steps:
         _log.warning("a step is done again: %s", error)
         await anyio.sleep(self._backoff.next_s())
 
-    async def leave(self, waits: bool) -> None:
-        """See `consumer.Stepping`."""
+    async def _leave(self, waits: bool) -> None:
+        """The member leaves: what is not committed is delivered again."""
         step, self._step = self._step, None
         if step is not None:
             step._work.rollback()

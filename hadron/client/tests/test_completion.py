@@ -113,6 +113,7 @@ INVOCATION = {
     "failure",
     "instance_id",
     "is_ended",
+    "is_late",
     "outputs",
     "root",
     "stage",
