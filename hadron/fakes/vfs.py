@@ -19,6 +19,7 @@ import apsw
 from hadron.fakes.files import SimFile
 from hadron.fakes.volume import VFS_NAME, Volume, volume_of
 from hadron.storage.checksums import with_checksums
+from hadron.storage.tables import wanted_shapes
 
 _BASE: Final = "unix"
 
@@ -116,6 +117,8 @@ def install(seed: int) -> None:
     # numbers. Who changes or judges a node's files opens them as they are on the real disk.
     with_checksums(VFS_NAME)
     with_checksums(_BASE)
+    # In each world anew: it draws some, too.
+    wanted_shapes.cache_clear()
     apsw.set_default_vfs(VFS_NAME)
     _installed[0].random = random.Random(f"sqlite/{seed}")
     apsw.randomness(0)

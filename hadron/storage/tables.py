@@ -40,7 +40,7 @@ def make_tables(db: apsw.Connection, statements: str) -> None:
     nothing was made.
     """
     there = _shapes(db)
-    for name, shape in _wanted(statements).items():
+    for name, shape in wanted_shapes(statements).items():
         if name in there and there[name] != shape:
             raise DataDirectoryError(
                 f"{db.filename or 'this database'} has a {there[name][0][0]} {name} that is made "
@@ -52,7 +52,8 @@ def make_tables(db: apsw.Connection, statements: str) -> None:
 
 
 @cache
-def _wanted(statements: str) -> _Shapes:
+def wanted_shapes(statements: str) -> _Shapes:
+    """What these statements make, once worked out for each process."""
     with closing(apsw.Connection(":memory:")) as db:
         db.execute(statements)
         return _shapes(db)
