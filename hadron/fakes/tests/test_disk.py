@@ -136,10 +136,15 @@ async def test_errors_of_the_disk_are_sqlites(tmp_path: Path) -> None:
     assert disk.free_bytes() == 0
     disk.heal()
     insert(connection, 1)
-    other = apsw.Connection(str(disk.volume.path / "hadron.db"), vfs=disk.volume.vfs)
+    other, watching = (
+        apsw.Connection(str(disk.volume.path / "hadron.db"), vfs=disk.volume.vfs) for _ in range(2)
+    )
     disk.broken.read_error_in = 1
+    with disk.volume.unharmed():
+        watching.execute("SELECT sum(length(b)) FROM t").fetchall()
     with pytest.raises(apsw.IOError):
         other.execute("SELECT sum(length(b)) FROM t").fetchall()
+    watching.close()
     other.close()
     connection.close()
     assert {"write error", "sync error", "read error", "disk full"} <= set(disk.faults)

@@ -500,7 +500,8 @@ def test_a_query_that_does_not_fit_the_tables_is_no_damage(query: str, raises: b
     with closing(apsw.Connection(":memory:")) as db:
         db.execute("CREATE TABLE hadron_body(bytes)")
         store = SimpleNamespace(writer=SimpleNamespace(connection=db))
-        view = NodeView("n1", cast(Any, store), cast(Any, None))
+        volume = SimpleNamespace(unharmed=nullcontext)
+        view = NodeView("n1", cast(Any, store), cast(Any, volume))
         with pytest.raises(apsw.SQLError) if raises else nullcontext():
             assert view.select(query) is None
     assert view.select(query) is None  # Closed: there is no asking.
