@@ -264,7 +264,7 @@ class Steps:
     def _release(self) -> list[Parcel]:
         """See `Consumer.on_other_way`."""
         step = self._step
-        if step is not None:
+        if step is not None and step._work.state is not State.COMMITTED:
             step._work.rollback(
                 RequestError(
                     "records were asked of the subscription in another way before the step's end",

@@ -329,6 +329,24 @@ async def test_what_a_loop_over_steps_has_left_comes_next() -> None:
 
 
 @both
+async def test_what_a_step_has_committed_is_not_given_back_by_the_next_loop() -> None:
+    async with served(driver()) as (node, client):
+        await fill(client, 20)
+        async with client.subscribe("s", group="g") as subscription:
+            async for step in subscription.transactions(max_records=10):
+                await step.commit()
+                break
+            for _ in range(2):
+                async for _ in subscription.transactions(max_records=10):
+                    break
+        given_back = [
+            (each.first_offset, each.last_offset) for n in node.nacks for each in n.ranges
+        ]
+        assert given_back
+        assert min(given_back)[0] == 10
+
+
+@both
 async def test_a_subscription_has_one_loop_over_steps_at_a_time() -> None:
     async with served(driver()) as (node, client):
         await fill(client, 20)
