@@ -8,6 +8,10 @@ ones; nobody may do more for the sake of it than an unknown client may.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_MAX_CLAIM: Final = 200
+"""Characters of what somebody says of itself: room for an address and a program's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,20 @@ class Principal:
     forwarded_by: NodeName | None = None
 
     def __str__(self) -> str:
-        who = str(self.node) if self.node is not None else "a client"
+        who = self.name
         return who if self.forwarded_by is None else f"{who} through {self.forwarded_by}"
+
+    @property
+    def name(self) -> str:
+        """Who it is, without the way that it came."""
+        return str(self.node) if self.node is not None else "a client"
 
 
 ANONYMOUS = Principal()
 """A client: none of them has a name as long as nobody is asked for a token."""
+
+
+def claimed(text: str) -> str:
+    """What somebody says of itself, fit to be shown: printable, and short. Pure."""
+    shown = "".join(each if each.isprintable() else "?" for each in text[: _MAX_CLAIM + 1])
+    return shown if len(shown) <= _MAX_CLAIM else f"{shown[: _MAX_CLAIM - 1]}…"

@@ -54,9 +54,10 @@ class _Opened:
         def accept(transport: Transport) -> None:
             node.member.acceptor.take_own(transport)
 
-        network = OwnNetwork(host.network, lambda: node.address, accept)
+        name = f"the gRPC door of {host.node.name}"
+        network = OwnNetwork(host.network, lambda: node.address, accept, name)
         ports = ClientPorts(network, host.clock, host.random)
-        self.door = GrpcDoor(lambda: node.address, ports, limits)
+        self.door = GrpcDoor(lambda: node.address, ports, network.dial_own, limits)
         self._bridge = Bridge()
         self._started = trio.Event()
         self._stopped = trio.Event()

@@ -58,7 +58,8 @@ async def _run(
     def accept(transport: Transport) -> None:
         node.member.acceptor.take_own(transport)
 
-    network = OwnNetwork(host.network, lambda: node.address, accept)
+    name = f"the HTTP door of {host.node.name}"
+    network = OwnNetwork(host.network, lambda: node.address, accept, name)
     door = Door(node, ClientPorts(network, host.clock, host.random), limits)
     names = {split_address(address)[0] for address in (host.node.http or "", host.node.address)}
     app = HttpApp(door, Guard(names), OPERATIONS)

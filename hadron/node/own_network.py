@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from hadron.model.ports import Listener, Network, Transport
 from hadron.wire.pipes import pipe
-
-_DOOR: Final = "a door of this node"
 
 
 class OwnNetwork:
@@ -17,11 +14,17 @@ class OwnNetwork:
     Args:
         own_address: where others dial the node.
         accept: takes in a connection there; raises `OSError` while the node takes in none.
+        name: what the node calls this client by.
     """
 
     def __init__(
-        self, network: Network, own_address: Callable[[], str], accept: Callable[[Transport], None]
+        self,
+        network: Network,
+        own_address: Callable[[], str],
+        accept: Callable[[Transport], None],
+        name: str,
     ) -> None:
+        self._name = name
         self._network = network
         self._own_address = own_address
         self._accept = accept
@@ -29,7 +32,11 @@ class OwnNetwork:
     async def dial(self, address: str) -> Transport:
         if address != self._own_address():
             return await self._network.dial(address)
-        dialed, accepted = pipe(_DOOR, address)
+        return self.dial_own(self._name)
+
+    def dial_own(self, peer: str) -> Transport:
+        """To the node, for somebody whom it knows as `peer`. Raises `OSError`."""
+        dialed, accepted = pipe(peer, self._own_address())
         self._accept(accepted)
         return dialed
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from hadron.model.errors import FrameError, HadronError
 from hadron.model.ids import is_valid_name, is_valid_replica_set_name
-from hadron.model.principals import NodeName, Principal
+from hadron.model.principals import NodeName, Principal, claimed
 from hadron.wire.calls import (
     Call,
     Handler,
@@ -26,9 +26,6 @@ from hadron.wire.messages import Method, forward_pb2
 
 ForwardCall: TypeAlias = Call[forward_pb2.ForwardRequest, forward_pb2.ForwardResponse]
 Caller = forward_pb2.ForwardRequest.Caller
-
-_MAX_PEER: Final = 100
-"""Of an address that is shown: longer ones were made up."""
 
 
 def vouched(sender: Principal, caller: Caller) -> Principal:
@@ -65,7 +62,7 @@ class ForwardedCall:
         self.principal = vouched(outer.principal, caller)
         forwarder = self.principal.forwarded_by
         self.peer = (
-            outer.peer if forwarder is None else f"{caller.peer[:_MAX_PEER]} through {forwarder}"
+            outer.peer if forwarder is None else f"{claimed(caller.peer)} through {forwarder}"
         )
         self.on_message: Callable[[Any, memoryview], None] = ignore_message
         self.on_end: Callable[[HadronError | None], None] = ignore_end

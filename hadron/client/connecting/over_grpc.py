@@ -23,6 +23,7 @@ import anyio.lowlevel
 
 from hadron.model.errors import RequestError, StrangerError
 from hadron.model.ports import Listener, Transport
+from hadron.model.version import VERSION
 from hadron.wire._pb.frames_pb2 import FramesPart
 from hadron.wire.sockets import split_address
 
@@ -43,6 +44,8 @@ _OPTIONS: Final = (
     # By itself gRPC gives all connections of a process to one address one socket.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", -1),
+    # What the node calls this program by, to who serves its calls.
+    ("grpc.primary_user_agent", f"hadron-python/{VERSION}"),
 )
 
 

@@ -56,21 +56,33 @@ T = TypeVar("T")
 
 
 class Told(msgspec.Struct, frozen=True):
-    """How a program calls; the arguments of `Client.call`, checked."""
+    """How a program calls; the arguments of `Client.call`, checked.
+
+    Attributes:
+        caller: for whom, in words, where that is somebody else: a door calls for its programs.
+    """
 
     endpoint: str
     timeout_s: float
     region: str
     headers: dict[str, str]
+    caller: str
 
 
-def told(endpoint: str, timeout_s: float, region: str, headers: Mapping[str, str] | None) -> Told:
+def told(
+    endpoint: str,
+    timeout_s: float,
+    region: str,
+    headers: Mapping[str, str] | None,
+    caller: str = "",
+) -> Told:
     """Raises `RequestError`."""
     return Told(
         text_of("endpoint", endpoint),
         seconds_of("timeout_s", timeout_s, 0.001, MAX_TIMEOUT_S),
         text_or_none_of("region", region),
         headers_of(headers),
+        caller,
     )
 
 
@@ -167,6 +179,7 @@ class EndpointCalls:
             metadata_index=item.metadata_index,
             timeout_ms=int(left_s * 1_000) or 1,
             region=told.region,
+            caller=told.caller,
         )
         headers = handed_on(told.headers)
         if headers:

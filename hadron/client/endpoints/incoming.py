@@ -17,7 +17,8 @@ class IncomingCall:
         endpoint: what is called.
         headers: as the caller has sent them; `traceparent` and `tracestate` go on to calls that the
             handler makes, as does what is left of the time.
-        caller: who calls, in words.
+        caller: who calls, in words: an address, what a program that came through a door calls
+            itself, and the way. Nobody has proved any of it.
         attempt: 1, and more for a call that was given to other servers before, or to several.
         answer_headers: what is put here goes to the caller, with the first of the answer.
     """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import trio
 
-from hadron.client.endpoints.calls import MAX_TIMEOUT_S, NOTHING, told
+from hadron.client.endpoints.calls import MAX_TIMEOUT_S, told
 from hadron.client.endpoints.incoming import TRACE_HEADERS
 from hadron.client.endpoints.items import Packed, pack
 from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
@@ -46,6 +46,7 @@ class Calling:
             _timeout_s(talk.rpc, CALL_TIMEOUT_S),
             request.region,
             headers_of(talk.rpc.metadata, request.headers),
+            talk.rpc.who,
         )
         packed = pack(value_of(request.value) if request.HasField("value") else None)
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
@@ -55,20 +56,20 @@ class Calling:
 
     async def call_stream(self, talk: Talk) -> None:
         asked = await receive_opening(talk, pb.StreamCallRequest)
-        has_value = asked.HasField("value")
-        value = value_of(asked.value) if has_value else NOTHING
+        packed = pack(value_of(asked.value)) if asked.HasField("value") else None
         # Until the call is over, as that of one with a single message does.
         talk.rpc.hold(asked.value.ByteSize())
         client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
-        calling = client.call_stream(
+        given = told(
             asked.endpoint,
-            value,
-            timeout_s=_timeout_s(talk.rpc, STREAM_TIMEOUT_S),
-            region=asked.region,
-            headers=headers_of(talk.rpc.metadata, asked.headers),
+            _timeout_s(talk.rpc, STREAM_TIMEOUT_S),
+            asked.region,
+            headers_of(talk.rpc.metadata, asked.headers),
+            talk.rpc.who,
         )
+        calling = CallStream(client._endpoints, given, packed, None)
         async with calling as call, trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, talk, call, not has_value)
+            nursery.start_soon(_feed, talk, call, packed is None)
             await _pass_on(talk, call)
             nursery.cancel_scope.cancel()
 

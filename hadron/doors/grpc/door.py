@@ -25,6 +25,7 @@ from hadron.doors.grpc.transacting import Transacting
 from hadron.doors.grpc.working import Working
 from hadron.doors.held import Held
 from hadron.model.errors import HadronError
+from hadron.model.ports import Transport
 from hadron.wire.contract import DOOR_FILES
 
 
@@ -54,14 +55,22 @@ def services() -> list[str]:
 
 
 class GrpcDoor:
-    """`run` must be running."""
+    """`run` must be running.
+
+    Args:
+        dial_own: as `Relays` has it.
+    """
 
     def __init__(
-        self, own_address: Callable[[], str], ports: ClientPorts, limits: Limits | None = None
+        self,
+        own_address: Callable[[], str],
+        ports: ClientPorts,
+        dial_own: Callable[[str], Transport],
+        limits: Limits | None = None,
     ) -> None:
         limits = limits or Limits()
         self._clients = clients = Clients(own_address, ports)
-        self._relays = Relays(own_address, ports.network)
+        self._relays = Relays(dial_own)
         self.held = Held(
             limits.held_bytes,
             "calls at this node's gRPC door",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -15,8 +15,9 @@ from hadron.wire._pb import frames_pb2 as pb
 
 _PART_BYTES: Final = 64 << 10
 
-DialOwn = Callable[[], Awaitable[Transport]]
-"""Raises `ConnectionLostError` while the node takes in no connections."""
+DialOwn = Callable[[str], Transport]
+"""For whom the node is to know by that name. Raises `ConnectionLostError` while the node takes in
+no connections."""
 
 
 class Framing:
@@ -26,7 +27,7 @@ class Framing:
         self._dial = dial
 
     async def connect(self, talk: Talk) -> None:
-        transport = await self._dial()
+        transport = self._dial(talk.rpc.who)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_answer, talk, transport, nursery.cancel_scope)

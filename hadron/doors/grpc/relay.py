@@ -23,7 +23,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_MESSAGE_BYTES
-from hadron.model.ports import Network, Transport
+from hadron.model.ports import Transport
 from hadron.model.problems import shorten
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.connection import Connection
@@ -203,12 +203,12 @@ class Relays:
     is in nobody else's way.
 
     Args:
-        network: knows a way to this node.
+        dial: a connection to this node, for whom it is to know by that name; raises `OSError` while
+            it takes in none.
     """
 
-    def __init__(self, own_address: Callable[[], str], network: Network) -> None:
-        self._own_address = own_address
-        self._network = network
+    def __init__(self, dial: Callable[[str], Transport]) -> None:
+        self._dial = dial
         self._nursery: trio.Nursery | None = None
         self._ways: dict[str, _Way] = {}
         self._methods = offered()
@@ -233,17 +233,15 @@ class Relays:
             rpc.fail(RequestError(f"{REPLICA_SET}: {shorten(replica_set)} is no replica set"))
             return True
         relay = Relay(rpc, method)
-        way = self._ways.get(rpc.peer)
-        if way is None or way.connection.is_closed:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._begin, rpc, relay, replica_set)
+        try:
+            way = self._open(rpc)
+        except HadronError as error:
+            rpc.fail(error)
         else:
             self._lead(way, rpc, relay, replica_set)
         return True
 
     def _lead(self, way: _Way, rpc: Rpc, relay: Relay, replica_set: str) -> None:
-        if rpc.is_finished:
-            return
         way.calls += 1
         way.was_used = True
 
@@ -256,15 +254,9 @@ class Relays:
         rpc.on_over = over
         relay.begin(way.caller(replica_set))
 
-    async def _begin(self, rpc: Rpc, relay: Relay, replica_set: str) -> None:
-        try:
-            way = await self._open(rpc.peer)
-        except HadronError as error:
-            rpc.fail(error)
-        else:
-            self._lead(way, rpc, relay, replica_set)
-
-    async def _open(self, peer: str) -> _Way:
+    def _open(self, rpc: Rpc) -> _Way:
+        """Named after who has said the first word on it, where a proxy speaks for several."""
+        peer = rpc.peer
         way = self._ways.get(peer)
         if way is not None and not way.connection.is_closed:
             return way
@@ -273,20 +265,16 @@ class Relays:
                 f"{_MAX_CONNECTIONS} connections are open at this node's gRPC door",
                 "share connections between calls, or use another node",
             )
-        transport = await self.dial_own()
-        if (other := self._ways.get(peer)) is not None and not other.connection.is_closed:
-            # Another call of the same program was first.
-            transport.close()
-            return other
+        transport = self.dial_own(rpc.who)
         way = self._ways[peer] = _Way(Connection(transport, dialed=True))
         assert self._nursery is not None
         self._nursery.start_soon(self._keep, peer, way)
         return way
 
-    async def dial_own(self) -> Transport:
+    def dial_own(self, who: str) -> Transport:
         """A connection to this node. Raises `ConnectionLostError` while it takes in none."""
         try:
-            return await self._network.dial(self._own_address())
+            return self._dial(who)
         except OSError as error:
             raise ConnectionLostError(
                 "this node takes in no calls just now", "try again"

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import trio
 
+from hadron.doors.callers import who_calls
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.statuses import Status, status_of
@@ -72,6 +74,13 @@ class Rpc:
         self.on_written: Callable[[int], None] = _ignore
         self.on_over: Callable[[], None] = _ignore
         self.on_drain: Callable[[], None] | None = None
+
+    @property
+    def who(self) -> str:
+        """Who calls, in words."""
+        kind, _, address = self.peer.partition(":")
+        address = unquote(address) if kind in ("ipv4", "ipv6") else self.peer
+        return who_calls("gRPC", address, self.metadata.get("user-agent", ""))
 
     # --- said here ------------------------------------------------------------------------------
 

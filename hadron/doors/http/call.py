@@ -10,6 +10,7 @@ import msgspec
 import trio
 from starlette.responses import Response
 
+from hadron.doors.callers import who_calls
 from hadron.doors.held import Held
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Receive, Scope, Send
@@ -22,6 +23,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
+from hadron.wire.sockets import format_address
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -94,6 +96,13 @@ class Call:
             self.headers[text] = value.decode("latin-1")
         self.media = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._is_told = False
+
+    @property
+    def who(self) -> str:
+        """Who asks, in words."""
+        host, port = self.scope.get("client") or ("", 0)
+        address = format_address(host, port) if host else "unknown"
+        return who_calls("HTTP", address, self.headers.get("user-agent", ""))
 
     # --- what was asked -------------------------------------------------------------------------
 

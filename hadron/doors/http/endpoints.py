@@ -78,7 +78,7 @@ async def invoke(door: Door, call: Call, query: CallQuery) -> Response | None:
     spec = spec_of(await client._endpoints.recent(name))
     has_streams = STREAM in (spec.input, spec.output)
     timeout_s = query.timeout_s or (STREAM_TIMEOUT_S if has_streams else CALL_TIMEOUT_S)
-    asked = told(name, timeout_s, query.region, _headers_in(call))
+    asked = told(name, timeout_s, query.region, _headers_in(call), call.who)
     if has_streams:
         with door.following():
             return await _Streams(door, call, client, spec, asked).run()

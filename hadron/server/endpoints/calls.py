@@ -100,7 +100,7 @@ class _CallerSession:
         value = values.take(item) if told.has_value else None
         driver, number = self._driver, item.number
         try:
-            opening = opening_of(told, self._stream.who)
+            opening = opening_of(told, self._stream.who(told.caller))
             if key not in self._broker.endpoints:
                 driver.check_known(key, told.metadata_index)
         except HadronError as error:

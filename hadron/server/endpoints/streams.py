@@ -13,6 +13,7 @@ from hadron.endpoints.driver import Endpoints
 from hadron.endpoints.port import Headers, Opening, Value
 from hadron.model.errors import CallFailedError, FrameError, HadronError, error_from_code
 from hadron.model.limits import MAX_CALL_HEADER_BYTES, MAX_CALL_MS
+from hadron.model.principals import claimed
 from hadron.wire.calls import Call
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import common_pb2, endpoints_pb2, error_to_message
@@ -98,7 +99,14 @@ class CallerStream(_Stream):
 
     def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
         super().__init__(driver, call, endpoints_pb2.CallResponse)
-        self.who = f"{call.principal} at {call.peer}"
+        self._own = f"{call.principal.name} at {call.peer}"
+
+    def who(self, said: str) -> str:
+        """Who calls, in words: the sender of the stream, or whom that says to call for."""
+        if not said:
+            return self._own
+        # Its own address stands behind it, so that what was made up is seen to be.
+        return f"a client at {claimed(said)} through {self._call.peer}"
 
     def has_room(self, size: int) -> bool:
         return self._call.has_room(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from hadron.client import IncomingCall
 from hadron.model.errors import (
     DeadlineExceededError,
     FrameError,
@@ -201,3 +203,29 @@ async def _echo(value: Any) -> Any:
 async def _declare(client: Any, **spec: Any) -> None:
     obj = SchemaObject(kind="Endpoint", name="e", spec=EndpointSpec(replica_set="local/p0", **spec))
     await client.apply([obj])
+
+
+async def test_whom_a_stranger_says_to_call_for_is_shown_with_its_own_address(
+    tmp_path: Path,
+) -> None:
+    said = "somebody\x1b[2J\n\0" + "x" * 100_000
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+
+        async def say_caller(_value: Any, call: IncomingCall) -> str:
+            return call.caller
+
+        async with (
+            client.serve("e", say_caller),
+            nodes.connection("n1", "stranger") as connection,
+            connection.open_stream(CALL, pb.CallRequest()) as stream,
+        ):
+            await answer(stream)
+            item = pb.CallItem(number=1, kind=OPEN, open=opening(caller=said), end=True)
+            await stream.send(pb.CallRequest(items=[item]))
+            _, value = await answer(stream)
+            who = bytes(value).decode()
+        assert who.startswith("a client at somebody?[2J??xxx")
+        assert re.search(r"… through stranger:\d+$", who), who
+        assert len(who) < 250
+        assert who.isprintable()
