@@ -57,7 +57,7 @@ class _Opened:
         name = f"the gRPC door of {host.node.name}"
         network = OwnNetwork(host.network, lambda: node.address, accept, name)
         ports = ClientPorts(network, host.clock, host.random)
-        self.door = GrpcDoor(lambda: node.address, ports, network.dial_own, limits)
+        self.door = GrpcDoor(node, ports, network.dial_own, limits)
         self._bridge = Bridge()
         self._started = trio.Event()
         self._stopped = trio.Event()

@@ -7,7 +7,7 @@ import logging
 
 import trio
 
-from hadron.model.errors import ConfigurationError, CorruptionError
+from hadron.model.errors import ConfigurationError, CorruptionError, NotReadyError
 from hadron.model.ports import Clock, Disk, Listener, Network, Random
 from hadron.node.discovery import Discovery
 from hadron.node.host import Host, membership_of
@@ -173,5 +173,8 @@ class Node:
         return self.discovery.address
 
     def status(self) -> cluster_pb2.StatusResponse:
-        """This node, as it sees itself."""
+        """This node, as it sees itself. Raises `NotReadyError` before `run`, whose doors are open a
+        little earlier than it is anything."""
+        if not hasattr(self, "member"):
+            raise NotReadyError(f"node {self.host.node.name} is starting", "ask again")
         return self.member.status()

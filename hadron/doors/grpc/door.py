@@ -14,6 +14,7 @@ from hadron.doors.grpc.calling import Calling
 from hadron.doors.grpc.consuming import Consuming
 from hadron.doors.grpc.exchanging import Exchanging
 from hadron.doors.grpc.framing import Framing
+from hadron.doors.grpc.health import CHECK, WATCH, Health
 from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.publishing import Publishing
 from hadron.doors.grpc.reading import Reading
@@ -24,6 +25,7 @@ from hadron.doors.grpc.statuses import stopping, unknown_method
 from hadron.doors.grpc.transacting import Transacting
 from hadron.doors.grpc.working import Working
 from hadron.doors.held import Held
+from hadron.doors.readiness import OwnNode
 from hadron.model.errors import HadronError
 from hadron.model.ports import Transport
 from hadron.wire.contract import DOOR_FILES
@@ -31,7 +33,7 @@ from hadron.wire.contract import DOOR_FILES
 
 def _own() -> dict[str, bool]:
     """By path: what is served here, and whether one message is answered by one."""
-    return {
+    own = {
         f"/{service.full_name}/{method.name}": not (
             method.client_streaming or method.server_streaming
         )
@@ -39,6 +41,7 @@ def _own() -> dict[str, bool]:
         for service in file.services_by_name.values()
         for method in service.methods
     }
+    return own | {CHECK: True, WATCH: False}
 
 
 def paths() -> dict[str, bool]:
@@ -58,18 +61,19 @@ class GrpcDoor:
     """`run` must be running.
 
     Args:
+        node: which this door is in.
         dial_own: as `Relays` has it.
     """
 
     def __init__(
         self,
-        own_address: Callable[[], str],
+        node: OwnNode,
         ports: ClientPorts,
         dial_own: Callable[[str], Transport],
         limits: Limits | None = None,
     ) -> None:
         limits = limits or Limits()
-        self._clients = clients = Clients(own_address, ports)
+        self._clients = clients = Clients(lambda: node.address, ports)
         self._relays = Relays(dial_own)
         self.held = Held(
             limits.held_bytes,
@@ -80,6 +84,7 @@ class GrpcDoor:
         self._nursery: trio.Nursery | None = None
         self.calls: dict[Rpc, None] = {}
         self._is_draining = False
+        self._health = Health(node, clients, services())
         consuming = Consuming(clients, ports.clock.now_ms, ports.random)
         publishing = Publishing(clients)
         calling = Calling(clients)
@@ -99,6 +104,8 @@ class GrpcDoor:
             "/hadron.v1.Messages/Subscribe": exchanging.subscribe,
             "/hadron.v1.Stages/Work": Working(clients).work,
             "/hadron.v1.Frames/Connect": Framing(self._relays.dial_own).connect,
+            CHECK: self._health.check,
+            WATCH: self._health.watch,
         }
         assert self._served.keys() == _own().keys()
         self._is_unary = paths()
@@ -113,7 +120,7 @@ class GrpcDoor:
         """Take a call up."""
         assert self._nursery is not None
         rpc.share = self.held.share()
-        if self._is_draining:
+        if self._is_draining and rpc.path != CHECK:
             rpc.fail(stopping())
             return
         self.calls[rpc] = None
@@ -137,6 +144,7 @@ class GrpcDoor:
     def drain(self) -> None:
         """The node is about to stop: streams are told, single questions may be answered."""
         self._is_draining = True
+        self._health.drain()
         for rpc in list(self.calls):
             if self._is_unary.get(rpc.path, False) or rpc.is_finished:
                 continue

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from hadron.doors.grpc.bridge import Bridge
@@ -27,7 +26,6 @@ _PING_MS: Final = 10_000
 """Programs may ask for a sign of life so often; who does more is told to go away."""
 
 _REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
-_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 Accept = Callable[[Rpc], None]
 """Takes up a call, in the node's loop."""
@@ -206,7 +204,6 @@ class GrpcServer:
         self._on_started = on_started
         self._on_stopped = on_stopped
         self._stopping: asyncio.Event
-        self._health: Any
         self._thread = threading.Thread(target=self._run, name="grpc", daemon=True)
 
     def start(self) -> None:
@@ -232,11 +229,8 @@ class GrpcServer:
         except Exception as error:
             self._bridge.to_trio.put(self._on_started, error)
             return
-        for name in ("", *self._services):
-            await self._health.set(name, _SERVING)
         self._bridge.to_trio.put(self._on_started, port)
         await self._stopping.wait()
-        await self._health.enter_graceful_shutdown()
         await server.stop(self._limits.drain_s)
 
     def _make(self) -> Any:
@@ -260,10 +254,7 @@ class GrpcServer:
             ],
             maximum_concurrent_rpcs=limits.calls,
         )
-        self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        _add_reflection(names, server)
+        _add_reflection((*self._services, reflection.SERVICE_NAME), server)
         # Handlers are asked in their order.
         server.add_generic_rpc_handlers((_Unknown(),))
         return server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import trio
 
@@ -14,18 +13,7 @@ from hadron.doors.http.call import room_of
 from hadron.doors.http.consumers import Consumers
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
-from hadron.wire.messages import cluster_pb2
-
-
-class OwnNode(Protocol):
-    """The node that the door is in."""
-
-    @property
-    def address(self) -> str:
-        """Where others dial it."""
-        ...
-
-    def status(self) -> cluster_pb2.StatusResponse: ...
+from hadron.doors.readiness import OwnNode
 
 
 class Door:

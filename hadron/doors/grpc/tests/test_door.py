@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import hadron
@@ -112,13 +111,6 @@ def test_reflection_tells_of_services_and_their_files(program: Program, version:
     assert {"hadron.v1.Records", "hadron.v1.Streams", "grpc.health.v1.Health"} <= names
     assert "hadron.v1.Replication" not in names
     assert files.file_descriptor_response.file_descriptor_proto
-
-
-def test_health_is_served(program: Program) -> None:
-    check = program.unary("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse)
-    for service in ("", "hadron.v1.Records"):
-        answer = check(health_pb2.HealthCheckRequest(service=service), timeout=30)
-        assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_a_message_that_is_too_large_ends_its_call_alone(program: Program, stream: str) -> None:
