@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import resource
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -34,6 +36,10 @@ _MANY_FILES: Final = 1 << 16
 
 DOOR_CONNECTIONS: Final = 1_000
 """At most, over HTTP, and over gRPC. An idle one costs some 10 kB."""
+
+_FILES: Final = "/proc/self/fd"
+_CONNECTIONS: Final = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 _open: WeakSet[SocketTransport] = WeakSet()
 
@@ -82,6 +88,33 @@ def about_open_files() -> str:
         f"this process may have {soft} files open: if the connections are yours, raise that limit "
         "(`ulimit -n`, or LimitNOFILE= where systemd starts it)"
     )
+
+
+def accepted_at(port: int, at_least: int) -> int:
+    """How many connections of this process, which were accepted at `port`, are open. 0 where there
+    cannot be `at_least` so many, which costs next to nothing, or the system does not tell: Linux
+    does. Blocks."""
+    try:
+        files = os.listdir(_FILES)
+        if len(files) < at_least:
+            return 0
+        mine = set(filter(None, map(_inode_of, files)))
+        tables = b"".join(Path(each).read_bytes() for each in _CONNECTIONS if Path(each).exists())
+    except OSError:
+        return 0
+    # Local address, the other one (whose port is 0 where it listens), state, five more, inode. Who
+    # has dialed has the port on the other side.
+    accepted = rb"\d: [0-9A-F]+:%04X [0-9A-F]+:(?!0000)[0-9A-F]+(?: +\S+){6} +(\d+)" % port
+    return sum(inode in mine for inode in re.findall(accepted, tables))
+
+
+def _inode_of(file: str) -> bytes | None:
+    """Of a socket; None for another file, and one that was closed meanwhile."""
+    try:
+        found = _SOCKET.fullmatch(os.readlink(f"{_FILES}/{file}"))
+    except OSError:
+        return None
+    return found[1].encode() if found else None
 
 
 def split_address(address: str) -> tuple[str, int]:

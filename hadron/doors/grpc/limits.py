@@ -32,6 +32,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = DOOR_CONNECTIONS
     """Open at once, or as many as `wire.sockets` leaves to a door; more are closed."""
 
+    count_s: float = 5.0
+    """How often connections are counted, to tell of so many: gRPC closes one without a word."""
+
     handshake_s: float = 10.0
     """From a connection to the end of its first words: who says nothing is cut off."""
 

@@ -7,6 +7,7 @@ Nothing here knows a message of Hadron's, and nothing of trio's is touched.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +20,17 @@ from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
 from hadron.doors.grpc.rpc import Rpc
 from hadron.doors.grpc.statuses import Status, status_of, unknown_method
-from hadron.wire.sockets import most_at_door
+from hadron.wire.sockets import about_open_files, accepted_at, most_at_door
+
+_log = logging.getLogger(__name__)
 
 _MAX_METADATA_BYTES: Final = 16 << 10
 _PING_MS: Final = 10_000
 """Programs may ask for a sign of life so often; who does more is told to go away."""
 
 _REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
+
+_TOLD_EVERY_S: Final = 60.0
 
 Accept = Callable[[Rpc], None]
 """Takes up a call, in the node's loop."""
@@ -201,6 +206,7 @@ class GrpcServer:
         self._bridge = bridge
         self._accept = accept
         self._limits = limits
+        self._most = min(limits.connections, most_at_door())
         self._on_started = on_started
         self._on_stopped = on_stopped
         self._stopping: asyncio.Event
@@ -230,18 +236,35 @@ class GrpcServer:
             self._bridge.to_trio.put(self._on_started, error)
             return
         self._bridge.to_trio.put(self._on_started, port)
+        counting = asyncio.ensure_future(self._count(port))
         await self._stopping.wait()
+        counting.cancel()
         await server.stop(self._limits.drain_s)
+
+    async def _count(self, port: int) -> None:
+        """Tell of as many connections as there may be: more of them end without a trace."""
+        while True:
+            await asyncio.sleep(self._limits.count_s)
+            count = await asyncio.to_thread(accepted_at, port, self._most)
+            if count >= self._most:
+                _log.warning(
+                    "%d gRPC connections are open, more are closed at once: share one between "
+                    "calls, or use other nodes; %s",
+                    count,
+                    f"a door takes {self._most}"
+                    if self._most == self._limits.connections
+                    else about_open_files(),
+                )
+                await asyncio.sleep(_TOLD_EVERY_S)
 
     def _make(self) -> Any:
         limits = self._limits
         keepalive_ms = round(limits.keepalive_s * 1_000)
-        most = min(limits.connections, most_at_door())
         server = grpc.aio.server(
             handlers=[_Methods(self._paths, self._bridge, self._accept)],
             options=[
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_allowed_incoming_connections", most),
+                ("grpc.max_allowed_incoming_connections", self._most),
                 ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1_000)),
                 ("grpc.max_receive_message_length", MAX_RECEIVED_BYTES),
                 ("grpc.max_send_message_length", -1),

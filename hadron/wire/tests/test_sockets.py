@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import subprocess
@@ -9,7 +10,13 @@ import sys
 
 import pytest
 
-from hadron.wire.sockets import SocketNetwork, bind_address, most_at_door, most_connections
+from hadron.wire.sockets import (
+    SocketNetwork,
+    accepted_at,
+    bind_address,
+    most_at_door,
+    most_connections,
+)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -75,3 +82,20 @@ def test_a_process_may_have_the_files_that_it_can_allow_itself() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split() == ["True", "300", "64"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nobody tells elsewhere")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_connections_that_were_accepted_at_a_port_are_counted(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(socket.create_server((host, 0), family=family))
+        except OSError:
+            pytest.skip(f"there is no {host} here")
+        port = listener.getsockname()[1]
+        for count in range(3):
+            assert accepted_at(port, 1) == count
+            assert accepted_at(port, 100_000) == 0, "there are not so many files"
+            stack.enter_context(socket.create_connection((host, port)))
+            stack.enter_context(listener.accept()[0])

@@ -58,8 +58,10 @@ def test_silent_connections_take_no_files_from_the_node(poor: LocalCluster) -> N
         assert publish(asked, timeout=30, wait_for_ready=True).runs[0].base_offset == 1
 
 
-async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off() -> None:
-    limits = Limits(connections=2, handshake_s=0.5)
+async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = Limits(connections=2, handshake_s=2.0, count_s=0.05)
     ports: list[Any] = []
     started, stopped = trio.Event(), trio.Event()
 
@@ -82,5 +84,11 @@ async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off() -> None:
             for silent in (first, second):
                 while await silent.receive_some():
                     pass
+    # Counted many times while it was so, and told once.
+    assert [each.message for each in caplog.records] == [
+        "2 gRPC connections are open, more are closed at once: share one between calls, or use "
+        "other nodes; a door takes 2"
+    ]
+    with trio.fail_after(30):
         bridge.to_grpc.put(server.stop)
         await stopped.wait()
