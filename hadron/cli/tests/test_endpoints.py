@@ -14,8 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
+import hadron
 from hadron.cli.tests.support import run_bytes, run_text
+from hadron.client.endpoints import calls
+from hadron.model.record import JSON
 from hadron.node.supervision.cluster import LocalCluster
 
 _SCHEMA = """\
@@ -244,6 +248,24 @@ def test_programs_do_not_outlive_who_has_started_them(
                 assert time.monotonic() < deadline_s
                 time.sleep(0.01)
             call.kill()
+
+
+@pytest.mark.parametrize("more", [[], ["--worker"]])
+def test_a_value_that_is_broken_is_its_callers_fault(
+    cluster: LocalCluster, more: list[str]
+) -> None:
+    async def call() -> None:
+        async with hadron.connect(cluster.url) as client:
+            with pytest.raises(hadron.CallFailedError, match="said to be JSON") as raised:
+                await client._endpoints.call(calls.told("quote", 30.0, "", None), (JSON, b'{"a"'))
+            assert raised.value.type == "ValidationError"
+
+    with serving("quote", "--exec", "cat", *more) as process:
+        trio.run(call)
+        assert run_text("call", "quote", "1").stdout == "1\n"
+        process.terminate()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
 
 
 def test_streams_are_lines() -> None:

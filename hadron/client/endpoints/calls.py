@@ -32,7 +32,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import MAX_CALL_MS
-from hadron.model.record import JSON, decode_value
+from hadron.model.record import JSON, TEXT, decode_value
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
 from hadron.wire.messages import endpoints_pb2, method
@@ -331,10 +331,18 @@ def spec_of(item: SchemaObject) -> EndpointSpec:
 def unpack(packed: Packed, answer_type: Any) -> Any:
     """A value as it was sent, or as what a program wants of it. Raises `RequestError` for what is
     none."""
+    return decoded(packed) if answer_type is None else converted(*packed, answer_type)
+
+
+def decoded(packed: Packed) -> Any:
+    """A value as it was sent. Raises `RequestError` for one that is not what it is said to be: who
+    has sent it need not be a client of ours."""
     encoding, data = packed
-    if answer_type is None:
+    try:
         return decode_value(encoding, bytes(data))
-    return converted(encoding, data, answer_type)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        said = "text" if encoding == TEXT else "JSON"
+        raise RequestError(f"a value is said to be {said}, and is none: {error}") from error
 
 
 def converted(encoding: int, data: bytes | memoryview, kind: Any) -> Any:
@@ -346,6 +354,6 @@ def converted(encoding: int, data: bytes | memoryview, kind: Any) -> Any:
         if encoding == JSON:
             return msgspec.json.decode(data, type=kind)
         return msgspec.convert(decode_value(encoding, bytes(data)), kind)
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         name = getattr(kind, "__name__", str(kind))
         raise RequestError(f"a value is no {name}: {error}") from error

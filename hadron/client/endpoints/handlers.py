@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from hadron.client.endpoints.calls import converted
+from hadron.client.endpoints.calls import converted, decoded
 from hadron.client.endpoints.items import Packed
 from hadron.model.errors import CallFailedError, RequestError
-from hadron.model.record import decode_value
 from hadron.model.services import STREAM, EndpointSpec
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -57,15 +56,13 @@ class Handler:
 
     def decode(self, packed: Packed) -> Any:
         """Raises `CallFailedError` that tells the caller what of its value is wrong."""
-        if self.kind is None:
-            return decode_value(packed[0], bytes(packed[1]))
+        kind = self.kind
         try:
-            return converted(*packed, self.kind)
+            return decoded(packed) if kind is None else converted(*packed, kind)
         except RequestError as error:
+            takes = "bytes, text and JSON" if kind is None else getattr(kind, "__name__", kind)
             raise CallFailedError(
-                error.message,
-                f"{_name(self.function)} takes {getattr(self.kind, '__name__', self.kind)}",
-                type="ValidationError",
+                error.message, f"{_name(self.function)} takes {takes}", type="ValidationError"
             ) from None
 
 

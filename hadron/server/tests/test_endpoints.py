@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from hadron.model.errors import (
     NotFoundError,
     RequestError,
 )
+from hadron.model.record import JSON, TEXT
 from hadron.model.schema import SchemaObject
-from hadron.model.services import EndpointSpec
+from hadron.model.services import STREAM, EndpointSpec
 from hadron.testing.nodes import running_nodes
 from hadron.wire.calling import MessageStream
 from hadron.wire.messages import endpoints_pb2 as pb
@@ -229,3 +230,61 @@ async def test_whom_a_stranger_says_to_call_for_is_shown_with_its_own_address(
         assert re.search(r"… through stranger:\d+$", who), who
         assert len(who) < 250
         assert who.isprintable()
+
+
+BROKEN = [
+    (JSON, b'{"a"', "JSON"),
+    (JSON, b"", "JSON"),
+    (JSON, b'"\xff"', "JSON"),
+    (JSON, b"[" * 100_000, "JSON"),
+    (TEXT, b"\xff", "text"),
+]
+
+
+@pytest.mark.parametrize("form", ["coroutine", "thread", "annotated", "model", "stream"])
+async def test_a_value_that_is_broken_is_its_callers_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str
+) -> None:
+    async def streamed(values: AsyncIterator[Any]) -> list[Any]:
+        return [each async for each in values]
+
+    def annotated(value: dict[str, int]) -> Any:
+        return value
+
+    def model(value: _Model) -> Any:
+        return value
+
+    handlers: dict[str, Any] = {
+        "annotated": annotated,
+        "model": model,
+        "stream": streamed,
+        "coroutine": _echo,
+    }
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client, input=STREAM if form == "stream" else "single")
+        async with (
+            client.serve("e", handlers.get(form, lambda value: value)),
+            nodes.connection("n1", "caller") as connection,
+            connection.open_stream(CALL, pb.CallRequest()) as stream,
+        ):
+            await answer(stream)
+            caplog.clear()
+            for number, (encoding, data, said) in enumerate(BROKEN, start=1):
+                told: dict[str, Any] = {"length": len(data), "encoding": encoding, "end": True}
+                item = pb.CallItem(number=number, kind=OPEN, open=opening(), **told)
+                await stream.send(pb.CallRequest(items=[item]), [data])
+                message, _ = await answer(stream)
+                [item] = message.items
+                assert (item.kind, item.error_type) == (ERROR, "ValidationError")
+                is_typed = form in ("annotated", "model")
+                expected = "a value is no " if is_typed else f"a value is said to be {said}"
+                assert item.error.message.startswith(expected)
+            assert not caplog.records
+
+
+class _Model:
+    """As pydantic has them."""
+
+    @staticmethod
+    def model_validate(value: Any) -> Any:
+        return value

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import pytest
 
 import hadron
+from hadron.client.endpoints.calls import told
+from hadron.model.record import JSON
 from hadron.node.supervision.cluster import LocalCluster
 
 
@@ -103,3 +106,20 @@ def test_a_server_waits_until_it_is_closed(url: str) -> None:
         assert not thread.is_alive()
         with pytest.raises(hadron.NoServerError):
             client.call("quote", "y")
+
+
+def test_a_value_that_is_broken_is_its_callers_fault(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client of ours sends such a one."""
+
+    async def call() -> None:
+        async with hadron.connect(url) as client:
+            with pytest.raises(hadron.CallFailedError, match="said to be JSON") as raised:
+                await client._endpoints.call(told("quote", 30.0, "", None), (JSON, b'{"a"'))
+            assert raised.value.type == "ValidationError"
+
+    with hadron.connect_sync(url) as client, client.serve("quote", lambda value: value):
+        anyio.run(call)
+        assert client.call("quote", 1) == 1
+    assert not caplog.records
