@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from hadron.model import columns
-from hadron.model.batch import NO_SEQUENCE, BatchHead, encode_batch, key_hash
+from hadron.model.batch import NO_SEQUENCE, BatchHead, bytes_of, encode_batch, key_hash
 from hadron.model.bodies import BatchBody
 from hadron.model.errors import RecordTooLargeError
 from hadron.model.limits import (
@@ -16,6 +16,7 @@ from hadron.model.limits import (
     MAX_VALUE_BYTES,
     RECORD_OVERHEAD_BYTES,
 )
+from hadron.model.problems import shorten
 from hadron.model.record import BYTES, TEXT, NewRecord, encode_value
 
 
@@ -71,7 +72,7 @@ class BatchBuilder:
         if record.headers:
             size += sum(len(k) + len(v) + 8 for k, v in record.headers.items())
         if size > max_bytes:
-            raise too_large(size)
+            raise too_large(size, key)
         if key is not None:
             self._keys[index] = coded
         if record.headers:
@@ -210,9 +211,13 @@ def check_values(values: Sequence[bytes]) -> None:
         raise too_large(largest + RECORD_OVERHEAD_BYTES)
 
 
-def too_large(size: int) -> RecordTooLargeError:
-    """The error for a record of `size` bytes."""
-    return RecordTooLargeError(
-        f"a record of {size} bytes is over the limit of {MAX_RECORD_BYTES}",
-        "store large objects elsewhere and send a reference",
-    )
+def too_large(size: int, key: bytes | str | None = None) -> RecordTooLargeError:
+    """The error for a record of `size` bytes, which its key tells from others."""
+    found = f"a record of {size} bytes is over the limit of {MAX_RECORD_BYTES}"
+    hint = "store large objects elsewhere and send a reference"
+    if key is not None:
+        found += f"; its key is {shorten(key)}"
+        if len(bytes_of(key)) > size // 2:
+            found += f", of {len(bytes_of(key))} bytes"
+            hint = "give a shorter key, such as a hash of it"
+    return RecordTooLargeError(found, hint)

@@ -75,9 +75,15 @@ def show_path(path: ValuePath) -> str:
     return text
 
 
-def shorten(text: str) -> str:
-    """`text` quoted, and cut when it would fill the screen."""
-    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")
+def shorten(value: object) -> str:
+    """Text, or what was given in its place, as Python writes it, and cut when it would fill the
+    screen."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= _SHOWN else value[: _SHOWN - 3] + "...")
+    if isinstance(value, bytes):
+        return repr(value if len(value) <= _SHOWN else value[: _SHOWN - 3] + b"...")
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -384,7 +384,7 @@ def _freeze(record: NewRecord) -> tuple[NewRecord, int]:
     parts are its own (`new_records.check_record`)."""
     encoding, data = encode_value(record.value)
     if len(data) > MAX_VALUE_BYTES:
-        raise too_large(len(data) + RECORD_OVERHEAD_BYTES)
+        raise too_large(len(data) + RECORD_OVERHEAD_BYTES, record.key)
     changes: dict[str, Any] = {}
     if encoding not in (BYTES, TEXT):
         changes["value"] = msgspec.Raw(data)

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from hadron.client.terms.arguments import instant_ms, whole_of
+from hadron.client.terms.arguments import instant_ms, utf8_of, whole_of
 from hadron.model.cloudevents import CloudEvent, to_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
+from hadron.model.problems import shorten
 from hadron.model.record import Headers, NewRecord
 
 MAX_TYPE_BYTES: Final = 255
@@ -161,7 +162,7 @@ def check_record(record: NewRecord) -> NewRecord:
             plain = bytes(key)
         else:
             raise InvalidRecordError(
-                f"a key of type {type(key).__name__} cannot be sent: {key!r}",
+                f"a key of type {type(key).__name__} cannot be sent: {shorten(key)}",
                 "use bytes, str or None",
             )
         if plain is not key:
@@ -250,17 +251,14 @@ def _text_or_none(what: str, text: object, limit: int) -> str:
 def _plain_text(what: str, text: object, limit: int | None = None) -> str:
     if not isinstance(text, str):
         raise InvalidRecordError(
-            f"{what} of type {type(text).__name__} cannot be sent: {text!r}", "use str"
+            f"{what} of type {type(text).__name__} cannot be sent: {shorten(text)}", "use str"
         )
     if type(text) is not str:
         text = str.__str__(text)
-    if text.isascii():
-        size = len(text)
-    else:
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRecordError(f"{what} is not valid Unicode: {error}") from error
+    size = len(text) if text.isascii() else len(utf8_of(what, text, InvalidRecordError))
     if limit is not None and size > limit:
-        raise InvalidRecordError(f"{what} of {size} bytes is over the limit of {limit}")
+        raise InvalidRecordError(
+            f"{what} of {size} bytes is over the limit of {limit}: {shorten(text)}",
+            "give a shorter one",
+        )
     return text

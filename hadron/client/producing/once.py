@@ -15,7 +15,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.producing.bulk import check_many
 from hadron.client.producing.new_records import whole_record
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import text_of
+from hadron.client.terms.arguments import text_of, utf8_of
 from hadron.client.terms.results import BatchReceipt, Fetched
 from hadron.model.batch import once_id_of, partition_of
 from hadron.model.batch_building import BatchBuilder
@@ -31,6 +31,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_BATCH_RECORDS
+from hadron.model.problems import shorten
 from hadron.model.record import NewRecord, Record
 from hadron.model.record_batch import decode_batch
 from hadron.wire.messages import method, streams_pb2
@@ -126,7 +127,7 @@ class OnceCalls:
             raise _reused(key, request.stream, request.partition, "another number") from error
         except PeerError as error:
             raise OutcomeUnknownError(
-                f"what was sent under the key {key!r} may or may not be in the log: "
+                f"what was sent under the key {shorten(key)} may or may not be in the log: "
                 f"{error.message}",
                 "send it again under the same key: it is logged once",
                 retryable=True,
@@ -184,9 +185,9 @@ class OnceMethods:
         Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
         when nobody answers in time: send them again under the same key.
         """
-        return await self._once.send(
-            text_of("stream", stream), values, text_of("key", key), partition
-        )
+        key = text_of("key", key)
+        utf8_of("key", key)
+        return await self._once.send(text_of("stream", stream), values, key, partition)
 
 
 def _checked(value: Any) -> NewRecord:
@@ -232,6 +233,7 @@ def _content(record: Record) -> tuple[object, ...]:
 
 def _reused(key: str, stream: str, partition: str, what: str) -> KeyReusedError:
     return KeyReusedError(
-        f"the key {key!r} was given to other records of {stream}/{partition} before, with {what}",
+        f"the key {shorten(key)} was given to other records of {stream}/{partition} before, with "
+        f"{what}",
         "give what is new a key of its own",
     )

@@ -8,12 +8,13 @@ from typing import Any, Final
 from hadron.client.connecting.session import Session
 from hadron.client.reading.reader import Position, ReadPlan, SpanReader
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, whole_of
+from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, utf8_of, whole_of
 from hadron.client.terms.results import Fetched, PartitionOffsets
 from hadron.model.batch import StampedBatch, bytes_of, key_hash, partition_of
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.model.problems import shorten
 from hadron.model.record import Deserializer, Record, record_type
 from hadron.model.record_batch import decode_batch
 from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
@@ -124,8 +125,10 @@ class ReadCalls:
     async def latest(self, stream: str, key: Any, partition: str | None) -> Record | None:
         stream = text_of("stream", stream)
         if not isinstance(key, (str, bytes)):
-            raise RequestError(f"key {key!r} is of type {type(key).__name__}", "give bytes or str")
-        data = bytes_of(key)
+            raise RequestError(
+                f"key {shorten(key)} is of type {type(key).__name__}", "give bytes or str"
+            )
+        data = utf8_of("a key", key) if isinstance(key, str) else bytes(key)
         try:
             return await self._latest(stream, data, partition)
         except NotFoundError:
@@ -154,8 +157,8 @@ class ReadCalls:
         found = record.key
         if found is None or bytes_of(found) != key:
             raise RequestError(
-                f"{key!r} and {found!r} have the same hash, and the latest record of the two, at "
-                f"offset {answer.offset} of {name}, is the other one's",
+                f"{shorten(key)} and {shorten(found)} have the same hash, and the latest record of "
+                f"the two, at offset {answer.offset} of {name}, is the other one's",
                 "the index is of hashes: look for the record in the stream",
             )
         return record

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import proper_kind
+from hadron.model.problems import shorten
 from hadron.model.schema import SchemaObject
 
 ObjectName: TypeAlias = tuple[str, str, str] | SchemaObject
@@ -30,6 +31,17 @@ def text_of(name: str, value: Any) -> str:
     if not value:
         raise RequestError(f'{name} is ""', "give a name")
     return str.__str__(value)
+
+
+def utf8_of(what: str, text: str, kind: type[RequestError] = RequestError) -> bytes:
+    """Raises `kind` naming `what`, and showing it, for what is no text: it has half of a pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise kind(
+            f"{what} is not valid Unicode: {shorten(text)}: {error}",
+            "replace the lone surrogate; a key or a value may be given as bytes",
+        ) from error
 
 
 def text_or_none_of(name: str, value: Any) -> str:

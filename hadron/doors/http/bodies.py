@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -26,6 +27,9 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _PLAIN_TYPES: Final = frozenset(
     {"application/json", "text/plain", "application/octet-stream", _FORM}
 )
+_FIELD: Final = re.compile(r"at `\$\.(\w+)`$")
+"""How the library says where a field of the wrong type is."""
+
 _CE: Final = "ce-"
 _CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
 
@@ -171,4 +175,18 @@ def line_of(line: bytes, kind: type[Any], what: str, such_as: str) -> tuple[Any,
         given = msgspec.json.decode(line, type=kind)
         return given, json_of_body(bytes(given.value))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRecordError(f"no {what}: {error}", f"such as {such_as}") from None
+        given = _field_in(line, str(error))
+        raise InvalidRecordError(f"no {what}: {error}{given}", f"such as {such_as}") from None
+
+
+def _field_in(line: bytes, message: str) -> str:
+    """What a line has where `message` says that something else was expected."""
+    named = _FIELD.search(message)
+    if named is None:
+        return ""
+    try:
+        found = msgspec.json.decode(line)[named[1]]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # There is more amiss behind it.
+        return ""
+    return f", which is {shorten(found)}"

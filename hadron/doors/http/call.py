@@ -119,7 +119,11 @@ class Call:
                 max_num_fields=_MAX_PARAMETERS,
             )
         except ValueError as error:
-            raise RequestError(f"the query is no list of parameters: {error}") from None
+            shown = shorten(text.decode(errors="replace"))
+            raise RequestError(
+                f"the query {shown} is no list of parameters: {error}",
+                "write name=value&…, with UTF-8 percent-encoded",
+            ) from None
         given: dict[str, str] = {}
         known = [field.encode_name for field in msgspec.structs.fields(kind)]
         for name, value in pairs:

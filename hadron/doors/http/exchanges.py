@@ -35,6 +35,7 @@ from hadron.doors.http.messages import plain
 from hadron.doors.http.records import put_key_and_value, raw_base64
 from hadron.model.errors import HadronError, OutcomeUnknownError, RecordFates, RequestError
 from hadron.model.lines import Lines
+from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
 _BUFFER_BYTES: Final = 1 << 20
@@ -147,7 +148,7 @@ async def publish(door: Door, call: Call, query: SendQuery) -> Response:
     if call.media in NDJSON_TYPES:
         if query.key is not None:
             raise RequestError(
-                "key is of one message, and the body has several",
+                f"key {shorten(query.key)} is of one message, and the body has several",
                 "use lines=messages, whose lines have a topic, a key and headers",
             )
         lines = Lines(bounds.MAX_LINE_BYTES)

@@ -235,7 +235,7 @@ def _refuse_for_many(query: PublishQuery, *, but_partition: bool) -> None:
         "expect_key_offset": query.expect_key_offset,
         "partition": None if but_partition else query.partition,
     }
-    wrong = [name for name, value in given.items() if value is not None]
+    wrong = [f"{name} {shorten(each)}" for name, each in given.items() if each is not None]
     if wrong:
         raise RequestError(
             f"{', '.join(wrong)} is of one record, and the body has several",

@@ -160,6 +160,24 @@ def test_a_value_that_just_does_not_fit_is_told_with_a_size_that_is_over_the_lim
     assert BatchBuilder().add(NewRecord(value=fits), 7) == 0
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said", "way_out"),
+    [
+        ("k", b"x" * (1 << 20), "; its key is 'k'", "store large objects elsewhere"),
+        ("ü" * (1 << 20), b"x", "...', of 2097152 bytes", "a shorter key"),
+        (b"z" * (1 << 21), b"x", "...', of 2097152 bytes", "a shorter key"),
+    ],
+)
+def test_a_record_that_is_too_large_is_known_by_its_key(
+    key: str | bytes, value: bytes, said: str, way_out: str
+) -> None:
+    with pytest.raises(RecordTooLargeError) as caught:
+        BatchBuilder().add(NewRecord(value=value, key=key), 7)
+    assert caught.value.message.endswith(said)
+    assert len(caught.value.message) < 250
+    assert way_out in caught.value.hint
+
+
 def test_a_value_that_json_cannot_hold_is_refused_by_name() -> None:
     with pytest.raises(InvalidRecordError, match="object"):
         BatchBuilder().add(NewRecord(value=object()), 7)

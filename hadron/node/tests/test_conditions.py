@@ -48,6 +48,17 @@ async def test_the_latest_record_of_a_key(tmp_path: Path) -> None:
         assert latest.value == 3
 
 
+async def test_a_key_that_is_none_is_shown(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.create_stream("s", keys="indexed")
+        with pytest.raises(RequestError) as caught:
+            await client.latest("s", "a\ud800")
+        assert "key is not valid Unicode: 'a\\ud800'" in caught.value.message
+        assert "bytes" in caught.value.hint
+        with pytest.raises(RequestError, match="key is not valid Unicode"):
+            await client.send_once("s", [1], key="a\ud800")
+
+
 async def test_many_keys_in_batches(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         await client.create_stream("s", keys="indexed")

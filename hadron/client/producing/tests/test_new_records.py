@@ -62,6 +62,23 @@ def test_records_that_would_not_encode_are_refused_alone(
         check_record(NewRecord(**fields))
 
 
+@pytest.mark.parametrize(
+    ("key", "named", "way_out"),
+    [
+        (5, "a key of type int cannot be sent: 5", "bytes"),
+        (["x" * 1_000], "a key of type list cannot be sent: ['xxx", "bytes"),
+        ("order-\ud800", "a key is not valid Unicode: 'order-\\ud800'", "bytes"),
+        ("y" * 1_000 + "\ud800", "a key is not valid Unicode: 'yyy", "bytes"),
+    ],
+)
+def test_a_key_that_is_refused_is_shown(key: Any, named: str, way_out: str) -> None:
+    with pytest.raises(InvalidRecordError) as caught:
+        check_record(NewRecord(value=1, key=key))
+    assert caught.value.message.startswith(named)
+    assert len(caught.value.message) < 250
+    assert way_out in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("good", ["a", "order.placed", "urn:a/b#1", "größe.neu", "a-b_c.D9"])
 def test_types_that_others_have_are_types(good: str) -> None:
     assert check_record(NewRecord(value=1, type=good)).type == good

@@ -110,6 +110,16 @@ async def test_a_line_may_be_a_whole_record(http: httpx.AsyncClient) -> None:
         ("values", b'1\n"\xff"\n', "line 2 is no JSON"),
         ("records", b'{"value":1}\n{"key":"a"}\n', "line 2: no record"),
         ("records", b'{"value":1}\n{"value":1,"extra":2}\n', "line 2: no record"),
+        (
+            "records",
+            b'{"value":1,"key":[1,"a"]}\n',
+            "line 1: no record: Expected `str | null`, got `array` - at `$.key`, which is [1, 'a']",
+        ),
+        (
+            "records",
+            b'{"value":1,"key":5,\n',
+            "line 1: no record: Expected `str | null`, got `int` - at `$.key`",
+        ),
         ("records", b'{"value":1}\n{"value":1,"type":"a b"}\n', "line 2: 'a b' is not a type"),
     ],
 )
@@ -148,7 +158,7 @@ async def test_a_line_that_never_ends_is_refused(http: httpx.AsyncClient) -> Non
         ({"namespace": "a b"}, {}, b"a", 400, "is not a valid name"),
         ({"type": "a b"}, {}, b"a", 400, "is not a type"),
         ({}, {"idempotency-key": "x" * 256}, b"a", 400, "the Idempotency-Key"),
-        ({"key": "k"}, NDJSON, b"1", 400, "key is of one record"),
+        ({"key": "k"}, NDJSON, b"1", 400, "key 'k' is of one record"),
     ],
 )
 async def test_what_is_wrong_is_said(
@@ -163,6 +173,13 @@ async def test_what_is_wrong_is_said(
     assert answer.status_code == status, answer.text
     assert said in answer.json()["detail"]
     assert await values(http) == []
+
+
+async def test_a_key_that_is_no_text_is_shown(http: httpx.AsyncClient) -> None:
+    answer = await http.post(f"{STREAM}?key=%ff", content=b"a")
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("the query 'key=%ff' is no list of parameters")
+    assert "percent-encoded" in answer.json()["hint"]
 
 
 async def test_a_record_that_is_too_large(http: httpx.AsyncClient) -> None:
