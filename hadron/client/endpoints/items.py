@@ -22,6 +22,7 @@ from hadron.model.limits import (
     MAX_CALL_HEADER_BYTES,
     MAX_CALL_MESSAGE_BYTES,
 )
+from hadron.model.problems import shorten
 from hadron.model.record import encode_value
 from hadron.wire.calling import OpenedCall
 from hadron.wire.frames import Bytes
@@ -73,6 +74,8 @@ def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
     for name, text in given.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise RequestError(f"the header {name!r}: {text!r} is no text", "give str for both")
+        if not name:
+            raise RequestError(f"the header with the text {shorten(text)} has no name", "name it")
         found[name] = text
     size = sum(len(name) + len(text) for name, text in found.items())
     if size > MAX_CALL_HEADER_BYTES:

@@ -309,7 +309,8 @@ class Catalog:
         if not isinstance(name, str):
             text_of(kind.lower(), name)
         if not name:
-            raise RequestError(f"a {kind.lower()} needs a name", f"see `hadron get {kind}`")
+            article = "an" if kind[0] in "AEIOU" else "a"
+            raise RequestError(f"{article} {kind.lower()} needs a name", f"see `hadron get {kind}`")
         found, index = await self._ask(kind, self._namespace, name)
         if not found:
             # Whoever has answered may be a replica that is behind.

@@ -76,7 +76,11 @@ class _Method:
 
     def _open(self, context: Any) -> tuple[Rpc, Remote]:
         remote = Remote()
-        metadata = dict(context.invocation_metadata() or ())
+        metadata: dict[str, Any] = {}
+        for name, value in context.invocation_metadata() or ():
+            # A list, in parts, as HTTP has it; of bytes the last one counts.
+            is_more = name in metadata and isinstance(value, str)
+            metadata[name] = f"{metadata[name]}, {value}" if is_more else value
         rpc = Rpc(
             self._bridge.to_grpc,
             remote,

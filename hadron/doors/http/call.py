@@ -90,10 +90,18 @@ class Call:
         self.path: Mapping[str, Any] = scope.get("path_params", {})
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
-            text = name.decode("latin-1")
-            if text in self.headers and text in _ONCE:
-                raise HttpError(400, f"the header {text} is given twice")
-            self.headers[text] = value.decode("latin-1")
+            text, said = name.decode("latin-1"), value.decode("latin-1")
+            if text in self.headers:
+                if text in _ONCE:
+                    raise HttpError(400, f"the header {text} is given twice", "give it once")
+                # One that is a list may be sent in parts (RFC 9110, 5.3).
+                said = f"{self.headers[text]}, {said}"
+            self.headers[text] = said
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            raise HttpError(
+                415, f"a body in {shorten(coding)} is not unpacked here", "send it as it is"
+            )
         self.media = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         self._is_told = False
 
@@ -265,7 +273,10 @@ def converted(given: Any, kind: type[Any], *, strict: bool) -> Any:
     try:
         return msgspec.convert(given, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise RequestError(str(error).replace(" - at `$.", ", in `")) from None
+        found, _, name = str(error).partition(" - at `$.")
+        name = name.rstrip("`")
+        shown = f" {shorten(given[name])}" if isinstance(given, dict) and name in given else ""
+        raise RequestError(f"{found}, in `{name}`{shown}" if name else found) from None
 
 
 def json_response(value: Any, status: int = 200, media: str = JSON) -> Response:

@@ -28,6 +28,7 @@ from hadron.doors.http.asgi import App, Message, Scope
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import problem_body
 from hadron.model.ports import Transport
+from hadron.model.problems import shorten
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +56,12 @@ class RefusedError(Exception):
         super().__init__(message)
         self.status = status
         self.body = problem_body(status, "RequestError", message, hint, retryable=status == 408)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Of the answer."""
+        length = str(len(self.body)).encode()
+        return [(b"content-type", b"application/problem+json"), (b"content-length", length)]
 
 
 class _Request:
@@ -130,7 +137,7 @@ class _Parser:
         if self.has_begun and self._current is not None:
             self._current.head_bytes += len(data)
             if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
-                raise _too_large_head()
+                raise too_large_head()
 
     def _refusal_of(self, error: Exception) -> RefusedError:
         cause = error.__cause__ or error.__context__
@@ -147,11 +154,7 @@ class _Parser:
         request = self._now
         request.target += url
         if len(request.target) > bounds.MAX_TARGET_BYTES:
-            raise RefusedError(
-                414,
-                f"a path and query of more than {bounds.MAX_TARGET_BYTES} bytes",
-                "send what is long in the body",
-            )
+            raise too_long_target()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._now
@@ -159,7 +162,13 @@ class _Parser:
         request.headers.append((name, value))
         request.size += len(name) + len(value)
         if request.size > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
-            raise _too_large_head()
+            raise too_large_head()
+        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise RefusedError(
+                501,
+                f"the transfer coding {shorten(value.decode('latin-1'))} is not known here",
+                "send the body as it is, with a content-length or as `chunked`",
+            )
         if name == b"expect" and value.lower() == b"100-continue":
             request.expects = True
 
@@ -186,7 +195,15 @@ class _Parser:
         return self._current
 
 
-def _too_large_head() -> RefusedError:
+def too_long_target() -> RefusedError:
+    return RefusedError(
+        414,
+        f"a path and query of more than {bounds.MAX_TARGET_BYTES} bytes",
+        "send what is long in the body",
+    )
+
+
+def too_large_head() -> RefusedError:
     return RefusedError(
         431,
         f"more than {bounds.MAX_HEADERS} headers, or than {bounds.MAX_HEADER_BYTES} bytes of them",
@@ -463,8 +480,8 @@ def refusal_bytes(refusal: RefusedError) -> list[bytes]:
     return [
         b"HTTP/1.1 %d %s\r\n" % (refusal.status, _phrase(refusal.status)),
         _date(),
-        b"content-type: application/problem+json\r\nconnection: close\r\n",
-        b"content-length: %d\r\n\r\n" % len(refusal.body),
+        *(b"%b: %b\r\n" % each for each in refusal.headers),
+        b"connection: close\r\n\r\n",
         refusal.body,
     ]
 

@@ -16,7 +16,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Receive, Scope, Send
-from hadron.doors.http.h1 import PREFACE
+from hadron.doors.http.h1 import PREFACE, RefusedError, too_large_head, too_long_target
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
 
@@ -185,13 +185,33 @@ def _patient(app: App, limits: Limits) -> App:
                 raise OSError(f"nothing was read there for {limits.stall_s:g} s")
 
         try:
-            await app(scope, receiving, sending)
+            refusal = _refusal_of(scope)
+            if refusal is None:
+                await app(scope, receiving, sending)
+            else:
+                head = {"status": refusal.status, "headers": refusal.headers}
+                await sending({"type": "http.response.start", **head})
+                await sending({"type": "http.response.body", "body": refusal.body})
         except OSError as error:
             _log.debug("%s: %s", scope.get("client"), error)
         if has_started and not is_done:
             await _reset(send, limits.stall_s)
 
     return served
+
+
+def _refusal_of(scope: Scope) -> RefusedError | None:
+    """For a head that HTTP/1.1 would have refused while it came: here it has a bound of its own,
+    twice as large, beyond which the connection ends."""
+    if scope["type"] != "http":
+        return None
+    if len(scope["raw_path"]) + len(scope["query_string"]) > bounds.MAX_TARGET_BYTES:
+        return too_long_target()
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if len(headers) > bounds.MAX_HEADERS or size > bounds.MAX_HEADER_BYTES:
+        return too_large_head()
+    return None
 
 
 async def _reset(send: Any, within_s: float) -> None:

@@ -71,11 +71,16 @@ def client(cluster: LocalCluster) -> Iterator[Any]:
 def test_a_program_serves_and_another_one_calls(program: Program, endpoint: Declare) -> None:
     name = endpoint()
     server = Server(program, name)
-    metadata = [("traceparent", "00-1-2-01"), ("hadron-header-tenant", "acme"), ("other", "no")]
+    metadata = [
+        ("traceparent", "00-1-2-01"),
+        ("hadron-header-tenant", "acme"),
+        ("other", "no"),
+        ("hadron-header-tenant", "inc."),
+    ]
     call = begin(program, name, "seven", timeout=20, headers={"page": "3"}, metadata=metadata)
     given = server.next("call")
     assert (given.id, given.value.text, given.attempt) == (1, "seven", 1)
-    assert given.headers == {"traceparent": "00-1-2-01", "tenant": "acme", "page": "3"}
+    assert given.headers == {"traceparent": "00-1-2-01", "tenant": "acme, inc.", "page": "3"}
     assert 0 < given.left_ms <= 20_500, "gRPC's deadline"
     server.answer(1, "eight", headers={"cache": "hit"})
     assert call.result().value.text == "eight"

@@ -603,3 +603,21 @@ async def test_a_node_that_stops_ends_what_is_under_way(
                 gate.set()
             await until("all have ended", lambda: len(told) == 3)
         assert told["call"].json() == 7
+
+
+async def test_headers_in_parts_are_one_and_those_without_a_name_none(
+    nodes: Nodes, http: httpx.AsyncClient
+) -> None:
+    found: list[Any] = []
+
+    async def handler(_value: Any, call: IncomingCall) -> None:
+        found.append(dict(call.headers))
+
+    async with served(nodes, "e", handler):
+        parts = [("call-x", "1"), ("tracestate", "a=1"), ("call-x", "2"), ("tracestate", "b=2")]
+        answer = await http.post("/v1/endpoints/e", headers=parts)
+        assert answer.status_code == 200
+        assert found == [{"x": "1, 2", "tracestate": "a=1, b=2"}]
+        answer = await http.post("/v1/endpoints/e", headers={"call-": "tenant"})
+        assert answer.status_code == 400
+        assert problem(answer)["detail"] == "the header with the text 'tenant' has no name"

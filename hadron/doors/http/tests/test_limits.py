@@ -116,6 +116,7 @@ def status(answer: bytes) -> int:
     ("request_bytes", "wanted"),
     [
         (b"nonsense\r\n\r\n", 400),
+        (HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 501),
         (b"GET / HTTP/1.1\r\nhost s\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n bad: fold\r\n\r\n", 400),
         (b"GET nowhere HTTP/1.1\r\nhost: s\r\n\r\n", 400),
@@ -322,6 +323,27 @@ async def test_http2_says_the_same(autojump_clock: MockClock, world: World) -> N
         assert {each.http_version for each in found} == {"HTTP/2"}
         assert sorted(each.content for each in found) == sorted(b"%d" % n for n in range(20))
         assert world.server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "wanted"),
+    [
+        ("/?" + "a" * bounds.MAX_TARGET_BYTES, {}, 414),
+        ("/", {"x": "a" * (bounds.MAX_HEADER_BYTES + 1)}, 431),
+        ("/", {f"x{number}": "1" for number in range(bounds.MAX_HEADERS)}, 431),
+        ("/", {"x": "a" * (bounds.MAX_HEADER_BYTES - 1_000)}, 200),
+    ],
+)
+async def test_http2_has_the_bounds_of_a_head_too(
+    autojump_clock: MockClock, world: World, path: str, headers: dict[str, str], wanted: int
+) -> None:
+    async with http_at(world.network.host("client"), "s:80", http2=True) as http:
+        answer = await http.get(path, headers=headers)
+        assert (answer.http_version, answer.status_code) == ("HTTP/2", wanted)
+        if wanted != 200:
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["hint"]
+        assert (await http.get("/")).status_code == 200, "the connection goes on"
 
 
 async def test_http2_with_a_body_that_stalls(autojump_clock: MockClock, world: World) -> None:

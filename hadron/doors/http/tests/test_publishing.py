@@ -159,6 +159,8 @@ async def test_a_line_that_never_ends_is_refused(http: httpx.AsyncClient) -> Non
         ({"type": "a b"}, {}, b"a", 400, "is not a type"),
         ({}, {"idempotency-key": "x" * 256}, b"a", 400, "the Idempotency-Key"),
         ({"key": "k"}, NDJSON, b"1", 400, "key 'k' is of one record"),
+        ({}, {"content-encoding": "gzip"}, b"\x1f\x8b", 415, "in 'gzip' is not unpacked here"),
+        ({"expect_offset": "-7"}, {}, b"a", 400, "in `expect_offset` '-7'"),
     ],
 )
 async def test_what_is_wrong_is_said(
