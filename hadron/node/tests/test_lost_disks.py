@@ -101,9 +101,11 @@ async def test_two_without_memory_of_x_do_not_lead(tmp_path: Path, clock: MockCl
             "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
         )
         assert nodes.status("n1").state == "waiting for a majority"
+        assert nodes.status("n1").memories_missing == 1
         assert not is_member(nodes, "n2")
         await nodes.start("n3")
         await nodes.wait_serving()
+        assert nodes.status("n1").memories_missing == 0
         await nodes.wait_in_step()
         async with nodes.connection("n1") as connection:
             assert await fetch(connection) == [b"X"]
