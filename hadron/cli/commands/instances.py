@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,27 +126,15 @@ def retry(
       hadron pipeline retry departures --id 17 --id 23
       hadron pipeline retry departures --id 17 --from start
     """
-    if failed == bool(ids):
-        raise click.UsageError("say which instances: either --failed or --id ID", ctx)
-    if ids and (stage or before):
-        raise click.UsageError("--stage and --before choose among --failed ones", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
-    from hadron.model.units import parse_time_ms
-
-    with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        retried = client.retry_instances(
-            name,
-            ids or None,
-            stage=stage,
-            before_ms=parse_time_ms(before) if before else 0,
-            from_start=begin == "start",
-            on_progress=progress,
-        )
-        if progress is not None:
-            click.echo(err=True)
-        if stage and not retried:
-            _check_stage(client, name, stage)
+    retried = _change(
+        ctx,
+        name,
+        lambda client, **chosen: client.retry_instances(from_start=begin == "start", **chosen),
+        groups={"--failed": failed},
+        ids=ids,
+        stage=stage,
+        before=before,
+    )
     if output == "json":
         print_json({"pipeline": name, "retried": retried})
     elif retried:
@@ -185,32 +174,64 @@ def cancel(
       hadron pipeline cancel departures --id 17
       hadron pipeline cancel departures --live --stage verdict --before 2026-01-01T00:00:00Z
     """
-    if (status is None) == (not ids):
-        raise click.UsageError("say which instances: --live, --failed or --id ID", ctx)
-    if ids and (stage or before):
-        raise click.UsageError("--stage and --before choose among --live or --failed ones", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
-    from hadron.model.units import parse_time_ms
-
-    with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        cancelled = client.cancel_instances(
-            name,
-            ids or None,
-            status=status or "live",
-            stage=stage,
-            before_ms=parse_time_ms(before) if before else 0,
-            on_progress=progress,
-        )
-        if progress is not None:
-            click.echo(err=True)
-        if stage and not cancelled:
-            _check_stage(client, name, stage)
+    cancelled = _change(
+        ctx,
+        name,
+        lambda client, **chosen: client.cancel_instances(status=status or "live", **chosen),
+        groups={"--live": status == "live", "--failed": status == "failed"},
+        ids=ids,
+        stage=stage,
+        before=before,
+    )
     if output == "json":
         print_json({"pipeline": name, "cancelled": cancelled})
     else:
         what = "instance" if cancelled == 1 else "instances"
         click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
+
+
+def _change(
+    ctx: click.Context,
+    name: str,
+    change: Callable[..., int],
+    *,
+    groups: Mapping[str, bool],
+    ids: tuple[int, ...],
+    stage: str,
+    before: str | None,
+) -> int:
+    """Have `change`, of a client, do something to the chosen instances; returns to how many.
+
+    Args:
+        groups: the options that choose all of a kind, and whether each is given.
+
+    Raises `UsageError` unless either one of those or ids choose, `NotFoundError` for a stage that
+    does not exist.
+    """
+    if any(groups.values()) == bool(ids):
+        either = " or ".join([", ".join(groups), "--id ID"])
+        raise click.UsageError(f"say which instances: {either}", ctx)
+    if ids and (stage or before):
+        raise click.UsageError(f"--stage and --before choose among {' or '.join(groups)} ones", ctx)
+    from hadron.cli.pipelines.shown import tell_changed
+    from hadron.model.units import parse_time_ms
+
+    before_ms = parse_time_ms(before) if before else 0
+    progress = tell_changed if sys.stderr.isatty() else None
+    with session_of(ctx).connect() as client:
+        changed = change(
+            client,
+            pipeline=name,
+            instance_ids=ids or None,
+            stage=stage,
+            before_ms=before_ms,
+            on_progress=progress,
+        )
+        if progress is not None:
+            click.echo(err=True)
+        if stage and not changed:
+            _check_stage(client, name, stage)
+    return changed
 
 
 def _check_stage(client: SyncClient, name: str, stage: str) -> None:

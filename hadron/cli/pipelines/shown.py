@@ -280,8 +280,8 @@ def watch(client: SyncClient, name: str) -> None:
             time.sleep(_WATCH_EVERY_S)
 
 
-def tell_retried(count: int) -> None:
-    """How many instances were retried so far, on one line of a terminal."""
+def tell_changed(count: int) -> None:
+    """How many instances were retried or cancelled so far, on one line of a terminal."""
     click.echo(f"\r{count:,} so far", nl=False, err=True)
 
 

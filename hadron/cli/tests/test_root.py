@@ -192,6 +192,27 @@ def test_a_wrong_value_of_an_event_is_told_before_what_is_missing(
     assert capsys.readouterr().err.startswith(f"error: {told}")
 
 
+@pytest.mark.parametrize(
+    ("command", "flags"), [("retry", "--failed"), ("cancel", "--live, --failed")]
+)
+def test_instances_are_chosen_in_one_way(
+    command: str, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By their ids, or by what has become of them; nothing is asked before that is clear."""
+
+    def told(*options: str) -> str:
+        assert main(["--server", "hadron://127.0.0.1:1", "pipeline", command, "p", *options]) != 0
+        return capsys.readouterr().err
+
+    for both_or_neither in [[], ["--failed", "--id", "1"]]:
+        assert told(*both_or_neither).startswith(
+            f"error: say which instances: {flags} or --id ID\n"
+        )
+    among = f"--stage and --before choose among {flags.replace(', ', ' or ')} ones"
+    assert told("--id", "1", "--stage", "only").startswith(f"error: {among}\n")
+    assert told("--failed", "--before", "noon").startswith("error: 'noon' is not a time\n")
+
+
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(RequestError("no such thing: 'x'", "ask for 'y'")) == 1
     assert capsys.readouterr().err == "error: no such thing: 'x'\nhint: ask for 'y'\n"
