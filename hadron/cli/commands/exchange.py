@@ -10,6 +10,7 @@ from hadron.cli.completing import names_of
 from hadron.cli.printing import output_of, output_option, print_json
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -118,9 +119,8 @@ def pub(
         print_json({"published": published, "deliveries": deliveries, "dropped": dropped})
         return
     lost = f", {dropped} dropped" if dropped else ""
-    were = "1 message" if published == 1 else f"{published} messages"
-    to = "1 delivery" if deliveries == 1 else f"{deliveries} deliveries"
-    click.echo(f"published {were}: {to}{lost}")
+    to = counted(deliveries, "delivery", "deliveries")
+    click.echo(f"published {counted(published, 'message')}: {to}{lost}")
 
 
 @command.command("sub", short_help="Print messages as they are published.")

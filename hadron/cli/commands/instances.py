@@ -11,6 +11,7 @@ import click
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -138,8 +139,8 @@ def retry(
     if output == "json":
         print_json({"pipeline": name, "retried": retried})
     elif retried:
-        what = "instance runs" if retried == 1 else "instances run"
-        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far")
+        run = counted(retried, "instance runs", "instances run")
+        click.echo(f"{run} again; `hadron pipeline show {name}` tells how far")
     else:
         what = "nothing that was chosen" if stage or before else "nothing"
         click.echo("nothing to do: retried already" if ids else f"{what} of {name!r} has failed")
@@ -186,8 +187,8 @@ def cancel(
     if output == "json":
         print_json({"pipeline": name, "cancelled": cancelled})
     else:
-        what = "instance" if cancelled == 1 else "instances"
-        click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
+        told = f"{counted(cancelled, 'instance')} cancelled"
+        click.echo(told if cancelled else "nothing to do")
 
 
 def _change(

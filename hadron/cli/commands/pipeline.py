@@ -15,6 +15,7 @@ from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
 from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -384,7 +385,7 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
         return
     click.echo(
         f"{row['name']}: {row['triggered_per_s']:,.1f} instances/s, {row['live']:,} live, "
-        f"{row['failed']:,} failed, {row['input_lag']:,} records of the input to go"
+        f"{row['failed']:,} failed, {counted(row['input_lag'], 'record')} of the input to go"
         + (f", {row['backfill_lag']:,} of backfills" if row["backfill_lag"] else "")
     )
     print_rows(_STATS_COLUMNS, [seconds_columns(each) for each in row["stages"]], output)

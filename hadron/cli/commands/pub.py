@@ -12,6 +12,7 @@ from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.quantities import Duration, once, pairs
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron import SyncProducer
@@ -332,7 +333,7 @@ def _cut_off(error: HadronError, published: int, sent: int) -> HadronError:
         # Of a call that fails by what it was given nothing else is in doubt.
         if not published and not isinstance(error, InvalidRecordError):
             return error
-        were = "1 record was" if published == 1 else f"{published or 'no'} records were"
+        were = counted(published, "record was", "records were") if published else "no records were"
         return HadronError(f"{error.message}; {were} published before that", error.hint)
     if published + sent == 1:
         return error
@@ -370,8 +371,8 @@ def _print_tally(stream: str, tally: _Tally, output: str) -> None:
         told = {"stream": stream, "count": total, "partitions": partitions}
         print_json({**told, "before": before} if before else told)
         return
-    records = "record" if total == 1 else "records"
-    line = f"published {total} {records} to {stream}" + (f" ({tally})" if tally.here else "")
+    where = f" ({tally})" if tally.here else ""
+    line = f"published {counted(total, 'record')} to {stream}{where}"
     if before:
         line += f"; {before} had been before, under this name"
     click.echo(line)

@@ -9,6 +9,7 @@ import click
 
 from hadron.cli.telling import Tells
 from hadron.model.errors import NotFoundError
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,12 +251,13 @@ def _input_notes(row: dict[str, Any]) -> list[str]:
     ]
     notes += [
         f"{each['partition']} had lost records that were looked at, by a recovery or a restored "
-        f"backup ({each['truncations']} times): it went on at its end"
+        f"backup ({counted(each['truncations'], 'time')}): it went on at its end"
         for each in row["inputs"]
         if each["truncations"]
     ]
     if row["skipped"]:
-        notes.append(f"{row['skipped']:,} records were dropped by retention before they were read")
+        skipped = counted(row["skipped"], "record was", "records were")
+        notes.append(f"{skipped} dropped by retention before being read")
     if row["untyped"]:
         notes.append(untyped_note(row))
     return notes
@@ -264,9 +266,9 @@ def _input_notes(row: dict[str, Any]) -> list[str]:
 def untyped_note(row: dict[str, Any]) -> str:
     """Why records of the input make no instances, to who expected them to."""
     return (
-        f"{row['untyped']:,} records without a type passed by: the triggers of {row['name']} match "
-        "types only. Publish with a type (`hadron pub --type`), or declare no triggers: then every "
-        "record makes an instance"
+        f"{counted(row['untyped'], 'record')} without a type passed by: the triggers of "
+        f"{row['name']} match types only. Publish with a type (`hadron pub --type`), "
+        "or declare no triggers: then every record makes an instance"
     )
 
 
