@@ -1,13 +1,15 @@
-"""Durations and sizes as options, in the spelling of configuration files and schema documents."""
+"""Values of options: durations and sizes, in the spelling of configuration files and schema
+documents, and names with values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def once(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[_T]) -> _T | None:
@@ -31,6 +33,13 @@ def pairs(
             raise click.BadParameter(f"{name!r} is given twice")
         found[name] = content
     return found
+
+
+def header_option(help: str) -> Callable[[_Function], _Function]:
+    """--header, whose value is `headers`."""
+    return click.option(
+        "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=pairs, help=help
+    )
 
 
 class Duration(click.ParamType[float]):

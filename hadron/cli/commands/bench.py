@@ -252,7 +252,7 @@ def transactions_command(
 
 
 @command.command("endpoints", short_help="Measure what remote calls cost.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @click.option(
     "--value-bytes",
     type=click.IntRange(0, 1 << 20),
@@ -283,7 +283,7 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 
 @command.command("pipelines", short_help="Measure what stages cost that a program runs.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @record_bytes_option
 @durability_option
 @rounds_option
@@ -439,7 +439,7 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
 
 
 @command.command("spark", short_help="Measure reading, writing and stages on Spark.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @record_bytes_option
 @durability_option
 @rounds_option

@@ -8,6 +8,7 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_of, output_option, print_json
+from hadron.cli.quantities import header_option
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
 from hadron.model.words import counted
@@ -20,20 +21,6 @@ _LISTED: Final = 20
 """Subscriptions that a description shows: those that dropped most."""
 
 _WITHIN_S: Final = 3.0
-
-
-def _headers(
-    _ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    headers = {}
-    for value in values:
-        name, equals, content = value.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        if name in headers:
-            raise click.BadParameter(f"{name!r} is given twice")
-        headers[name] = content
-    return headers
 
 
 @click.group("exchange", short_help="Publish on exchanges, and follow them.")
@@ -63,15 +50,7 @@ def command() -> None:
     help="What values are: text, JSON, or all of stdin as one.",
 )
 @click.option("--key", "-k", help="The key of every message.")
-@click.option(
-    "--header",
-    "-H",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_headers,
-    help="A header of every message; repeatable.",
-)
+@header_option("A header of every message; repeatable.")
 @click.option(
     "--logged", is_flag=True, help="Wait until they are in the exchange's to_stream, on a majority."
 )

@@ -10,7 +10,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration, once, pairs
+from hadron.cli.quantities import Duration, header_option, once, pairs
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
@@ -86,15 +86,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
-@click.option(
-    "--header",
-    "-H",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="A header of every record; repeatable.",
-)
+@header_option("A header of every record; repeatable.")
 @click.option(
     "--partition",
     "-p",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hadron.wire.messages import pipelines_pb2
 
     _Pipeline = pipelines_pb2.PipelineProgressResponse.Pipeline
+    _Stage = pipelines_pb2.PipelineProgressResponse.Stage
     _Instance = pipelines_pb2.ListInstancesResponse.Instance
 
 _WATCH_EVERY_S: Final = 0.5
@@ -145,16 +146,7 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "skipped": pipeline.skipped,
         "untyped": pipeline.untyped,
         "stages": [
-            {
-                "name": stage.name,
-                "ready": stage.ready,
-                "waiting": stage.waiting,
-                "running": stage.running,
-                "done": stage.done,
-                "failed": stage.failed,
-                "runners": stage.runners,
-                "code_versions": list(stage.code_versions),
-            }
+            {"name": stage.name, "ready": stage.ready, **_counts(stage)}
             for stage in pipeline.stages
         ],
     }
@@ -168,6 +160,18 @@ def code_notes(row: dict[str, Any]) -> list[str]:
         for stage in row["stages"]
         if len(stage["code_versions"]) > 1
     ]
+
+
+def _counts(stage: _Stage) -> dict[str, Any]:
+    """How many instances are where at a stage, and who runs it."""
+    return {
+        "waiting": stage.waiting,
+        "running": stage.running,
+        "done": stage.done,
+        "failed": stage.failed,
+        "runners": stage.runners,
+        "code_versions": list(stage.code_versions),
+    }
 
 
 def backfill_rows(pipeline: _Pipeline) -> list[dict[str, Any]]:
@@ -372,12 +376,7 @@ def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
                 "p50_ms": stage.p50_ms if stage.HasField("p50_ms") else None,
                 "p95_ms": stage.p95_ms if stage.HasField("p95_ms") else None,
                 "backlog": max(0, stage.ready - stage.waiting),
-                "waiting": stage.waiting,
-                "running": stage.running,
-                "done": stage.done,
-                "failed": stage.failed,
-                "runners": stage.runners,
-                "code_versions": list(stage.code_versions),
+                **_counts(stage),
             }
             for stage in pipeline.stages
         ],
