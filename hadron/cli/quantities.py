@@ -72,6 +72,29 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Checked(click.ParamType[str]):
+    """A text that must be fit for what it is, before anybody is asked anything.
+
+    Args:
+        name: what it is.
+        check: raises `RequestError` for what is not fit.
+    """
+
+    def __init__(self, name: str, check: Callable[[str], object]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, or fail naming what was expected."""
+        from hadron.model.errors import RequestError
+
+        try:
+            self._check(value)
+        except RequestError as error:
+            self.fail("; ".join(filter(None, [error.message, error.hint])), param, ctx)
+        return value
+
+
 class Written(click.ParamType[str]):
     """A duration or a size, as it was written, for a document that says it in the same words.
 

@@ -10,11 +10,19 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.quantities import Checked
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
+
+
+def _check_time(text: str) -> None:
+    from hadron.model.units import parse_time_ms
+
+    parse_time_ms(text)
+
 
 _INSTANCE_COLUMNS = {
     "id": ">ID",
@@ -33,7 +41,10 @@ _IDS = click.option(
     help="Only this instance; repeatable.",
 )
 _BEFORE = click.option(
-    "--before", metavar="TIME", help="Of these only those made before then, RFC 3339."
+    "--before",
+    type=Checked("time", _check_time),
+    metavar="TIME",
+    help="Of these only those made before then, RFC 3339.",
 )
 
 
@@ -53,6 +64,7 @@ _BEFORE = click.option(
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=10_000),
+    metavar="N",
     default=100,
     show_default=True,
     help="At most so many.",
@@ -89,7 +101,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 @click.command("retry")
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--failed", is_flag=True, help="All instances that have failed.")
-@click.option("--stage", default="", help="Of these only those in which this stage has failed.")
+@click.option(
+    "--stage",
+    default="",
+    metavar="STAGE",
+    help="Of these only those in which this stage has failed.",
+)
 @_BEFORE
 @_IDS
 @click.option(
@@ -150,7 +167,12 @@ def retry(
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--live", "status", flag_value="live", help="All that are live.")
 @click.option("--failed", "status", flag_value="failed", help="All that have failed.")
-@click.option("--stage", default="", help="Of these only those that wait for this stage to be run.")
+@click.option(
+    "--stage",
+    default="",
+    metavar="STAGE",
+    help="Of these only those that wait for this stage to be run.",
+)
 @_BEFORE
 @_IDS
 @output_option

@@ -79,7 +79,9 @@ def command() -> None:
     metavar="URL",
     help="Where Spark runs: on this machine, or a Spark cluster's URL.",
 )
-@click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
+@click.option(
+    "--stage", "stages", multiple=True, metavar="STAGE", help="Only this stage; repeatable."
+)
 @click.option(
     "--max-batch",
     type=click.IntRange(1, MAX_MICRO_BATCH),
@@ -198,7 +200,13 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
 
 @command.command("start")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--stream", required=True, shell_complete=names_of("Stream"), help="The records'.")
+@click.option(
+    "--stream",
+    required=True,
+    shell_complete=names_of("Stream"),
+    metavar="STREAM",
+    help="Where the records are.",
+)
 @click.option(
     "--offset",
     "offsets",
@@ -208,7 +216,13 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
     metavar="N",
     help="A record; repeatable.",
 )
-@click.option("--partition", default="", help="The records'; the pipeline's own replica set's.")
+@click.option(
+    "--partition",
+    "-p",
+    default="",
+    metavar="PARTITION",
+    help="The records'. Default: the one of the pipeline's own replica set.",
+)
 @output_option
 @connects
 @click.pass_context

@@ -91,6 +91,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--partition",
     "-p",
     shell_complete=complete_partitions,
+    metavar="PARTITION",
     help="Pin to this partition (a replica set's name).",
 )
 @click.option(
@@ -209,6 +210,7 @@ def command(
         timestamp_ms,
         conditions,
     )
+    chunks = source.chunks(recipe)
     delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
@@ -216,7 +218,7 @@ def command(
             stream, acks=acks, partition=partition, region=region, failover=failover,
             codec=codec, delivery_timeout_s=delivery_timeout_s, name=name,
         ) as producer:  # fmt: skip
-            tally = _publish(producer, source.chunks(recipe), numbered=name is not None)
+            tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
 
 
