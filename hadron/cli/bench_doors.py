@@ -26,6 +26,7 @@ _HTTP_PARTS = ("publish", "lines")
 @click.option(
     "--records",
     type=click.IntRange(2_000),
+    metavar="N",
     default=1_000_000,
     show_default=True,
     help="Lines of NDJSON in each round.",
@@ -68,6 +69,7 @@ _GRPC_PARTS = ("publish", "calls", "idle")
 @click.option(
     "--subscriptions",
     type=click.IntRange(1),
+    metavar="N",
     default=1_000,
     show_default=True,
     help="Open at once, with nothing to do.",

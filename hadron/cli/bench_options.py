@@ -12,6 +12,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 nodes_option = click.option(
     "--nodes",
     type=click.IntRange(1, 7),
+    metavar="N",
     default=3,
     show_default=True,
     help="Nodes of the replica set.",
@@ -19,6 +20,7 @@ nodes_option = click.option(
 record_bytes_option = click.option(
     "--record-bytes",
     type=click.IntRange(1, 1 << 19),
+    metavar="N",
     default=100,
     show_default=True,
     help="Size of each record's value.",
@@ -33,6 +35,7 @@ durability_option = click.option(
 seconds_option = click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
     default=5.0,
     show_default=True,
     help="How long each measurement takes.",
@@ -40,6 +43,7 @@ seconds_option = click.option(
 rounds_option = click.option(
     "--rounds",
     type=click.IntRange(1),
+    metavar="N",
     default=3,
     show_default=True,
     help="How often each is measured; the median counts.",
@@ -60,5 +64,5 @@ def part_option(names: Sequence[str]) -> Callable[[_Function], _Function]:
         type=click.Choice(names),
         multiple=True,
         callback=all_of_none,
-        help="Measure only this; may be given several times.  [default: all]",
+        help="Measure only this; repeatable.  [default: all]",
     )

@@ -16,6 +16,7 @@ from hadron.cli.standard_streams import open_stdout, watch_reader
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_ready
 from hadron.model.errors import DamagedRecordError, HadronError
+from hadron.model.words import counted
 
 _AT_ONCE: Final = 1_000
 """Messages that are written together, at most."""
@@ -57,7 +58,7 @@ def _write(
         if message.interrupted:
             click.echo("the leader was away: what was published meanwhile was missed", err=True)
         if message.missed:
-            were = "1 message was" if message.missed == 1 else f"{message.missed} messages were"
+            were = counted(message.missed, "message was", "messages were")
             click.echo(f"{were} missed here: they came faster than they were taken", err=True)
         try:
             write(line(message))

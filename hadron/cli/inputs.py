@@ -156,11 +156,19 @@ class Source:
         return cls(form or "lines", values, path, delimiter or ",")
 
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
-        """Records in order. Raises `InvalidRecordError` naming the line of a malformed one."""
+        """Records in order; what is wrong with values, or with a file as a whole, is raised at
+        once. Raises `InvalidRecordError` naming the line of a malformed one, `OSError`."""
         if self.path is None:
             encoded = [_argument_bytes(value) for value in self.values]
-            yield list(_records(encoded, self.form, recipe, "value", itertools.count(1)))
-            return
+            records = list(_records(encoded, self.form, recipe, "value", itertools.count(1)))
+            return iter([records])
+        if self.path != "-":
+            with open(self.path, "rb"):
+                pass
+        return self._read(recipe)
+
+    def _read(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
+        assert self.path is not None
         if self.form == "raw":
             yield [recipe.record(_whole(self.path), self._unit("") or "stdin")]
             return

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from hadron.node.supervision.reasons import LOST_DISKS
 from hadron.replication.life import Life
-from hadron.replication.standing import THAT_REMEMBER
 from hadron.wire.messages import cluster_pb2
 
 
@@ -129,7 +128,7 @@ class Overview:
         if self.leader is not None or said is None:
             return ""
         if not isinstance(said, str):
-            return self._with_lost_disks() if THAT_REMEMBER in said.trouble else ""
+            return self._with_lost_disks() if said.memories_missing else ""
         there = [
             said
             for node in newest.nodes

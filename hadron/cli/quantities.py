@@ -1,13 +1,15 @@
-"""Durations and sizes as options, in the spelling of configuration files and schema documents."""
+"""Values of options: durations and sizes, in the spelling of configuration files and schema
+documents, and names with values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 _T = TypeVar("_T")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def once(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[_T]) -> _T | None:
@@ -31,6 +33,13 @@ def pairs(
             raise click.BadParameter(f"{name!r} is given twice")
         found[name] = content
     return found
+
+
+def header_option(help: str) -> Callable[[_Function], _Function]:
+    """--header, whose value is `headers`."""
+    return click.option(
+        "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=pairs, help=help
+    )
 
 
 class Duration(click.ParamType[float]):
@@ -61,6 +70,29 @@ class Duration(click.ParamType[float]):
         if self._is_above_zero and not seconds:
             self.fail(f"{value!r} is no time at all, give 1ms or more", param, ctx)
         return seconds
+
+
+class Checked(click.ParamType[str]):
+    """A text that must be fit for what it is, before anybody is asked anything.
+
+    Args:
+        name: what it is.
+        check: raises `RequestError` for what is not fit.
+    """
+
+    def __init__(self, name: str, check: Callable[[str], object]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, or fail naming what was expected."""
+        from hadron.model.errors import RequestError
+
+        try:
+            self._check(value)
+        except RequestError as error:
+            self.fail("; ".join(filter(None, [error.message, error.hint])), param, ctx)
+        return value
 
 
 class Written(click.ParamType[str]):

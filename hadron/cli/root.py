@@ -132,7 +132,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     help="Print the version.",
 )
 @click.option(
-    "--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace][?tls=1], or grpc://…"
+    "--server", metavar="URL", help="hadron://[token@]host1,host2[/namespace], or grpc://…"
 )
 @click.option(
     "--context",
@@ -232,8 +232,19 @@ def _innermost(error: BaseException) -> BaseException:
     return error
 
 
+_NUMBERS: Final = {
+    "integer range": "a whole number",
+    "integer": "a whole number",
+    "float range": "a number",
+    "float": "a number",
+}
+"""What click calls the types of options, and people do not."""
+
+
 def _report_click(error: click.ClickException) -> int:
     message = _without_guesses(error) or error.format_message().rstrip(".")
+    for type_name, wanted in _NUMBERS.items():
+        message = message.replace(f"is not a valid {type_name}", f"is not {wanted}")
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         hint = f"{error.ctx.get_usage()}\n      see `{error.ctx.command_path} --help`"

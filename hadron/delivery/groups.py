@@ -33,6 +33,7 @@ from hadron.model.ids import Ballot
 from hadron.model.ports import Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import DELIVERIES, Lock, TransactionId
+from hadron.model.words import counted
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
@@ -501,7 +502,7 @@ class Groups(Part):
         count = driver.members if driver is not None else 0
         count += self._joining[stream_id, name]
         if count and not force:
-            members = "1 member is" if count == 1 else f"{count} members are"
+            members = counted(count, "member is", "members are")
             raise RequestError(
                 f"group {name!r} cannot be {what}: {members} connected to {self._replica_set}",
                 "stop them first, or say `force`",

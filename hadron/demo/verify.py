@@ -19,6 +19,7 @@ from hadron.demo.node_file import NodeFile, decode
 from hadron.demo.verdicts import expected_flights, expected_verdicts, expected_weather
 from hadron.model.errors import HadronError
 from hadron.model.record import Record
+from hadron.model.words import counted
 
 PIPELINE: Final = "departures"
 STAGES: Final = {"weather": "flights-weather", "verdict": "verdicts"}
@@ -66,7 +67,7 @@ class Report:
         """One line: what was verified, or how much is wrong."""
         if not self.ok:
             count = len(self.problems)
-            return f"NOT verified: {count} {'problem' if count == 1 else 'problems'} found"
+            return f"NOT verified: {counted(count, 'problem')} found"
         return (
             f"verified: {self.flights:,} flights, every one exactly once through "
             f"{len(STAGES)} stages; {len(self.nodes)} replicas hold the same log "

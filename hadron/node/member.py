@@ -504,8 +504,8 @@ class Member:
 
     # --- for people -----------------------------------------------------------------------------
 
-    def _report(self, life: Life, trouble: str) -> None:
-        if self._course.go(life, trouble):
+    def _report(self, life: Life, trouble: str, memories_missing: int = 0) -> None:
+        if self._course.go(life, trouble, memories_missing):
             _log.info("%s%s", life, f": {trouble}" if trouble else "")
         self._host.discovery.refresh()
         if trouble or self._old_file:

@@ -14,6 +14,8 @@ that no id from before names anything new (D3). All of it is one entry, the same
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +40,7 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.generations import DATABASE, next_generation, switch_to
-from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
+from hadron.storage.identity import LOCK, NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
 from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
 
@@ -150,7 +152,8 @@ def refusals(
     backup: Path, config: ReplicaSetConfig, disk: Disk, *, overwrite: bool
 ) -> list[HadronError]:
     """Whatever `restore_set` can refuse before it copies anything: of the backup the first thing,
-    of the nodes each that runs, or has data that is not to be overwritten."""
+    of the nodes each that runs, has data that is not to be overwritten, or no place for any. Leaves
+    everything as it is."""
     try:
         manifest = read_backup(backup)
         _check_names(manifest, config)
@@ -164,8 +167,8 @@ def refusals(
     known: list[tuple[int, str]] = []
     for node in config.nodes:
         try:
-            with _locked(node.data, overwrite=overwrite, disk=disk):
-                known.append((read_epoch(node.data), str(node.data)))
+            _judge(node.data, overwrite=overwrite, disk=disk)
+            known.append((read_epoch(node.data), str(node.data)))
         except HadronError as error:
             found.append(error)
     try:
@@ -210,15 +213,35 @@ def _locked(data: Path, *, overwrite: bool, disk: Disk) -> Iterator[None]:
         disk.make_directory(data)
     lock = DirectoryLock(data)
     try:
-        there = [name for name in (DATABASE, NODE_DATABASE) if (data / name).exists()]
-        if there and not overwrite:
-            raise DataDirectoryError(
-                f"{data} holds a node's {' and '.join(there)}",
-                "move the directory away, or say --overwrite",
-            )
+        _check_empty(data, overwrite=overwrite)
         yield
     finally:
         lock.release()
+
+
+def _check_empty(data: Path, *, overwrite: bool) -> None:
+    there = [name for name in (DATABASE, NODE_DATABASE) if (data / name).exists()]
+    if there and not overwrite:
+        raise DataDirectoryError(
+            f"{data} holds a node's {' and '.join(there)}",
+            "move the directory away, or say --overwrite",
+        )
+
+
+def _judge(data: Path, *, overwrite: bool, disk: Disk) -> None:
+    """Raise what `_locked` would, and make nothing: directories of sets that could be restored
+    would stay behind where another one could not."""
+    if (data / LOCK).exists():
+        with _locked(data, overwrite=overwrite, disk=disk):
+            return
+    # No node has ever run on it.
+    _check_empty(data, overwrite=overwrite)
+    with translated_os_errors(data):
+        above = next(path for path in (data, *data.parents) if path.exists())
+        if not above.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(above))
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(above))
 
 
 def _copy(backup: Path, data: Path, manifest: Manifest, disk: Disk) -> Path:

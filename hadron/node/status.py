@@ -92,4 +92,5 @@ class StatusPage:
             peers=[peer_status(link, controller) for link in self._links.links.values()],
             pid=self._pid,
             first_lsn=self._follower.anchor.lsn + 1,
+            memories_missing=course.memories_missing,
         )

@@ -231,7 +231,11 @@ class Candidate:
                 self._report(Life.WAITING_FOR_MAJORITY, "waiting for the clocks of a majority")
                 await trio.sleep(self._random.uniform(0.2, 0.5))
                 continue
-            self._report(Life.WAITING_FOR_MAJORITY, f"waiting for {standing.missing}")
+            self._report(
+                Life.WAITING_FOR_MAJORITY,
+                f"waiting for {standing.missing}",
+                standing.memories_missing,
+            )
             await changed.wait()
 
     async def _try(self, standing: Standing, floor: int) -> Won:

@@ -9,9 +9,9 @@ a defect of ours. Whatever peers may send is in it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 _STEPS_TOLD: Final = 8
 
@@ -34,8 +34,12 @@ class Life(StrEnum):
     is opened anew on the snapshot."""
 
 
-Report = Callable[[Life, str], None]
-"""Told what a member is now, and what troubles it, in words."""
+class Report(Protocol):
+    """Told what a member is now, what troubles it, in words, and how many more members that
+    remember the log it waits for."""
+
+    def __call__(self, life: Life, trouble: str, memories_missing: int = 0, /) -> None: ...
+
 
 _CANDIDATE: Final = frozenset({Life.WAITING_FOR_MAJORITY, Life.RECONCILING, Life.FENCED})
 
@@ -80,6 +84,7 @@ class Course:
     Attributes:
         life: what it is now.
         trouble: what is wrong, in words; "" when nothing is.
+        memories_missing: how many more members that remember the log it waits for.
     """
 
     def __init__(self, *, leads: bool) -> None:
@@ -89,6 +94,7 @@ class Course:
         self._at_work = at_work(leads=leads)
         self._story = deque([Life.STARTING], maxlen=_STEPS_TOLD)
         self.trouble = ""
+        self.memories_missing = 0
 
     @property
     def life(self) -> Life:
@@ -99,7 +105,7 @@ class Course:
         """Whether it does what its role is for."""
         return self.life is self._at_work
 
-    def go(self, life: Life, trouble: str) -> bool:
+    def go(self, life: Life, trouble: str, memories_missing: int = 0) -> bool:
         """Returns whether it is another life, or only another trouble."""
         is_new = life is not self.life
         assert not is_new or life in self._steps[self.life], (
@@ -109,4 +115,5 @@ class Course:
         if is_new:
             self._story.append(life)
         self.trouble = trouble
+        self.memories_missing = memories_missing
         return is_new

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from hadron.replication.configurations import what_is_missing
 from hadron.replication.membership import Membership
 from hadron.state.leadership import Configuration
-
-THAT_REMEMBER: Final = "that remember the log"
-"""How a node says that it waits for disks; commands look for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +25,8 @@ class Standing:
     missing: str
     learners: tuple[str, ...] = ()
     """Connected, but without memory: they promise, and say nothing about what was committed."""
+    memories_missing: int = 0
+    """How many more members that remember the log must be heard, where that is what is missing."""
 
 
 def stand(
@@ -61,29 +59,34 @@ def stand(
     voters = tuple(name for name, (member, _) in reports.items() if member)
     learners = tuple(name for name, (member, _) in reports.items() if not member)
     remembering = len(voters) + own_is_member
+    memories_missing = 0
     if size == 1 and not own_is_member:
         missing = "the operator: this disk has a log but no member record (`hadron recover`)"
     elif not own_is_member and all_empty and not voters:
         missing = f"all {size} members, because the replica set is new"
     elif not own_is_member and remembering < memories:
-        missing = f"{memories} members {THAT_REMEMBER}, because this node's disk does not"
+        missing = f"{memories} members that remember the log, because this node's disk does not"
+        memories_missing = memories - remembering
     elif 1 + len(reports) < membership.majority:
         missing = f"a majority of {membership.majority} of {size} members"
     elif remembering < memories:
         # So many meet every majority, so one of them has what was committed.
-        missing = f"{memories} members {THAT_REMEMBER}"
+        missing = f"{memories} members that remember the log"
+        memories_missing = memories - remembering
     else:
-        missing = what_is_missing(
-            configurations,
-            {membership.node, *reports},
-            {*voters, membership.node} if own_is_member else voters,
-        )
+        there = {membership.node, *reports}
+        with_memory = {*voters, membership.node} if own_is_member else set(voters)
+        missing = what_is_missing(configurations, there, with_memory)
         if not missing:
             return Standing(False, voters, "", learners)
+        if not what_is_missing(configurations, there, there):
+            memories_missing = max(
+                known.amnesia_quorum - len(known.names & with_memory) for known in configurations
+            )
         missing += _never(membership, configurations)
     away = ", ".join(name for name in membership.peers if name not in reports)
     missing += f"; {away} cannot be reached" if away else ""
-    return Standing(False, voters, missing, learners)
+    return Standing(False, voters, missing, learners, memories_missing)
 
 
 def _never(membership: Membership, configurations: Sequence[Configuration]) -> str:

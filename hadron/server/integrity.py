@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 import trio
 
 from hadron.model.errors import NotReadyError
+from hadron.model.words import counted
 from hadron.partition.controller import Controller
 from hadron.replication.repair import Repairer
 from hadron.replication.scrub import Scrubber
@@ -95,8 +96,8 @@ class IntegrityService:
             return "is being rebuilt from another member"
         if self._repairer.is_repairing:
             return "is being repaired from another member"
-        places = "place" if repaired == 1 else "places"
-        return f"has mended its file in {repaired} {places} from another member" if repaired else ""
+        places = counted(repaired, "place")
+        return f"has mended its file in {places} from another member" if repaired else ""
 
     # --- the tables of all of them --------------------------------------------------------------
 

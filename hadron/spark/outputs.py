@@ -21,6 +21,7 @@ from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
+from hadron.model.words import counted
 from hadron.spark.stage import StageResult
 
 _TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
@@ -122,7 +123,7 @@ def _dropped(stage: StageSpec, null_count: int, strangers: Any) -> str:
 
 def _row_error(stage: StageSpec, what: str, instance_ids: Any, dropped: str = "") -> str:
     others = len(instance_ids) - 1
-    beside = f", as for {others:,} other{'s'[: others > 1]} beside it" if others > 0 else ""
+    beside = f", as for {counted(others, 'other')} beside it" if others > 0 else ""
     return (
         f"function {stage.run!r} of stage {stage.name!r} returned {what} for this instance{beside} "
         "(return exactly one row for each)" + (f"; {dropped}" if dropped else "")

@@ -20,6 +20,7 @@ import trio
 
 from hadron.model.errors import HadronError
 from hadron.model.pipelines import StageSpec
+from hadron.model.words import counted
 from hadron.spark.functions import StageCodeError, label
 from hadron.spark.outputs import Refusal
 from hadron.spark.parting import Parts
@@ -237,10 +238,9 @@ class Rounds:
         )
 
     def _late(self, part: Part) -> StageRaisedError:
-        count = len(part)
         return StageRaisedError(
             f"stage {self._stage.name!r} took longer than its timeout of {self._limit_s:g} s for "
-            f"{count} instance{'s' * (count > 1)}",
+            f"{counted(len(part), 'instance')}",
             "raise the stage's timeout, if it needs as long as that",
         )
 

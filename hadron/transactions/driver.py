@@ -22,6 +22,7 @@ import trio
 from hadron.model.errors import HadronError, NotFoundError, NotReadyError, RequestError
 from hadron.model.ports import Database, Random
 from hadron.model.transactions import TransactionId
+from hadron.model.words import counted
 from hadron.serving.perseverance import PAUSE_S, persevere
 from hadron.state.machine import Command
 from hadron.state.slices import Dropped
@@ -381,7 +382,7 @@ class Driver:
     def troubles(self) -> list[str]:
         """Decided transactions that wait for sets that do not answer, in words."""
         return [
-            f"{name} is to finish {count} decided transaction{'s' * (count > 1)}: {reason}"
+            f"{name} is to finish {counted(count, 'decided transaction')}: {reason}"
             for name, count, reason in self.machine.stuck()
         ]
 

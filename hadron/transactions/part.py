@@ -9,6 +9,7 @@ import trio
 from hadron.model.errors import HadronError
 from hadron.model.ports import Random
 from hadron.model.transactions import TransactionId
+from hadron.model.words import counted
 from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.transactions.callers import Caller
@@ -65,7 +66,7 @@ class Transactions(Part):
     def troubles(self) -> list[str]:
         """Who does not answer, and what waits for it: what it is to do, and what it is to say."""
         return self.driver.troubles + [
-            f"{name} is to decide {count} transaction{'s' * (count > 1)}: {self.away[name]}"
+            f"{name} is to decide {counted(count, 'transaction')}: {self.away[name]}"
             for name, count in self.participant.waiting.items()
             if name in self.away
         ]

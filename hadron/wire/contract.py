@@ -7,9 +7,10 @@ writes it anew, on purpose, when there is a release.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +116,16 @@ _SCALARS: Final = {
 }
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the contract down as released; `arguments` are `sys.argv`'s unless given."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hadron.wire.contract",
+        description=f"Promise proto/ as it is at hand: writes {RELEASED.name} anew.",
+    )
+    parser.parse_args(arguments)
     RELEASED.write_text(text_of(contract()))
     sys.stdout.write(f"{RELEASED} is what is at hand now\n")
+
+
+if __name__ == "__main__":
+    main()

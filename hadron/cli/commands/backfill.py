@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hadron.cli.completing import names_of
+from hadron.cli.completing import complete_replica_sets, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.session import connects, session_of
@@ -28,23 +28,34 @@ _COLUMNS = {
 @click.command("backfill")
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option(
-    "--from", "start", type=PositionType(), metavar="WHERE", help=f"The first record: {FROM_HELP}"
+    "--from",
+    "start",
+    type=PositionType(),
+    metavar="POSITION",
+    help=f"The first record: {FROM_HELP}",
 )
 @click.option(
     "--to",
     "end",
     type=PositionType(),
-    metavar="WHERE",
+    metavar="POSITION",
     help="Likewise, not included; else up to where the pipeline is.",
 )
-@click.option("--partition", default="", help="Only this partition of the input.")
+@click.option(
+    "--partition",
+    "-p",
+    default="",
+    shell_complete=complete_replica_sets,
+    metavar="PARTITION",
+    help="Only this partition of the input.",
+)
 @click.option(
     "--per-second",
     "per_s",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Instances, at most; else as many as there is room for.",
+    help="Instances, at most; 0, the default: as many as there is room for.",
 )
 @click.option("--again", is_flag=True, help="Also of records that the pipeline has looked at.")
 @click.option("--pause", type=click.IntRange(min=1), metavar="NUMBER", help="Pause this one.")

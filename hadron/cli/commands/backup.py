@@ -14,6 +14,7 @@ import click
 
 from hadron.cli.printing import output_option, print_json
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import Client
@@ -107,8 +108,8 @@ def _print_all(destination: Path, manifests: dict[str, Manifest], output: str) -
         return
     for name, manifest in manifests.items():
         click.echo(f"{parts[name]}: {describe(manifest)}")
-    sets = "replica set" if len(manifests) == 1 else "replica sets"
-    click.echo(f"{len(manifests)} {sets}, verified and complete in {destination}")
+    sets = counted(len(manifests), "replica set")
+    click.echo(f"{sets}, verified and complete in {destination}")
 
 
 def _fetch(url: str, node: str | None, replica_set: str, destination: Path) -> Manifest:

@@ -75,6 +75,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
     default=4.0,
     show_default=True,
     help="How long each measurement takes.",
@@ -82,6 +83,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--rounds",
     type=click.IntRange(1, 99),
+    metavar="N",
     default=3,
     show_default=True,
     help="How often each is repeated, in turn with what it is compared with.",
@@ -89,6 +91,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--records",
     type=click.IntRange(min=1_000),
+    metavar="N",
     default=10_000_000,
     show_default=True,
     help="Records in the long log, which a short one is compared with.",
@@ -96,6 +99,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--fill-seconds",
     type=click.FloatRange(min=1),
+    metavar="SECONDS",
     default=240.0,
     show_default=True,
     help="How long filling a log may take; it has fewer records then.",
@@ -103,6 +107,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--idle-members",
     type=click.IntRange(1, 5_000),
+    metavar="N",
     default=200,
     show_default=True,
     help="Members whose memory is measured, each on a connection of its own.",
@@ -110,6 +115,7 @@ _PARTS = ("idle", "groups", "members", "stopped", "noisy", "log", "acknowledged"
 @click.option(
     "--holes",
     type=click.IntRange(1, 65_000),
+    metavar="N",
     default=60_000,
     show_default=True,
     help="Records held back between acknowledged ones.",
@@ -183,6 +189,7 @@ _TRANSACTION_PARTS = ("one", "sets", "bulk", "steps")
 @click.option(
     "--nodes",
     type=click.IntRange(1, 7),
+    metavar="N",
     default=3,
     show_default=True,
     help="Nodes of each replica set.",
@@ -194,6 +201,7 @@ _TRANSACTION_PARTS = ("one", "sets", "bulk", "steps")
 @click.option(
     "--records",
     type=click.IntRange(1_000),
+    metavar="N",
     default=400_000,
     show_default=True,
     help="Records that are consumed and published again, in each round.",
@@ -252,10 +260,11 @@ def transactions_command(
 
 
 @command.command("endpoints", short_help="Measure what remote calls cost.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @click.option(
     "--value-bytes",
     type=click.IntRange(0, 1 << 20),
+    metavar="N",
     default=100,
     show_default=True,
     help="Size of each value, both ways.",
@@ -283,13 +292,14 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 
 
 @command.command("pipelines", short_help="Measure what stages cost that a program runs.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @record_bytes_option
 @durability_option
 @rounds_option
 @click.option(
     "--instances",
     type=click.IntRange(1_000),
+    metavar="N",
     default=30_000,
     show_default=True,
     help="Instances of each round.",
@@ -297,6 +307,7 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 @click.option(
     "--triggers",
     type=click.IntRange(20),
+    metavar="N",
     default=300,
     show_default=True,
     help="Records that latency is taken from.",
@@ -304,6 +315,7 @@ _PIPELINE_PARTS = ("instances", "latency", "waiting")
 @click.option(
     "--waiting",
     type=click.IntRange(1_000),
+    metavar="N",
     default=1_000_000,
     show_default=True,
     help="Instances that wait for their delay at the same time.",
@@ -361,13 +373,16 @@ _EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
 
 
 @command.command("exchanges", short_help="Measure fan-out to many subscribers.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=1, show_default=True, help="Nodes.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 7), metavar="N", default=1, show_default=True, help="Nodes."
+)
 @record_bytes_option
 @seconds_option
 @rounds_option
 @click.option(
     "--subscribers",
     type=click.IntRange(1, 10_000),
+    metavar="N",
     default=100,
     show_default=True,
     help="Subscriptions that get every message.",
@@ -375,6 +390,7 @@ _EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
 @click.option(
     "--messages",
     type=click.IntRange(10),
+    metavar="N",
     default=1_000,
     show_default=True,
     help="Messages, one at a time, that latency is taken from.",
@@ -382,6 +398,7 @@ _EXCHANGE_PARTS = ("fan-out", "latency", "subscriptions")
 @click.option(
     "--idle",
     type=click.IntRange(100, 110_000),
+    metavar="N",
     default=100_000,
     show_default=True,
     help="Patterns of subscriptions that get nothing.",
@@ -439,13 +456,14 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
 
 
 @command.command("spark", short_help="Measure reading, writing and stages on Spark.")
-@click.option("--nodes", type=click.IntRange(1, 7), default=3, show_default=True, help="Nodes.")
+@nodes_option
 @record_bytes_option
 @durability_option
 @rounds_option
 @click.option(
     "--rows",
     type=click.IntRange(1_000),
+    metavar="N",
     default=2_000_000,
     show_default=True,
     help="Rows that are read, and written, in each round.",
@@ -453,6 +471,7 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
 @click.option(
     "--instances",
     type=click.IntRange(1_000),
+    metavar="N",
     default=100_000,
     show_default=True,
     help="Instances of each round that a runner completes.",
@@ -460,6 +479,7 @@ _SPARK_PARTS = ("sink", "read", "completions", "latency", "bad", "handlers")
 @click.option(
     "--triggers",
     type=click.IntRange(2),
+    metavar="N",
     default=30,
     show_default=True,
     help="Records that latency with Spark is taken from.",

@@ -5,22 +5,15 @@ from __future__ import annotations
 import click
 
 from hadron.cli.completing import names_of
-from hadron.cli.endpoints.values import FORMAT_HELP, FORMATS
-from hadron.cli.quantities import Duration, pairs
+from hadron.cli.endpoints.values import format_option
+from hadron.cli.quantities import Duration, header_option
 from hadron.cli.session import connects, session_of
 
 
 @click.command("call", short_help="Call an endpoint, and print the answer.")
 @click.argument("endpoint", shell_complete=names_of("Endpoint"))
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="auto",
-    show_default=True,
-    help=FORMAT_HELP,
-)
+@format_option
 @click.option(
     "--timeout",
     "timeout_s",
@@ -31,15 +24,7 @@ from hadron.cli.session import connects, session_of
     help="Give up after so long in all, reaching a node included; the server is told.",
 )
 @click.option("--region", default="", help="Servers whose region begins so come first.")
-@click.option(
-    "--header",
-    "-H",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="A header, such as traceparent=…; repeatable.",
-)
+@header_option("A header, such as traceparent=…; repeatable.")
 @connects
 @click.pass_context
 def command(

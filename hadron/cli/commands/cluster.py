@@ -34,7 +34,7 @@ def _config_option(function: _Function) -> _Function:
             "replica_sets",
             metavar="NAME",
             multiple=True,
-            help="Only this one of several; may be given more than once.",
+            help="Only this one of several; repeatable.",
         ),
         click.option(
             "--config",
@@ -236,4 +236,5 @@ def _tell(text: str) -> None:
 def _fleet(config: Path | None, only: tuple[str, ...], *, create: bool = False) -> Fleet:
     from hadron.node.supervision.fleet import Fleet, find_configs
 
-    return Fleet(find_configs(config, create=create), only)
+    # A set that is named is there already: a new cluster's would not be it.
+    return Fleet(find_configs(config, create=create and not only), only)

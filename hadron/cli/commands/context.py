@@ -51,14 +51,9 @@ def set_(name: str, url: str) -> None:
       hadron context set lab hadron://10.0.0.5,10.0.0.6
     """
     from hadron.client.connecting.contexts import Contexts
-    from hadron.client.connecting.url import without_token
-    from hadron.model.errors import ConfigurationError
+    from hadron.client.connecting.url import parse_url
 
-    if not url.startswith("hadron://"):
-        raise ConfigurationError(
-            f"{without_token(url)!r} is not a server's URL",
-            "write hadron://host1,host2[/namespace][?tls=1]",
-        )
+    parse_url(url)
     contexts = Contexts.load()
     contexts.servers[name] = url
     contexts.current = contexts.current or name

@@ -9,7 +9,7 @@ import click
 from hadron.cli.completing import complete_replica_sets, names_of
 from hadron.cli.objects import object_to_dict
 from hadron.cli.printing import output_of, print_json
-from hadron.cli.quantities import Written
+from hadron.cli.quantities import Checked, Written
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,25 @@ if TYPE_CHECKING:
 
     from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
+
+
+def _check_name(kind: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        from hadron.model.ids import check_name
+
+        check_name(kind, text)
+
+    return check
+
+
+def _named_sets(
+    _ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+) -> list[str]:
+    """Names that are separated by commas."""
+    named = [each for listed in given for each in listed.split(",") if each]
+    if given and not named:
+        raise click.BadParameter(f"{','.join(given)!r} names no replica set")
+    return named
 
 
 def _creates(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,11 +66,12 @@ def command() -> None:
 
 
 @command.command("stream")
-@click.argument("name")
+@click.argument("name", type=Checked("stream", _check_name("stream")))
 @click.option(
     "--partitions",
     "-p",
     multiple=True,
+    callback=_named_sets,
     metavar="NAME[,NAME]...",
     shell_complete=complete_replica_sets,
     help="Replica sets that hold a partition each. Default: the cluster's only one.",
@@ -78,6 +98,7 @@ def command() -> None:
     "-n",
     default="",
     shell_complete=names_of("Namespace"),
+    metavar="NAME",
     help="Where it stands; that of the server's URL else.",
 )
 @_creates
@@ -86,7 +107,7 @@ def stream(
     ctx: click.Context,
     /,
     name: str,
-    partitions: tuple[str, ...],
+    partitions: list[str],
     max_age: str | None,
     max_bytes: str | None,
     keys: str | None,
@@ -106,12 +127,11 @@ def stream(
       hadron create stream accounts --keys indexed
     """
     with session_of(ctx).connect(namespace=namespace) as client:
-        named = [each for listed in partitions for each in listed.split(",") if each]
         retention = {"max_age": max_age, "max_bytes": max_bytes}
 
         def fields(known: SchemaObject | None) -> dict[str, Any]:
             return {
-                "partitions": named or _partitions(client, known),
+                "partitions": partitions or _partitions(client, known),
                 "retention": {key: text for key, text in retention.items() if text},
                 "keys": keys or "",
             }
@@ -120,7 +140,7 @@ def stream(
 
 
 @command.command("namespace")
-@click.argument("name")
+@click.argument("name", type=Checked("namespace", _check_name("namespace")))
 @_creates
 @click.pass_context
 def namespace(ctx: click.Context, /, name: str, **options: Any) -> None:
@@ -171,9 +191,7 @@ def _create(
     """`fields` gives what its document has besides, by what exists."""
     from hadron.model.documents.rendering import differences
     from hadron.model.errors import RequestError
-    from hadron.model.ids import check_name
 
-    check_name(kind.lower(), name)
     within = "" if kind == "Namespace" else client.namespace
     known = next(iter(client.objects(kind, within, name)), None)
     declared = _declare(kind, name, within, options["description"], fields(known))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     "-n",
     default="",
     shell_complete=names_of("Namespace"),
+    metavar="NAME",
     help="Where KIND NAME stands; that of the server's URL else.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")

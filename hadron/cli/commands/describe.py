@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     "-n",
     default="",
     shell_complete=names_of("Namespace"),
+    metavar="NAME",
     help="Its namespace; that of the server's URL else.",
 )
 @output_of("yaml", "json")

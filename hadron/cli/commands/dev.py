@@ -23,6 +23,7 @@ _HTTP_ABOVE: Final = 200
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
+    metavar="PORT",
     default=7000,
     show_default=True,
     help="The port of 127.0.0.1 to listen on.",
@@ -30,12 +31,14 @@ _HTTP_ABOVE: Final = 200
 @click.option(
     "--http-port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=None,
     help="The port of 127.0.0.1 for HTTP; 0 is none.  [default: 200 above --port]",
 )
 @click.option(
     "--grpc-port",
     type=click.IntRange(0, 65535),
+    metavar="PORT",
     default=0,
     help="The port of 127.0.0.1 for gRPC; 0 is none, as by default.",
 )

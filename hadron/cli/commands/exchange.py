@@ -8,8 +8,10 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_of, output_option, print_json
+from hadron.cli.quantities import Checked, header_option
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -21,18 +23,16 @@ _LISTED: Final = 20
 _WITHIN_S: Final = 3.0
 
 
-def _headers(
-    _ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, str]:
-    headers = {}
-    for value in values:
-        name, equals, content = value.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE")
-        if name in headers:
-            raise click.BadParameter(f"{name!r} is given twice")
-        headers[name] = content
-    return headers
+def _check_topic(text: str) -> None:
+    from hadron.model.topics import check_topic
+
+    check_topic(text)
+
+
+def _check_pattern(text: str) -> None:
+    from hadron.model.topics import check_pattern
+
+    check_pattern(text)
 
 
 @click.group("exchange", short_help="Publish on exchanges, and follow them.")
@@ -51,7 +51,7 @@ def command() -> None:
 
 @command.command("pub", short_help="Publish messages from arguments or stdin.")
 @click.argument("name", shell_complete=names_of("Exchange"))
-@click.argument("topic")
+@click.argument("topic", type=Checked("topic", _check_topic))
 @click.argument("values", nargs=-1, metavar="[VALUE]...")
 @click.option(
     "--format",
@@ -62,15 +62,7 @@ def command() -> None:
     help="What values are: text, JSON, or all of stdin as one.",
 )
 @click.option("--key", "-k", help="The key of every message.")
-@click.option(
-    "--header",
-    "-H",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=_headers,
-    help="A header of every message; repeatable.",
-)
+@header_option("A header of every message; repeatable.")
 @click.option(
     "--logged", is_flag=True, help="Wait until they are in the exchange's to_stream, on a majority."
 )
@@ -101,15 +93,14 @@ def pub(
       tail -f ticks.jsonl | hadron exchange pub prices eu.ibm --format jsonl
     """
     from hadron.cli import inputs
-    from hadron.model.topics import check_topic
 
-    check_topic(topic)
     source = inputs.Source.choose(values, None, form, None)
     recipe = inputs.Recipe(None if key is None else inputs.argument(key), None, topic, headers)
+    chunks = source.chunks(recipe)
     published = deliveries = dropped = 0
     with session_of(ctx).connect() as client:
         exchange = client.exchange(name)
-        for chunk in source.chunks(recipe):
+        for chunk in chunks:
             found = exchange.publish_many(chunk, logged=logged)
             published += len(chunk)
             deliveries += found.deliveries
@@ -118,16 +109,20 @@ def pub(
         print_json({"published": published, "deliveries": deliveries, "dropped": dropped})
         return
     lost = f", {dropped} dropped" if dropped else ""
-    were = "1 message" if published == 1 else f"{published} messages"
-    to = "1 delivery" if deliveries == 1 else f"{deliveries} deliveries"
-    click.echo(f"published {were}: {to}{lost}")
+    to = counted(deliveries, "delivery", "deliveries")
+    click.echo(f"published {counted(published, 'message')}: {to}{lost}")
 
 
 @command.command("sub", short_help="Print messages as they are published.")
 @click.argument("name", shell_complete=names_of("Exchange"))
-@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.argument(
+    "patterns", nargs=-1, metavar="[PATTERN]...", type=Checked("pattern", _check_pattern)
+)
 @click.option(
-    "--group", "-G", help="Share messages: of all subscriptions of this group one gets each."
+    "--group",
+    "-G",
+    metavar="GROUP",
+    help="Share messages: of all subscriptions of this group one gets each.",
 )
 @click.option(
     "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."
@@ -163,10 +158,7 @@ def sub(
     import anyio
 
     from hadron.cli.exchanges import follow
-    from hadron.model.topics import check_pattern
 
-    for pattern in patterns:
-        check_pattern(pattern)
     url = session_of(ctx).url
     anyio.run(follow, url, name, patterns, group, output, limit, backend="trio")
 

@@ -76,6 +76,7 @@ _ALL_COLUMNS = {
     "-n",
     default="",
     shell_complete=names_of("Namespace"),
+    metavar="NAME",
     help="Objects of this namespace; of that in the server's URL else.",
 )
 @click.option("--all-namespaces", "-A", is_flag=True, help="Objects of every namespace.")

@@ -65,7 +65,11 @@ def complete_groups(ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 _stream_option = click.option(
-    "--stream", required=True, shell_complete=names_of("Stream"), help="The stream that it reads."
+    "--stream",
+    required=True,
+    shell_complete=names_of("Stream"),
+    metavar="STREAM",
+    help="The stream that it reads.",
 )
 _partition_option = click.option(
     "--partition",
@@ -73,7 +77,8 @@ _partition_option = click.option(
     "partitions",
     multiple=True,
     shell_complete=complete_partitions,
-    help="Only at this partition; may be given several times.",
+    metavar="PARTITION",
+    help="Only at this partition; repeatable.",
 )
 _force_option = click.option("--force", is_flag=True, help="Also while members are connected.")
 
@@ -95,7 +100,11 @@ def command() -> None:
 
 @command.command("list")
 @click.option(
-    "--stream", default="", shell_complete=names_of("Stream"), help="Only groups of this stream."
+    "--stream",
+    default="",
+    shell_complete=names_of("Stream"),
+    metavar="STREAM",
+    help="Only groups of this stream.",
 )
 @output_option
 @connects
@@ -176,6 +185,7 @@ def group_row(group: groups_pb2.ListGroupsResponse.Group) -> dict[str, Any]:
     "--stream",
     default="",
     shell_complete=names_of("Stream"),
+    metavar="STREAM",
     help="The stream that it reads; needed where several have a group of this name.",
 )
 @_partition_option

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.quantities import Checked
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
+
+
+def _check_time(text: str) -> None:
+    from hadron.model.units import parse_time_ms
+
+    parse_time_ms(text)
+
 
 _INSTANCE_COLUMNS = {
     "id": ">ID",
@@ -31,7 +41,10 @@ _IDS = click.option(
     help="Only this instance; repeatable.",
 )
 _BEFORE = click.option(
-    "--before", metavar="TIME", help="Of these only those made before then, RFC 3339."
+    "--before",
+    type=Checked("time", _check_time),
+    metavar="TIME",
+    help="Of these only those made before then, RFC 3339.",
 )
 
 
@@ -51,6 +64,7 @@ _BEFORE = click.option(
 @click.option(
     "--limit",
     type=click.IntRange(min=1, max=10_000),
+    metavar="N",
     default=100,
     show_default=True,
     help="At most so many.",
@@ -87,7 +101,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 @click.command("retry")
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--failed", is_flag=True, help="All instances that have failed.")
-@click.option("--stage", default="", help="Of these only those in which this stage has failed.")
+@click.option(
+    "--stage",
+    default="",
+    metavar="STAGE",
+    help="Of these only those in which this stage has failed.",
+)
 @_BEFORE
 @_IDS
 @click.option(
@@ -125,32 +144,20 @@ def retry(
       hadron pipeline retry departures --id 17 --id 23
       hadron pipeline retry departures --id 17 --from start
     """
-    if failed == bool(ids):
-        raise click.UsageError("say which instances: either --failed or --id ID", ctx)
-    if ids and (stage or before):
-        raise click.UsageError("--stage and --before choose among --failed ones", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
-    from hadron.model.units import parse_time_ms
-
-    with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        retried = client.retry_instances(
-            name,
-            ids or None,
-            stage=stage,
-            before_ms=parse_time_ms(before) if before else 0,
-            from_start=begin == "start",
-            on_progress=progress,
-        )
-        if progress is not None:
-            click.echo(err=True)
-        if stage and not retried:
-            _check_stage(client, name, stage)
+    retried = _change(
+        ctx,
+        name,
+        lambda client, **chosen: client.retry_instances(from_start=begin == "start", **chosen),
+        groups={"--failed": failed},
+        ids=ids,
+        stage=stage,
+        before=before,
+    )
     if output == "json":
         print_json({"pipeline": name, "retried": retried})
     elif retried:
-        what = "instance runs" if retried == 1 else "instances run"
-        click.echo(f"{retried:,} {what} again; `hadron pipeline show {name}` tells how far")
+        run = counted(retried, "instance runs", "instances run")
+        click.echo(f"{run} again; `hadron pipeline show {name}` tells how far")
     else:
         what = "nothing that was chosen" if stage or before else "nothing"
         click.echo("nothing to do: retried already" if ids else f"{what} of {name!r} has failed")
@@ -160,7 +167,12 @@ def retry(
 @click.argument("name", shell_complete=names_of("Pipeline"))
 @click.option("--live", "status", flag_value="live", help="All that are live.")
 @click.option("--failed", "status", flag_value="failed", help="All that have failed.")
-@click.option("--stage", default="", help="Of these only those that wait for this stage to be run.")
+@click.option(
+    "--stage",
+    default="",
+    metavar="STAGE",
+    help="Of these only those that wait for this stage to be run.",
+)
 @_BEFORE
 @_IDS
 @output_option
@@ -185,32 +197,64 @@ def cancel(
       hadron pipeline cancel departures --id 17
       hadron pipeline cancel departures --live --stage verdict --before 2026-01-01T00:00:00Z
     """
-    if (status is None) == (not ids):
-        raise click.UsageError("say which instances: --live, --failed or --id ID", ctx)
+    cancelled = _change(
+        ctx,
+        name,
+        lambda client, **chosen: client.cancel_instances(status=status or "live", **chosen),
+        groups={"--live": status == "live", "--failed": status == "failed"},
+        ids=ids,
+        stage=stage,
+        before=before,
+    )
+    if output == "json":
+        print_json({"pipeline": name, "cancelled": cancelled})
+    else:
+        told = f"{counted(cancelled, 'instance')} cancelled"
+        click.echo(told if cancelled else "nothing to do")
+
+
+def _change(
+    ctx: click.Context,
+    name: str,
+    change: Callable[..., int],
+    *,
+    groups: Mapping[str, bool],
+    ids: tuple[int, ...],
+    stage: str,
+    before: str | None,
+) -> int:
+    """Have `change`, of a client, do something to the chosen instances; returns to how many.
+
+    Args:
+        groups: the options that choose all of a kind, and whether each is given.
+
+    Raises `UsageError` unless either one of those or ids choose, `NotFoundError` for a stage that
+    does not exist.
+    """
+    if any(groups.values()) == bool(ids):
+        either = " or ".join([", ".join(groups), "--id ID"])
+        raise click.UsageError(f"say which instances: {either}", ctx)
     if ids and (stage or before):
-        raise click.UsageError("--stage and --before choose among --live or --failed ones", ctx)
-    from hadron.cli.pipelines.shown import tell_retried
+        raise click.UsageError(f"--stage and --before choose among {' or '.join(groups)} ones", ctx)
+    from hadron.cli.pipelines.shown import tell_changed
     from hadron.model.units import parse_time_ms
 
+    before_ms = parse_time_ms(before) if before else 0
+    progress = tell_changed if sys.stderr.isatty() else None
     with session_of(ctx).connect() as client:
-        progress = tell_retried if sys.stderr.isatty() else None
-        cancelled = client.cancel_instances(
-            name,
-            ids or None,
-            status=status or "live",
+        changed = change(
+            client,
+            pipeline=name,
+            instance_ids=ids or None,
             stage=stage,
-            before_ms=parse_time_ms(before) if before else 0,
+            before_ms=before_ms,
             on_progress=progress,
         )
         if progress is not None:
             click.echo(err=True)
-        if stage and not cancelled:
+        if stage and not changed:
             _check_stage(client, name, stage)
-    if output == "json":
-        print_json({"pipeline": name, "cancelled": cancelled})
-    else:
-        what = "instance" if cancelled == 1 else "instances"
-        click.echo(f"{cancelled:,} {what} cancelled" if cancelled else "nothing to do")
+    return changed
 
 
 def _check_stage(client: SyncClient, name: str, stage: str) -> None:

@@ -68,7 +68,12 @@ def command(
         _print_settings(output)
         return 0
     if config is None or (name is None and not check):
-        raise click.UsageError("--config and --name are needed", ctx)
+        lacking = [
+            option for option, given in (("--config", config), ("--name", name)) if given is None
+        ]
+        raise click.UsageError(
+            f"{' and '.join(lacking)} {'are' if len(lacking) > 1 else 'is'} needed", ctx
+        )
     from hadron.model.errors import ConfigurationError
     from hadron.node.config import load_config
     from hadron.node.main import run

@@ -15,6 +15,7 @@ from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
 from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
@@ -78,7 +79,9 @@ def command() -> None:
     metavar="URL",
     help="Where Spark runs: on this machine, or a Spark cluster's URL.",
 )
-@click.option("--stage", "stages", multiple=True, help="Only this stage; repeatable.")
+@click.option(
+    "--stage", "stages", multiple=True, metavar="STAGE", help="Only this stage; repeatable."
+)
 @click.option(
     "--max-batch",
     type=click.IntRange(1, MAX_MICRO_BATCH),
@@ -197,7 +200,13 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
 
 @command.command("start")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--stream", required=True, shell_complete=names_of("Stream"), help="The records'.")
+@click.option(
+    "--stream",
+    required=True,
+    shell_complete=names_of("Stream"),
+    metavar="STREAM",
+    help="Where the records are.",
+)
 @click.option(
     "--offset",
     "offsets",
@@ -207,7 +216,13 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
     metavar="N",
     help="A record; repeatable.",
 )
-@click.option("--partition", default="", help="The records'; the pipeline's own replica set's.")
+@click.option(
+    "--partition",
+    "-p",
+    default="",
+    metavar="PARTITION",
+    help="The records'. Default: the one of the pipeline's own replica set.",
+)
 @output_option
 @connects
 @click.pass_context
@@ -384,7 +399,7 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
         return
     click.echo(
         f"{row['name']}: {row['triggered_per_s']:,.1f} instances/s, {row['live']:,} live, "
-        f"{row['failed']:,} failed, {row['input_lag']:,} records of the input to go"
+        f"{row['failed']:,} failed, {counted(row['input_lag'], 'record')} of the input to go"
         + (f", {row['backfill_lag']:,} of backfills" if row["backfill_lag"] else "")
     )
     print_rows(_STATS_COLUMNS, [seconds_columns(each) for each in row["stages"]], output)

@@ -10,8 +10,9 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration, once, pairs
+from hadron.cli.quantities import Duration, header_option, once, pairs
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron import SyncProducer
@@ -85,19 +86,12 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--key", "-k", help="The key of every record.")
 @click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
-@click.option(
-    "--header",
-    "-H",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    callback=pairs,
-    help="A header of every record; repeatable.",
-)
+@header_option("A header of every record; repeatable.")
 @click.option(
     "--partition",
     "-p",
     shell_complete=complete_partitions,
+    metavar="PARTITION",
     help="Pin to this partition (a replica set's name).",
 )
 @click.option(
@@ -216,6 +210,7 @@ def command(
         timestamp_ms,
         conditions,
     )
+    chunks = source.chunks(recipe)
     delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
@@ -223,7 +218,7 @@ def command(
             stream, acks=acks, partition=partition, region=region, failover=failover,
             codec=codec, delivery_timeout_s=delivery_timeout_s, name=name,
         ) as producer:  # fmt: skip
-            tally = _publish(producer, source.chunks(recipe), numbered=name is not None)
+            tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
 
 
@@ -332,7 +327,7 @@ def _cut_off(error: HadronError, published: int, sent: int) -> HadronError:
         # Of a call that fails by what it was given nothing else is in doubt.
         if not published and not isinstance(error, InvalidRecordError):
             return error
-        were = "1 record was" if published == 1 else f"{published or 'no'} records were"
+        were = counted(published, "record was", "records were") if published else "no records were"
         return HadronError(f"{error.message}; {were} published before that", error.hint)
     if published + sent == 1:
         return error
@@ -370,8 +365,8 @@ def _print_tally(stream: str, tally: _Tally, output: str) -> None:
         told = {"stream": stream, "count": total, "partitions": partitions}
         print_json({**told, "before": before} if before else told)
         return
-    records = "record" if total == 1 else "records"
-    line = f"published {total} {records} to {stream}" + (f" ({tally})" if tally.here else "")
+    where = f" ({tally})" if tally.here else ""
+    line = f"published {counted(total, 'record')} to {stream}{where}"
     if before:
         line += f"; {before} had been before, under this name"
     click.echo(line)

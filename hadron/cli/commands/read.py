@@ -17,6 +17,7 @@ from hadron.cli.session import Session, connects, session_of
     "--partition",
     "-p",
     shell_complete=complete_partitions,
+    metavar="PARTITION",
     help="Which partition; all when left out.",
 )
 @click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hadron.cli.completing import names_of
-from hadron.cli.endpoints.values import FORMAT_HELP, FORMATS
+from hadron.cli.endpoints.values import format_option
 from hadron.cli.session import connects, session_of
 
 
@@ -31,14 +31,7 @@ from hadron.cli.session import connects, session_of
     help='With --worker: each line is {"value": …, "headers": {…}, "caller": …, "attempt": …, '
     '"left_s": …}, the call with what is known of it. The answer is what it is without.',
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    default="auto",
-    show_default=True,
-    help=FORMAT_HELP,
-)
+@format_option
 @click.option(
     "--max-in-flight",
     type=click.IntRange(1, 10_000),

@@ -40,6 +40,7 @@ _OF_MEMBERS: Final = (
     "--group",
     "-G",
     shell_complete=complete_groups,
+    metavar="GROUP",
     help="Join this consumer group; without one nothing is remembered.",
 )
 @click.option(
@@ -58,6 +59,7 @@ _OF_MEMBERS: Final = (
     "partitions",
     multiple=True,
     shell_complete=complete_partitions,
+    metavar="PARTITION",
     help="Only this one; repeatable.",
 )
 @click.option(
@@ -88,32 +90,35 @@ _OF_MEMBERS: Final = (
     "--batch-size",
     type=click.IntRange(1, 100_000),
     metavar="N",
-    help="Be given N records of a partition at a time.",
+    help="Be given N records of a partition at a time. Default: as they come.",
 )
 @click.option(
     "--batch-wait",
     "batch_wait_s",
     type=Duration(),
     metavar="TIME",
-    help="How long the first record of a batch waits for the others (500ms).",
+    help="How long the first record of a batch waits for the others, such as 500ms. Default: 0s.",
 )
 @click.option(
     "--order",
     type=click.Choice(["none", "strict", "key"]),
-    help="strict: one record in flight per partition; key: one per key.",
+    help="Of a new group. strict: one record in flight per partition; key: one per key. Default: "
+    "none.",
 )
 @click.option(
     "--ack-deadline",
     "ack_deadline_s",
     type=Duration(),
     metavar="TIME",
-    help="Give a record to another member when it is not acknowledged for so long; 0s: never.",
+    help="Give a record to another member when it is not acknowledged for so long; 0s, the "
+    "default: never.",
 )
 @click.option(
     "--max-attempts",
     type=click.IntRange(0, 1_000),
     metavar="N",
-    help="Deliveries without an acknowledgement before a record is a dead letter.",
+    help="Deliveries without an acknowledgement before a record is a dead letter; 0, the default: "
+    "as many as it takes.",
 )
 @click.option(
     "--dead-letter",
@@ -124,7 +129,7 @@ _OF_MEMBERS: Final = (
 @click.option(
     "--ephemeral/--durable",
     default=None,
-    help="Whether a new group's progress is kept in the leader's memory only.",
+    help="Whether a new group's progress is kept in the leader's memory only. Default: --durable.",
 )
 @click.option(
     "--heartbeat",

@@ -9,7 +9,7 @@ import click
 from hadron.cli.answers import ANSWER_WITHIN_S, heard
 from hadron.cli.completing import ask_names
 from hadron.cli.printing import output_option, print_json, print_rows
-from hadron.cli.quantities import duration
+from hadron.cli.quantities import Checked, duration
 from hadron.cli.session import connects, session_of
 from hadron.model.units import format_time
 
@@ -40,6 +40,15 @@ def complete_sets(ctx: click.Context, _parameter: click.Parameter, incomplete: s
     return ask_names(
         ctx, incomplete, lambda client: (each.name for each in client.topology().replica_sets)
     )
+
+
+def _check_id(text: str) -> None:
+    from hadron.model.transactions import parse_transaction_id
+
+    parse_transaction_id(text)
+
+
+_TRANSACTION: Final = click.argument("transaction", type=Checked("transaction", _check_id))
 
 
 @click.group("tx", short_help="Look at transactions, and end by hand what a lost set left.")
@@ -189,7 +198,7 @@ def _row(each: OpenTransaction) -> dict[str, Any]:
 
 
 @command.command("show")
-@click.argument("transaction")
+@_TRANSACTION
 @output_option
 @connects
 @click.pass_context
@@ -233,7 +242,7 @@ def _in_words(outcome: TransactionOutcome) -> str:
 
 
 @command.command("resolve")
-@click.argument("transaction")
+@_TRANSACTION
 @click.option(
     "--give-up",
     metavar="NAME",
@@ -276,7 +285,8 @@ def resolve(
     a participant: what it was to do there counts as deleted, and is done nevertheless if it comes
     back within a day. --force-commit and --force-abort end at a participant what a lost driver has
     left there: nobody knows what that had decided, so one part may be done and another one not.
-    Where the driver answers they are refused: it has the last word. Each needs --accept-torn.
+    Where the driver answers they are refused: it has the last word. Each needs --accept-torn. What
+    was committed by force is listed as finished for as long as its driver does not come back.
 
     \b
     Examples:

@@ -11,6 +11,7 @@ import click
 from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.root import FAILED
 from hadron.cli.session import connects, session_of
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -222,7 +223,7 @@ def _print(verified: Verified) -> None:
     for comparison in verified.tables:
         _print_tables(comparison, f"{comparison.replica_set}: " if several else "")
     count = verified.problem_count
-    found = f"{count} {'problem' if count == 1 else 'problems'} found"
+    found = f"{counted(count, 'problem')} found"
     undone = any(file.report.skipped for file in verified.files if file.live)
     right = "everything that was looked at is right" if undone else "everything is right"
     click.echo(right if verified.ok else found)

@@ -37,6 +37,10 @@ class Asked:
 async def run(url: str, asked: Asked) -> None:
     """Call, and print what is answered. The timeout is of all of it: reaching a node, hearing what
     the endpoint is and reading the value are in it. Raises `DeadlineExceededError`."""
+    for text in asked.values:
+        if text != "-":
+            # What is wrong with it is told before anybody is asked.
+            _given(text, asked)
     out = open_stdout()
     deadline_s = trio.current_time() + asked.timeout_s
     async with connected(url, min(asked.timeout_s, CONNECT_TIMEOUT_S)) as client:
@@ -60,6 +64,11 @@ async def run(url: str, asked: Asked) -> None:
             _print(out, await client.call(asked.endpoint, value, **how), asked.form)
 
 
+def _given(text: str, asked: Asked) -> Any:
+    """The value that an argument stands for."""
+    return parse(text.encode(errors="surrogateescape"), asked.form, "VALUE")
+
+
 async def _one_value(asked: Asked) -> Any:
     if len(asked.values) > 1:
         raise RequestError(
@@ -70,7 +79,7 @@ async def _one_value(asked: Asked) -> Any:
         return None
     text = asked.values[0]
     if text != "-":
-        return parse(text.encode(errors="surrogateescape"), asked.form, "VALUE")
+        return _given(text, asked)
     data = await trio.to_thread.run_sync(open_stdin_apart().read, abandon_on_cancel=True)
     return parse(data, asked.form, "stdin")
 
@@ -97,7 +106,7 @@ async def _send(call: CallStream, asked: Asked) -> None:
     """The values that are given, or lines of stdin as they come."""
     if asked.values and list(asked.values) != ["-"]:
         for text in asked.values:
-            await call.send(parse(text.encode(errors="surrogateescape"), asked.form, "VALUE"))
+            await call.send(_given(text, asked))
     else:
         file = open_stdin_apart()
         number = 0

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+import click
 import msgspec
 
 if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.model.services import EndpointSpec
 
-FORMATS: Final = ("auto", "json", "text", "raw")
-
-FORMAT_HELP: Final = (
-    "What a value is made of: auto is JSON where it is some, else text; raw is bytes, as they are."
+format_option: Final = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["auto", "json", "text", "raw"]),
+    default="auto",
+    show_default=True,
+    help="What a value is made of: auto is JSON where it is some, else text; raw is bytes, as they "
+    "are.",
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hadron.model.errors import HadronError
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.spark.runner import MicroBatch, Search
@@ -57,8 +58,8 @@ class Shown:
         if self._searched != search.stage:
             self._searched = search.stage
             click.echo(
-                f"{search.stage}: {brief(search.reason)}; parting {search.invocations:,} instances "
-                "to find those that it raises for",
+                f"{search.stage}: {brief(search.reason)}; parting "
+                f"{counted(search.invocations, 'instance')} to find those that it raises for",
                 err=True,
             )
         elif self._is_terminal:
@@ -149,12 +150,12 @@ def failure_line(batch: MicroBatch) -> str:
     """How many instances of a micro-batch failed, what becomes of them, and why, in one line."""
     from hadron.spark.failures import brief
 
-    line = f"{batch.stage}: {count_of(batch.failed, 'instance')} failed{_outlook(batch)}: "
+    line = f"{batch.stage}: {counted(batch.failed, 'instance')} failed{_outlook(batch)}: "
     if len(batch.reasons) == 1:
         return line + brief(batch.reasons[0][1])
     told = [f"{count:,}: {brief(reason, _KIND)}" for count, reason in batch.reasons[:_KINDS]]
     others = len(batch.reasons) - len(told)
-    more = f"; and {count_of(others, 'other kind')} of failures" if others > 0 else ""
+    more = f"; and {counted(others, 'other kind')} of failures" if others > 0 else ""
     return line + "; ".join(told) + more
 
 
@@ -174,8 +175,3 @@ def _outlook(batch: MicroBatch) -> str:
     else:
         outlook = again
     return f" ({attempts} of {last}, {outlook})"
-
-
-def count_of(number: int, one: str, many: str = "") -> str:
-    """`1 stage`, `2,000 stages`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -9,6 +9,7 @@ import click
 
 from hadron.cli.telling import Tells
 from hadron.model.errors import NotFoundError
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hadron.wire.messages import pipelines_pb2
 
     _Pipeline = pipelines_pb2.PipelineProgressResponse.Pipeline
+    _Stage = pipelines_pb2.PipelineProgressResponse.Stage
     _Instance = pipelines_pb2.ListInstancesResponse.Instance
 
 _WATCH_EVERY_S: Final = 0.5
@@ -144,16 +146,7 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "skipped": pipeline.skipped,
         "untyped": pipeline.untyped,
         "stages": [
-            {
-                "name": stage.name,
-                "ready": stage.ready,
-                "waiting": stage.waiting,
-                "running": stage.running,
-                "done": stage.done,
-                "failed": stage.failed,
-                "runners": stage.runners,
-                "code_versions": list(stage.code_versions),
-            }
+            {"name": stage.name, "ready": stage.ready, **_counts(stage)}
             for stage in pipeline.stages
         ],
     }
@@ -167,6 +160,18 @@ def code_notes(row: dict[str, Any]) -> list[str]:
         for stage in row["stages"]
         if len(stage["code_versions"]) > 1
     ]
+
+
+def _counts(stage: _Stage) -> dict[str, Any]:
+    """How many instances are where at a stage, and who runs it."""
+    return {
+        "waiting": stage.waiting,
+        "running": stage.running,
+        "done": stage.done,
+        "failed": stage.failed,
+        "runners": stage.runners,
+        "code_versions": list(stage.code_versions),
+    }
 
 
 def backfill_rows(pipeline: _Pipeline) -> list[dict[str, Any]]:
@@ -250,12 +255,13 @@ def _input_notes(row: dict[str, Any]) -> list[str]:
     ]
     notes += [
         f"{each['partition']} had lost records that were looked at, by a recovery or a restored "
-        f"backup ({each['truncations']} times): it went on at its end"
+        f"backup ({counted(each['truncations'], 'time')}): it went on at its end"
         for each in row["inputs"]
         if each["truncations"]
     ]
     if row["skipped"]:
-        notes.append(f"{row['skipped']:,} records were dropped by retention before they were read")
+        skipped = counted(row["skipped"], "record was", "records were")
+        notes.append(f"{skipped} dropped by retention before being read")
     if row["untyped"]:
         notes.append(untyped_note(row))
     return notes
@@ -264,9 +270,9 @@ def _input_notes(row: dict[str, Any]) -> list[str]:
 def untyped_note(row: dict[str, Any]) -> str:
     """Why records of the input make no instances, to who expected them to."""
     return (
-        f"{row['untyped']:,} records without a type passed by: the triggers of {row['name']} match "
-        "types only. Publish with a type (`hadron pub --type`), or declare no triggers: then every "
-        "record makes an instance"
+        f"{counted(row['untyped'], 'record')} without a type passed by: the triggers of "
+        f"{row['name']} match types only. Publish with a type (`hadron pub --type`), "
+        "or declare no triggers: then every record makes an instance"
     )
 
 
@@ -280,8 +286,8 @@ def watch(client: SyncClient, name: str) -> None:
             time.sleep(_WATCH_EVERY_S)
 
 
-def tell_retried(count: int) -> None:
-    """How many instances were retried so far, on one line of a terminal."""
+def tell_changed(count: int) -> None:
+    """How many instances were retried or cancelled so far, on one line of a terminal."""
     click.echo(f"\r{count:,} so far", nl=False, err=True)
 
 
@@ -370,12 +376,7 @@ def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
                 "p50_ms": stage.p50_ms if stage.HasField("p50_ms") else None,
                 "p95_ms": stage.p95_ms if stage.HasField("p95_ms") else None,
                 "backlog": max(0, stage.ready - stage.waiting),
-                "waiting": stage.waiting,
-                "running": stage.running,
-                "done": stage.done,
-                "failed": stage.failed,
-                "runners": stage.runners,
-                "code_versions": list(stage.code_versions),
+                **_counts(stage),
             }
             for stage in pipeline.stages
         ],

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hadron.cli.pipelines.progress import Shown, count_of, is_idle, pace_shown
+from hadron.cli.pipelines.progress import Shown, is_idle, pace_shown
 from hadron.cli.root import INTERRUPTED
 from hadron.model.errors import HadronError
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,14 +74,14 @@ def run_stages(
         finally:
             end(spark)
     click.echo(
-        f"completed {count_of(totals.completed, 'stage')} "
-        f"in {count_of(totals.micro_batches, 'micro-batch', 'micro-batches')}"
+        f"completed {counted(totals.completed, 'stage')} "
+        f"in {counted(totals.micro_batches, 'micro-batch', 'micro-batches')}"
     )
     if signal.SIGINT in signals.received:
         return INTERRUPTED
     if until_idle and totals.given_up:
         click.echo(
-            f"{count_of(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
+            f"{counted(totals.given_up, 'instance')} failed for good; `hadron pipeline instances "
             f"{pipeline} --status failed` says why, `hadron pipeline retry {pipeline} --failed` "
             "lets them run again",
             err=True,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hadron.cli.pipelines.progress import count_of
 from hadron.cli.pipelines.stage_running import Signals, start_spark, tell_where_spark_shows
 from hadron.cli.root import INTERRUPTED
 from hadron.model.errors import HadronError
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.model.schema import SchemaObject
@@ -77,8 +77,8 @@ def run_stream(
         finally:
             end(spark)
     click.echo(
-        f"published {count_of(runner.batches, 'batch', 'batches')} "
-        f"of {count_of(runner.rows, 'record')}"
+        f"published {counted(runner.batches, 'batch', 'batches')} "
+        f"of {counted(runner.rows, 'record')}"
     )
     return INTERRUPTED if signal.SIGINT in signals.received else 0
 
@@ -128,8 +128,8 @@ class _Shown:
         now_s = time.monotonic()
         rate = self._rows / max(now_s - self._since_s, 0.001)
         line = (
-            f"{self._name}: batch {batch.number:,}: {count_of(self._rows, 'record')} "
-            f"in {count_of(self._batches, 'batch', 'batches')}, {rate:,.0f}/s, "
+            f"{self._name}: batch {batch.number:,}: {counted(self._rows, 'record')} "
+            f"in {counted(self._batches, 'batch', 'batches')}, {rate:,.0f}/s, "
             f"the last in {batch.seconds:.2f} s; {batch.lag:,} to come"
         )
         click.echo(f"\r{line}\x1b[K" if self._is_terminal else line, nl=not self._is_terminal)

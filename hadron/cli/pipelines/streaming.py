@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hadron.model.words import counted
+
 if TYPE_CHECKING:
     from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
@@ -59,7 +61,7 @@ def sentence(row: dict[str, Any]) -> str:
     told = f"{way}batch {row['batch']:,} published {format_time(row['published_ms'])}"
     if row["input_lag"] is None:
         return f"{told}; how much is to come is known where its checkpoint is"
-    return f"{told}, {row['input_lag']:,} records of the input to come"
+    return f"{told}, {counted(row['input_lag'], 'record')} of the input to come"
 
 
 def checkpoint_of(client: SyncClient, found: SchemaObject, root: Path | None) -> Checkpoint:

@@ -244,10 +244,19 @@ def test_what_is_missing_from_a_clusters_backup(
             told = capsys.readouterr().err
             assert re.search(r"^eu/p0: kept from an earlier attempt, \d+(s|m) old$", told, re.M)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cluster", "monday"]
+    # What could be restored is looked at, and made only with all others.
+    data = [each.config.leader.data for each in Fleet(list(files.values())).clusters]
+    shutil.rmtree(data[0])
+    every = ("restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss")
+    told = say(*every, "--raise-epoch", status=1)
+    assert told.startswith(f"error: eu/p0: {data[1]} holds a node's hadron.db and node.db\n")
+    shutil.rmtree(data[1])
+    data[1].touch()
+    told = say(*every, "--raise-epoch", "--overwrite", status=1)
+    assert told.startswith(f"error: eu/p0: {data[1]}: Not a directory\n")
+    assert not data[0].exists()
     shutil.rmtree(backup / "eu+p0")
-    told = say(
-        "restore", backup, "--config", tmp_path / "cluster", "--all", "--accept-loss", status=1
-    )
+    told = say(*every, status=1)
     assert told == (
         f"error: {backup} has no backup of eu/p0\nhint: it has meta; choose one with "
         "--replica-set\n"

@@ -127,6 +127,8 @@ def test_removing_the_current_one_leaves_none() -> None:
 
 def test_unknown_names_and_bad_urls(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "set", "lab", "http://lab"]) == 1
+    assert "write it as hadron://lab" in capsys.readouterr().err
+    assert main(["context", "set", "door", "grpc://lab"]) == 0
     assert main(["context", "use", "nowhere"]) == 1
     assert "there is no context 'nowhere'" in capsys.readouterr().err
     with pytest.raises(NotFoundError):

@@ -18,7 +18,7 @@ def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
     lines = [json.dumps({"n": number, "who": f"c{number % 3}"}) for number in range(2_500)]
     file.write_text("\n".join(lines[:1_000]) + "\n")
     pub = ("pub", "orders", "--file", str(file), "--key-field", "who", "--name", "orders-2026")
-    assert good(*pub) == "published 1000 records to orders (local/p0 at 0 to 999)\n"
+    assert good(*pub) == "published 1,000 records to orders (local/p0 at 0 to 999)\n"
     assert good(*pub) == "published 0 records to orders; 1000 had been before, under this name\n"
     # It grows, as a log does.
     file.write_text("\n".join(lines) + "\n")
@@ -28,7 +28,7 @@ def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
     read = good("read", "orders", "-f", "%s\\n").splitlines()
     assert [json.loads(each)["n"] for each in read] == list(range(2_500))
     # Another name is another input; without one each run is.
-    assert good(*pub[:-1], "other").startswith("published 2500 records ")
+    assert good(*pub[:-1], "other").startswith("published 2,500 records ")
     assert good("pub", "orders", "x").startswith("published 1 record ")
 
 

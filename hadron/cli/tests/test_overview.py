@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hadron.cli.overview import Overview
-from hadron.replication.standing import stand
-from hadron.replication.tests.support import membership
 from hadron.wire.messages import cluster_pb2
 
 
@@ -166,13 +164,6 @@ def test_lost_disks_have_a_way_out(peer: cluster_pb2.StatusResponse | str, told:
     waiting = says("n1", "waiting for a majority", 7)
     made.found = {"n1:1": waiting, "n3:1": says("n3", "waiting for the leader", 7), "n4:1": peer}
     assert made.way_out("", several=False) == ""
-    # As a leader without memory says, where one of three remembers.
-    waiting.trouble = f"waiting for {no_majority_remembers()}"
+    waiting.memories_missing = 1
     assert told in made.way_out("", several=False)
     assert "`hadron restore --help`" in made.way_out("", several=False)
-
-
-def no_majority_remembers() -> str:
-    """What a leader whose disk is empty waits for, one of whose peers' is empty too."""
-    reports = {"n2": (True, False), "n3": (False, True)}
-    return stand(membership(3), own_is_member=False, own_log_is_empty=True, reports=reports).missing

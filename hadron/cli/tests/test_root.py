@@ -192,6 +192,68 @@ def test_a_wrong_value_of_an_event_is_told_before_what_is_missing(
     assert capsys.readouterr().err.startswith(f"error: {told}")
 
 
+@pytest.mark.parametrize(
+    ("line", "told", "status"),
+    [
+        ("create stream a*b", "'NAME': stream 'a*b' is not a valid name; use 1 to 100 of", 2),
+        ("create namespace a*b", "'NAME': namespace 'a*b' is not a valid name; use 1 to", 2),
+        ("create stream s -p ,", "'--partitions' / '-p': ',' names no replica set", 2),
+        ("tx show p0/1", "'TRANSACTION': 'p0/1' is not a transaction's id; ", 2),
+        ("tx resolve p0/0.1/1", "'TRANSACTION': 'p0/0.1/1' is not a transaction's id: epoch", 2),
+        ("exchange pub e a..b x", "'TOPIC': 'a..b' is not a topic; write 1 to 16", 2),
+        ("exchange pub e a { --format jsonl", "value 1", 1),
+        ("exchange sub e a.>.b", "'[PATTERN]...': 'a.>.b' is not a pattern", 2),
+        ("pipeline show p x", "'[ID]': 'x' is not a whole number", 2),
+        ("bench --seconds x", "'--seconds': 'x' is not a number", 2),
+        ("call e { --format json", "VALUE", 1),
+        ("pub s --file nowhere", "nowhere: No such file or directory", 1),
+        ("pub s { --format jsonl", "value 1", 1),
+        ("node --config c", "--name is needed", 2),
+        ("node", "--config and --name are needed", 2),
+        ("context set lab hadron://a:b", "'b' in 'hadron://a:b' is not a port", 1),
+    ],
+)
+def test_what_is_wrong_with_a_value_is_told_before_anybody_is_asked(
+    line: str, told: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--server", "hadron://127.0.0.1:1", *line.split()]) == status
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.removeprefix("error: ").removeprefix("invalid value for ").startswith(told)
+    assert status == 1 or rest[0].startswith("hint: hadron ")
+
+
+def test_a_set_that_is_named_is_in_no_new_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = ["--config", str(tmp_path / "new")]
+    assert main(["cluster", "up", *new, "--replica-set", "eu/p0"]) == 1
+    assert f"there is no cluster in {tmp_path / 'new'}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"), [("retry", "--failed"), ("cancel", "--live, --failed")]
+)
+def test_instances_are_chosen_in_one_way(
+    command: str, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By their ids, or by what has become of them; nothing is asked before that is clear."""
+
+    def told(*options: str) -> str:
+        assert main(["--server", "hadron://127.0.0.1:1", "pipeline", command, "p", *options]) != 0
+        return capsys.readouterr().err
+
+    for both_or_neither in [[], ["--failed", "--id", "1"]]:
+        assert told(*both_or_neither).startswith(
+            f"error: say which instances: {flags} or --id ID\n"
+        )
+    among = f"--stage and --before choose among {flags.replace(', ', ' or ')} ones"
+    assert told("--id", "1", "--stage", "only").startswith(f"error: {among}\n")
+    assert told("--failed", "--before", "noon").startswith(
+        "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
+    )
+
+
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(RequestError("no such thing: 'x'", "ask for 'y'")) == 1
     assert capsys.readouterr().err == "error: no such thing: 'x'\nhint: ask for 'y'\n"

@@ -79,7 +79,7 @@ async def test_looking_at_transactions_and_ending_one_by_hand(
             assert json.loads(out)["state"] == "committed"
             assert {each["partition"] for each in json.loads(out)["receipts"]} == {EU, US}
             assert (await hadron("tx", "show", ids[1]))[1] == f"{ids[1]}: open\n"
-            assert (await hadron("tx", "show", "nonsense"))[0] == 1
+            assert (await hadron("tx", "show", "nonsense"))[0] == 2
             assert await hadron("tx", "resolve", ids[1]) == (0, f"{ids[1]} is rolled back\n", "")
             assert "aborted" in (await hadron("tx", "show", ids[1]))[1]
             assert (await hadron("tx", "resolve", ids[1]))[0] == 1

@@ -12,6 +12,7 @@ life is written by hand and needs an entry in `_KNOWN`.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
@@ -516,7 +517,13 @@ def render() -> dict[str, str]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the faces; `arguments` are `sys.argv`'s unless given."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hadron.client.blocking.generate",
+        description=f"Make {FACES.name}/ of the async classes: writes them anew.",
+    )
+    parser.parse_args(arguments)
     texts = render()
     FACES.mkdir(exist_ok=True)
     for path in FACES.glob("*.py"):

@@ -32,7 +32,7 @@ CHECKED_BY_NOBODY: Final = (
 _SCHEME: Final = "hadron://"
 _SCHEMES: Final = {_SCHEME: DEFAULT_PORT, "grpc://": DEFAULT_GRPC_PORT}
 _TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
-_FORM: Final = "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"
+_FORM: Final = "write it as hadron://[token@]host1,host2[/namespace]"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

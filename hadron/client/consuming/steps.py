@@ -45,6 +45,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import MAX_BATCH_WAIT_MS, MAX_IN_FLIGHT
 from hadron.model.record import Headers, Record
+from hadron.model.words import counted
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Step:
     def __repr__(self) -> str:
         first = self.records[0]
         where = f"{first.stream}/{first.partition}/{first.offset}"
-        return f"<Step of {len(self)} records from {where} on, {self._work}>"
+        return f"<Step of {counted(len(self), 'record')} from {where} on, {self._work}>"
 
     @property
     def partition(self) -> str:

@@ -14,6 +14,7 @@ import anyio
 
 from hadron.client.exchanges.message import ArrivedBatch, Message
 from hadron.model.errors import HadronError, OverloadedError
+from hadron.model.words import counted
 
 MESSAGE_OVERHEAD_BYTES: Final = 100
 """What a message counts beside its share of its batch."""
@@ -86,7 +87,8 @@ class Inbox:
             self.fail(
                 OverloadedError(
                     f"the subscription to {', '.join(self.patterns)} has dropped "
-                    f"{self.missed + count} messages, nothing was taken from it for {CUT_S:g} s",
+                    f"{counted(self.missed + count, 'message')}, nothing was taken from it for "
+                    f"{CUT_S:g} s",
                     "take messages as they come, or leave the subscription's block",
                     retryable=False,
                 )

@@ -50,6 +50,7 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import BYTES, NewRecord
+from hadron.model.words import counted
 
 NOT_LOGGED: Final = (
     ConflictError,
@@ -523,5 +524,4 @@ def _not_sent(batch: OutgoingBatch, reason: str) -> DeadlineExceededError:
 
 
 def _count(batch: OutgoingBatch) -> str:
-    records = "1 record" if batch.count == 1 else f"{batch.count} records"
-    return f"{records} to {batch.stream}/{batch.partition}"
+    return f"{counted(batch.count, 'record')} to {batch.stream}/{batch.partition}"

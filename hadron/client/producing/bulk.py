@@ -25,6 +25,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_VALUE_BYTES
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client.producing.publisher import Publisher
@@ -160,8 +161,7 @@ async def finish_bulk(
             "; ".join(filter(None, [f"{told} published" if before else "", trouble.hint])),
         ) from trouble
     if trouble is not None:
-        records = "record" if before == 1 else "records"
-        trouble.add_note(f"send_many had published {before} {records} before that")
+        trouble.add_note(f"send_many had published {counted(before, 'record')} before that")
         raise trouble
     return [segment.receipt() for segment in segments]
 

@@ -18,6 +18,7 @@ from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_STATEMENTS
 from hadron.model.ranges import melted
 from hadron.model.record import NewRecord
+from hadron.model.words import counted
 from hadron.wire.messages import ballot_to, groups_pb2, pipelines_pb2, transactions_pb2
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ class PublishedMany:
         self._parts: list[tuple[Batch, int, int]] = []
 
     def __repr__(self) -> str:
-        return f"<PublishedMany, {sum(count for _, _, count in self._parts)} records>"
+        records = counted(sum(count for _, _, count in self._parts), "record")
+        return f"<PublishedMany, {records}>"
 
     def _add(self, batch: Batch, first: int, count: int) -> None:
         """Records of a batch; those that follow the last ones are counted to them."""

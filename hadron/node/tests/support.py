@@ -104,6 +104,21 @@ def is_member(nodes: Nodes, name: str) -> bool:
     return row is not None and bool(row[0])
 
 
+async def replace_disk(nodes: Nodes, name: str) -> None:
+    """The node comes back with an empty disk; returns once that has been taught, and counts."""
+    await nodes.crash(name)
+    nodes.wipe(name)
+    await nodes.start(name)
+    await nodes.wait_for("a member", lambda: is_member(nodes, name))
+
+
+async def wait_for_lost_memory(nodes: Nodes, needed: int = 2) -> None:
+    """Until n1, which is to lead, says that too few disks remember the log."""
+    says = f"{needed} members that remember"
+    await nodes.wait_for("refusing", lambda: says in nodes.status("n1").trouble)
+    assert nodes.status("n1").memories_missing in range(1, needed + 1)
+
+
 def assert_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody logged an exception, and nothing worse than a warning."""
     assert not [

@@ -19,6 +19,8 @@ from hadron.node.tests.support import (
     is_member,
     make_stream,
     produce,
+    replace_disk,
+    wait_for_lost_memory,
 )
 from hadron.testing.nodes import Nodes, running_nodes
 
@@ -47,11 +49,8 @@ async def test_a_wiped_replica_rebuilds_and_counts_again(
         async with nodes.connection("n1") as connection:
             for number in range(50):
                 await produce(connection, b"%d" % number)
-        await nodes.crash("n2")
-        nodes.wipe("n2")
-        await nodes.start("n2")
+        await replace_disk(nodes, "n2")
         await nodes.wait_in_step()
-        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
         assert chains(nodes, "n2") == chains(nodes, "n1")
         await nodes.crash("n3")
         async with nodes.connection("n1") as connection:
@@ -97,13 +96,13 @@ async def test_two_without_memory_of_x_do_not_lead(tmp_path: Path, clock: MockCl
         nodes.wipe("n2")
         nodes.network.heal_all()
         await nodes.start("n1", "n2")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         assert nodes.status("n1").state == "waiting for a majority"
+        assert nodes.status("n1").memories_missing == 1
         assert not is_member(nodes, "n2")
         await nodes.start("n3")
         await nodes.wait_serving()
+        assert nodes.status("n1").memories_missing == 0
         await nodes.wait_in_step()
         async with nodes.connection("n1") as connection:
             assert await fetch(connection) == [b"X"]
@@ -135,9 +134,7 @@ async def test_a_wiped_leader_does_not_lead_with_one_member_that_remembers(
         nodes.wipe("n1")
         nodes.network.heal_all()
         await nodes.start("n1", "n3")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         assert "this node's disk does not" in nodes.status("n1").trouble
         assert "n2 cannot be reached" in nodes.status("n1").trouble
         assert chains(nodes, "n1") == []
@@ -162,9 +159,7 @@ async def test_a_leader_that_is_back_and_does_not_lead_yet_does_not_count_as_awa
             await nodes.wait_for("told", partial(has_trouble, nodes, name))
             assert "does not answer" in nodes.status(name).trouble
         await nodes.start("n1")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         await nodes.wait_for("no trouble", lambda: not nodes.status("n3").trouble)
         await nodes.wait_for("that of its disk", lambda: "answer" not in nodes.status("n2").trouble)
         assert nodes.status("n3").state == "waiting for the leader"
@@ -180,9 +175,7 @@ async def test_a_client_whose_time_is_up_is_told_what_the_leader_waits_for(
         nodes.wipe("n1")
         nodes.wipe("n2")
         await nodes.start("n2", "n3", "n1")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         for timeout_s in (1, 2, 3, 5, 10):
             async with nodes.client(request_timeout_s=timeout_s) as client:
                 with pytest.raises(PeerError) as caught:
@@ -192,20 +185,24 @@ async def test_a_client_whose_time_is_up_is_told_what_the_leader_waits_for(
             assert "and for the way out" in caught.value.hint
 
 
+async def lose_a_long_log(nodes: Nodes) -> None:
+    """n1 starts with an empty disk; what n2 has is more than one copied chunk, and n3 lags."""
+    await put_x_on_n1_and_n2(nodes)
+    async with nodes.connection("n1") as connection:
+        for number in range(8):
+            await produce(connection, bytes([number]) * 700_000)
+    await nodes.wait_in_step("n2")
+    await nodes.crash()
+    nodes.wipe("n1")
+    nodes.network.heal_all()
+    await nodes.start()
+
+
 async def test_a_wiped_leader_copies_a_long_log_from_the_most_advanced(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with running_nodes(tmp_path, 3) as nodes:
-        await put_x_on_n1_and_n2(nodes)
-        async with nodes.connection("n1") as connection:
-            # More than one copied chunk.
-            for number in range(8):
-                await produce(connection, bytes([number]) * 700_000)
-        await nodes.wait_in_step("n2")
-        await nodes.crash()
-        nodes.wipe("n1")
-        nodes.network.heal_all()
-        await nodes.start()
+        await lose_a_long_log(nodes)
         await nodes.wait_serving()
         await nodes.wait_in_step()
         assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
@@ -217,15 +214,7 @@ async def test_a_wiped_leader_that_is_cut_off_while_copying(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with running_nodes(tmp_path, 3) as nodes:
-        await put_x_on_n1_and_n2(nodes)
-        async with nodes.connection("n1") as connection:
-            for number in range(8):
-                await produce(connection, bytes([number]) * 700_000)
-        await nodes.wait_in_step("n2")
-        await nodes.crash()
-        nodes.wipe("n1")
-        nodes.network.heal_all()
-        await nodes.start()
+        await lose_a_long_log(nodes)
         while nodes.status("n1").last_lsn == 0:
             await trio.lowlevel.checkpoint()
         copied = nodes.status("n1").last_lsn
@@ -263,10 +252,7 @@ async def test_a_member_that_was_taught_counts_at_the_next_ballot(
     made is out of date."""
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
-        await nodes.crash("n2")
-        nodes.wipe("n2")
-        await nodes.start("n2")
-        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await replace_disk(nodes, "n2")
         await nodes.wait_in_step()
         await nodes.crash("n3")
         nodes.network.break_connections("n3")
@@ -302,9 +288,7 @@ async def test_five_nodes_with_two_lost_disks(tmp_path: Path, clock: MockClock) 
             nodes.wipe(name)
         nodes.network.heal_all()
         await nodes.start("n1", "n2", "n4", "n5")
-        await nodes.wait_for(
-            "refusing", lambda: "3 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes, 3)
         await nodes.start("n3")
         await nodes.wait_serving()
         await nodes.wait_in_step()

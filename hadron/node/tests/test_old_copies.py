@@ -19,7 +19,15 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import LogPosition
 from hadron.node.recovery import recover
-from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
+from hadron.node.tests.support import (
+    chains,
+    fetch,
+    is_member,
+    make_stream,
+    produce,
+    replace_disk,
+    wait_for_lost_memory,
+)
 from hadron.node.verification import verify_paths
 from hadron.node.world import SystemDisk
 from hadron.replication.membership import identity_message
@@ -73,9 +81,7 @@ async def test_an_old_copy_is_no_voice_for_what_it_has_forgotten(
         ) in nodes.status("n2").trouble
         nodes.wipe("n1")
         await nodes.start("n1")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         assert nodes.status("n1").state == "waiting for a majority"
 
 
@@ -121,10 +127,7 @@ async def test_a_disk_that_was_exchanged_is_believed_by_who_was_away(
             await nodes.restart("n2")
         await nodes.wait_in_step()
         nodes.network.isolate("n3", "n2")
-        await nodes.crash("n2")
-        nodes.wipe("n2")
-        await nodes.start("n2")
-        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await replace_disk(nodes, "n2")
         caplog.clear()
         nodes.network.heal_all()
         await nodes.wait_for(
@@ -151,9 +154,7 @@ async def test_an_old_copy_of_the_leader_does_not_lead_alone_with_the_one_that_l
         put_back(nodes, "n1", tmp_path / "image")
         nodes.network.heal_all()
         await nodes.start("n1", "n3")
-        await nodes.wait_for(
-            "refusing", lambda: "2 members that remember" in nodes.status("n1").trouble
-        )
+        await wait_for_lost_memory(nodes)
         await nodes.start("n2")
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
@@ -398,10 +399,7 @@ async def test_a_member_that_was_taught_on_its_link_counts_for_the_next_ballot(
     ballot, for which n2 is one of two who remember."""
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
-        await nodes.crash("n2")
-        nodes.wipe("n2")
-        await nodes.start("n2")
-        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        await replace_disk(nodes, "n2")
         leader = nodes.node("n1").member
         leadership = leader._leadership
         assert leadership is not None

@@ -228,6 +228,15 @@ def hold_at(nodes: Nodes, name: str, *, half: bool = True) -> Callable[[], None]
     return held.go.set
 
 
+async def half_way(nodes: Nodes) -> _Held:
+    """Start n3, which has half of a copy on return, and waits."""
+    held = _Held(fetching._read_chunk, 0.5)
+    fetching._read_chunk = held
+    await nodes.start("n3")
+    await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+    return held
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_member_without_whom_there_is_no_majority_gets_what_is_not_committed(
     tmp_path: Path, clock: MockClock, restarted: bool
@@ -256,10 +265,7 @@ async def test_a_transfer_goes_on_where_the_connection_broke(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with without_n3(tmp_path) as nodes:
-        held = _Held(fetching._read_chunk, 0.5)
-        fetching._read_chunk = held
-        await nodes.start("n3")
-        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        held = await half_way(nodes)
         nodes.network.break_connections("n3")
         held.go.set()
         await nodes.wait_in_step()
@@ -299,10 +305,7 @@ async def test_who_opens_copies_all_the_time_takes_none_from_a_member(
 
 async def test_a_transfer_goes_on_after_a_crash(tmp_path: Path, clock: MockClock) -> None:
     async with without_n3(tmp_path) as nodes:
-        held = _Held(fetching._read_chunk, 0.5)
-        fetching._read_chunk = held
-        await nodes.start("n3")
-        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        held = await half_way(nodes)
         await nodes.crash("n3")
         manifest = generations.read_manifest(nodes.data("n3") / "gen-1")
         assert manifest is not None
@@ -318,10 +321,7 @@ async def test_a_part_that_was_torn_by_a_crash_is_fetched_again(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with without_n3(tmp_path) as nodes:
-        held = _Held(fetching._read_chunk, 0.5)
-        fetching._read_chunk = held
-        await nodes.start("n3")
-        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        held = await half_way(nodes)
         await nodes.crash("n3")
         part = nodes.data("n3") / "gen-1" / "hadron.db"
         data = bytearray(part.read_bytes())
@@ -338,10 +338,7 @@ async def test_a_copy_that_is_damaged_where_it_was_made_is_made_again(
     tmp_path: Path, clock: MockClock
 ) -> None:
     async with without_n3(tmp_path) as nodes:
-        held = _Held(fetching._read_chunk, 0.5)
-        fetching._read_chunk = held
-        await nodes.start("n3")
-        await nodes.wait_for("half way", lambda: len(held.reads) > 2)
+        held = await half_way(nodes)
         (copy,) = (nodes.data("n1") / "outgoing").iterdir()
         data = bytearray(copy.read_bytes())
         data[-1] ^= 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations, product
 
 import pytest
 
 from hadron.replication.standing import Standing, stand
 from hadron.replication.tests.support import membership
+from hadron.state.leadership import Configuration
 
 MEMBER, WIPED, OLD_LOG = (True, False), (False, True), (False, False)
 """What a peer reports: (it has a member record, its log is empty)."""
@@ -57,6 +59,7 @@ def test_a_member_needs_a_majority(size: int) -> None:
         assert (found.missing == "") == (1 + count >= size // 2 + 1)
         if found.missing:
             assert f"a majority of {size // 2 + 1} of {size}" in found.missing
+            assert found.memories_missing == 0
 
 
 @pytest.mark.parametrize(("size", "others"), [(2, 1), (3, 2), (4, 2), (5, 3)])
@@ -68,6 +71,7 @@ def test_a_wiped_leader_needs_others_that_meet_every_majority(size: int, others:
         if 0 < count < others:
             assert f"{others} members that remember the log" in found.missing
             assert "disk does not" in found.missing
+            assert found.memories_missing == others - count
 
 
 def test_a_lone_node_with_a_log_but_no_record_waits_for_its_operator() -> None:
@@ -97,6 +101,26 @@ def test_a_wiped_replica_is_not_a_voice_in_a_majority() -> None:
     found = decide(3, member=True, empty=False, peers=named(WIPED))
     assert "2 members that remember the log" in found.missing
     assert found.learners == ("n2",)
+    assert found.memories_missing == 1
+
+
+def test_memories_that_an_earlier_configuration_needs_are_counted_too() -> None:
+    """Of five members three go on as epoch 2, which asks nobody to remember anything of its own."""
+    before = Configuration(1, 1, b"", tuple((f"n{number}", "replica") for number in range(1, 6)))
+    begin = partial(
+        stand,
+        membership(3, epoch=2),
+        own_is_member=True,
+        own_log_is_empty=False,
+        configurations=[before],
+    )
+    forgetful = begin(reports=named(WIPED, OLD_LOG))
+    assert "3 of the members of epoch 1" in forgetful.missing
+    assert forgetful.memories_missing == 2
+    few = begin(reports=named(WIPED))
+    assert "a majority, 3, of the members of epoch 1" in few.missing
+    assert few.memories_missing == 0
+    assert begin(reports=named(MEMBER, MEMBER)) == Standing(False, ("n2", "n3"), "")
 
 
 def test_of_two_the_one_that_remembers_has_everything() -> None:

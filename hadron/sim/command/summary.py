@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from hadron.model.words import counted
 from hadron.sim.checks.checker import CHECKS
 from hadron.sim.model.machine import AREAS
 from hadron.sim.runs.run import Outcome
@@ -36,11 +37,6 @@ def decode_outcome(line: bytes | str) -> Outcome:
 def replay_command(seed: int) -> str:
     """What to type to see a seed's run again."""
     return f"python -m hadron.sim --seed {seed} --replay"
-
-
-def counted(number: int, what: str) -> str:
-    """ "1 seed", "2 seeds"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass

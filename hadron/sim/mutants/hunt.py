@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from hadron.model.words import counted
 from hadron.sim.mutants import chance
 from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Edit, patched
@@ -252,7 +253,7 @@ def describe(found: Found) -> str:
         return f"{name}: NOT CAUGHT{idle}"
     ways = [f"scenario {found.scenario}, try {found.tries}"] if found.scenario else []
     if found.seeds is not None:
-        ways.append(f"{found.seeds} random seed{'s' * (found.seeds > 1)}")
+        ways.append(counted(found.seeds, "random seed"))
     elif found.seeds_tried:
         ways.append(f"not by {found.seeds_tried} random seeds")
     violation = found.violation.splitlines()[0][:120]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hadron.wire.contract import RELEASED, broken, contract
+from hadron.wire import contract as module
+from hadron.wire.contract import RELEASED, broken, contract, main
 
 
 def test_what_was_released_is_still_there() -> None:
@@ -70,3 +72,17 @@ def test_adding_breaks_nothing() -> None:
     now["messages"]["hadron.v1.FetchRequest"]["more"] = [15, "string"]
     now["messages"]["hadron.v1.New"] = {}
     assert not broken(contract(), now)
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--check"], 2), (["now"], 2)])
+def test_only_the_bare_command_writes(
+    arguments: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = tmp_path / "released.json"
+    monkeypatch.setattr(module, "RELEASED", released)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == status
+    assert not released.exists()
+    main([])
+    assert json.loads(released.read_text()) == contract()

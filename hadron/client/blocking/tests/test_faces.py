@@ -206,3 +206,14 @@ if TYPE_CHECKING:
         assert_type(client.run_stages("p"), SyncStageRun)
         with client as entered:
             assert_type(entered, SyncClient)
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["--check"], 2)])
+def test_only_the_bare_command_writes(
+    arguments: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "FACES", tmp_path / "faces")
+    with pytest.raises(SystemExit) as ended:
+        generate.main(arguments)
+    assert ended.value.code == status
+    assert not generate.FACES.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,16 +18,24 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.url
 
 
-def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
+@contextmanager
+def connected(url: str, pipeline: str, stage: str = "") -> Iterator[hadron.SyncClient]:
+    """With a pipeline of one stage, "one", whose streams begin with its name."""
     with hadron.connect_sync(url) as client:
-        client.create_stream("in")
-        client.create_stream("out")
+        client.create_stream(f"{pipeline}-in")
+        client.create_stream(f"{pipeline}-out")
         client.apply(
-            "kind: Pipeline\nname: p\nreplica_set: local/p0\ninput: in\nstart: earliest\n"
-            "stages: [{name: one, engine: handler, output: {stream: out}}]\n"
+            f"kind: Pipeline\nname: {pipeline}\nreplica_set: local/p0\ninput: {pipeline}-in\n"
+            f"start: earliest\nstages: [{{name: one, engine: handler, {stage}"
+            f"output: {{stream: {pipeline}-out}}}}]\n"
         )
+        yield client
+
+
+def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
+    with connected(url, "p") as client:
         for number in range(3):
-            client.send("in", {"n": number})
+            client.send("p-in", {"n": number})
         for invocation in client.stage("p", "one"):
             first = invocation.root.value["n"]
             break
@@ -36,7 +45,7 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
             assert (invocation.root.value["n"], invocation.attempt) == (first, 1)
             receipt = invocation.complete({"n": first}, key="k")
             assert receipt is not None
-            assert receipt.stream == "out"
+            assert receipt.stream == "p-out"
             invocation = next(iter(stage))
             with client.transaction() as tx:
                 tx.complete(invocation, invocation.root.value)
@@ -54,7 +63,7 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
         thread.start()
         values = [
             record.value["n"]
-            for _, record in zip(range(3), client.read("out", follow=True), strict=False)
+            for _, record in zip(range(3), client.read("p-out", follow=True), strict=False)
         ]
         stage.close()
         thread.join(10)
@@ -62,15 +71,8 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
 
 
 def test_what_hangs_in_a_thread_fails_its_attempt(url: str) -> None:
-    with hadron.connect_sync(url) as client:
-        client.create_stream("hang-in")
-        client.create_stream("hang-out")
-        client.apply(
-            "kind: Pipeline\nname: hangs\nreplica_set: local/p0\ninput: hang-in\nstart: earliest\n"
-            "stages: [{name: one, engine: handler, timeout: 2s, retry: {backoff: 10ms},"
-            " output: {stream: hang-out}}]\n"
-        )
-        client.send("hang-in", "a")
+    with connected(url, "hangs", "timeout: 2s, retry: {backoff: 10ms}, ") as client:
+        client.send("hangs-in", "a")
         stage, is_over = client.stage("hangs", "one"), threading.Event()
         late: list[bool] = []
 
@@ -84,10 +86,10 @@ def test_what_hangs_in_a_thread_fails_its_attempt(url: str) -> None:
         thread = threading.Thread(target=stage.run, args=(handle,))
         thread.start()
         (record,) = (
-            each for _, each in zip(range(1), client.read("hang-out", follow=True), strict=False)
+            each for _, each in zip(range(1), client.read("hangs-out", follow=True), strict=False)
         )
         is_over.set()
         stage.close()
         thread.join(10)
         assert (record.value, late) == ("in time", [True])
-        assert [each.value for each in client.read("hang-out")] == ["in time"]
+        assert [each.value for each in client.read("hangs-out")] == ["in time"]

@@ -31,7 +31,7 @@ def test_urls(url: str, endpoint: Endpoint) -> None:
         ("a,b:7001/ns", "write it as hadron://a,b:7001/ns"),
         ("http://a:7000/", "write it as hadron://a:7000/"),
         ("t0k@a", "write it as hadron://***@a"),
-        ("a b:c:d", "write it as hadron://[token@]host1,host2[/namespace][?tls=1]"),
+        ("a b:c:d", "write it as hadron://[token@]host1,host2[/namespace]"),
     ],
 )
 def test_a_url_without_its_scheme_is_corrected(url: str, meant: str) -> None:
