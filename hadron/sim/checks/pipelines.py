@@ -319,8 +319,9 @@ def every_instance_ends(flows: Flows) -> Iterator[Violation]:
 
 
 def stages_fail_after_all_attempts(flows: Flows) -> Iterator[Violation]:
-    """A stage is given up when its attempts are used up, and not before. How many it had when is
-    not known of a pipeline that somebody has changed; an output that is lost uses all of them."""
+    """A stage is given up when its attempts are used up, and not before, unless it has cost as many
+    runners, and says so (P18). How many it had when is not known of a pipeline that somebody has
+    changed; an output that is lost uses all of them."""
     for flow in flows.declared:
         if flows.applied(flow.name, deletes=False) > 1:
             continue
@@ -329,7 +330,8 @@ def stages_fail_after_all_attempts(flows: Flows) -> Iterator[Violation]:
             if run.status != FAILED:
                 continue
             flows.judged["stages_fail_after_all_attempts"] += 1
-            if run.attempts < most.get(stage, 0):
+            lost = f"stage {stage!r} has lost {most.get(stage)} runners "
+            if run.attempts < most.get(stage, 0) and not (run.reason or "").startswith(lost):
                 yield Violation(
                     "stages_fail_after_all_attempts",
                     f"stage {stage} of instance {instance_id} of {flow} was given up after "

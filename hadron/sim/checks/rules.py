@@ -211,6 +211,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 what is cancelled stays as it is",
         "E3 what is awaited is looked at behind the input",
         "E3 what is at a runner is its own",
+        "E3 who is given up has ended its runners",
         "E3 what has ended is kept for a while",
         "E3 a stage has all its attempts",
         "E3 the latest attempt counts",

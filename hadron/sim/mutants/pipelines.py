@@ -17,6 +17,7 @@ _CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
 _BUSY: Final = "runners-that-take-long"
 _AWAITED: Final = "awaited-while-the-input-is-not-read-yet"
 _FILLS: Final = "backfills-whose-leader-fails"
+_ENDS_ITS_RUNNER: Final = "record-that-ends-its-runner"
 
 plant(
     "instance twice after the input's leader fails",
@@ -275,4 +276,46 @@ plant(
     "records that stages wait for are looked at whatever is left of the input",
     Edit("pipelines.awaiting:Awaiting._follow", "            await self._catch_up()\n", ""),
     scenarios=(_AWAITED,),
+)
+
+plant(
+    "who was with it is given up",
+    "each time that a runner is lost counts for all that it worked on as if that were by itself",
+    Edit("pipelines.losses:Losses.note", "loss.alone += len(ids) == 1", "loss.alone += 1"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "what ends its runner is not apart",
+    "however often its runner was lost, an instance runs with others",
+    Edit("pipelines.losses:Losses.suspected", "known[each].count >= _SUSPECTED", "False"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "what ends its runner goes on",
+    "who loses runners by itself has another one each time",
+    Edit("pipelines.losses:Losses.hopeless", "known[each].alone >= max_attempts", "False"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "given up for the code",
+    "who has lost runners by itself is given up though nobody gets anything done",
+    Edit("pipelines.losses:Losses.hopeless", " and known[each].first < ended", ""),
+    scenarios=("code-that-ends-every-runner",),
+)
+
+plant(
+    "who goes is lost",
+    "a runner that says that it goes is taken for one that has crashed",
+    Edit("server.pipelines.calls:_run_stages", "is_lost=error is not None", "is_lost=True"),
+    scenarios=("runners-that-come-and-go",),
+)
+
+plant(
+    "given up a loss too early",
+    "an instance is given up when its next loss would be as many as it may have attempts",
+    Edit("pipelines.losses:Losses.hopeless", "alone >= max_attempts", "alone >= max_attempts - 1"),
+    scenarios=("runners-that-come-and-go",),
 )

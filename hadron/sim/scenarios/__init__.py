@@ -10,6 +10,7 @@
     damage       A, B, C: disks that change beneath a node
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
+    lost_runners P: records, code and networks that end runners
     groups       D: members that are late, leaders that come and go
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
@@ -40,6 +41,7 @@ from hadron.sim.scenarios import (
     leadership,
     learners,
     letters,
+    lost_runners,
     membership,
     pipelines,
     prepared,
@@ -68,6 +70,7 @@ __all__ = [
     "leadership",
     "learners",
     "letters",
+    "lost_runners",
     "membership",
     "pipelines",
     "prepared",
