@@ -97,15 +97,16 @@ class Deliver(Operation, tag="deliver", kw_only=True):
 
 class Settle(Operation, tag="settle", kw_only=True):
     """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed. Of a
-    pipeline, a runner completed a stage: then `group` is the pipeline as `name#id` (another one may
-    have its name by now), `member` the stage, and `ranges` are instances."""
+    pipeline, a runner completed a stage, or somebody signalled one: then `group` is the pipeline as
+    `name#id` (another one may have its name by now), `member` the stage, and `ranges` are
+    instances."""
 
     group: str
     member: str
     stream: str
     partition: str
     ranges: list[Range]
-    how: Literal["ack", "nack", "complete"] = "ack"
+    how: Literal["ack", "nack", "complete", "signal"] = "ack"
 
 
 class Transact(Operation, tag="transact", kw_only=True):
@@ -394,7 +395,7 @@ class History:
         partition: str,
         ranges: Iterable[Range],
         *,
-        how: Literal["ack", "nack", "complete"] = "ack",
+        how: Literal["ack", "nack", "complete", "signal"] = "ack",
     ) -> Settle:
         return self._begin(
             Settle(

@@ -15,7 +15,6 @@ _STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
 _AWAY: Final = "output-whose-set-is-away"
 _CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
 _BUSY: Final = "runners-that-take-long"
-_AWAITED: Final = "awaited-while-the-input-is-not-read-yet"
 _FILLS: Final = "backfills-whose-leader-fails"
 _ENDS_ITS_RUNNER: Final = "record-that-ends-its-runner"
 
@@ -184,28 +183,6 @@ plant(
 )
 
 plant(
-    "wait forgotten by the next leader",
-    "how long a stage may wait is looked at by the leader that it was armed under, and by no other",
-    Edit(
-        "pipelines.expiring:Expiring.run",
-        "while True:",
-        "while not self._controller.ballot.incarnation > 1 or await trio.sleep_forever():",
-    ),
-    scenarios=("waits-that-outlive-their-leader",),
-)
-
-plant(
-    "wait that ends before its time",
-    "who looks at how long stages may wait takes each of them for over",
-    Edit(
-        "pipelines.expiring:Expiring.run",
-        "if due_ms is not None and due_ms <= now_ms:",
-        "now_ms += 3_600_000\n            if due_ms is not None:",
-    ),
-    scenarios=("waits-that-outlive-their-leader",),
-)
-
-plant(
     "cursor behind another leader's records",
     "a pipeline that takes some of what it has read of another set goes on as if it had taken all",
     Edit(
@@ -260,22 +237,6 @@ plant(
         "batch.deadline = min(batch.deadline, now + batch.timeout_s)",
     ),
     scenarios=(_BUSY,),
-)
-
-plant(
-    "awaited record not behind its trigger",
-    "who waits for the input to be looked at forgets partitions that are not connected yet",
-    Edit(
-        "pipelines.consumer:Consumer.catch_up", "sorted(self._partitions())", "sorted(self.sources)"
-    ),
-    scenarios=(_AWAITED,),
-)
-
-plant(
-    "awaited record not behind the input",
-    "records that stages wait for are looked at whatever is left of the input",
-    Edit("pipelines.awaiting:Awaiting._follow", "            await self._catch_up()\n", ""),
-    scenarios=(_AWAITED,),
 )
 
 plant(

@@ -168,6 +168,13 @@ class Flows:
         for pipeline_id, before in was.items():
             now = _Tables(context.db, pipeline_id)
             self._check_cancelled(view, context, command, before, now)
+            if isinstance(command, ExpireWaits) and command.before_ms > context.now_ms:
+                self._complain(
+                    "E3 a wait ends when its time is over",
+                    view,
+                    context,
+                    f"what is due at {command.before_ms} ends at {context.now_ms}",
+                )
             if isinstance(command, _WAITS):
                 continue
             self._check_made(view, context, command, pipeline_id, before, now)
