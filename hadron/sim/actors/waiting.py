@@ -2,8 +2,9 @@
 under the same key, at once, later, too late or never; others approve what is paid. P14 is held
 against what became of it (`checks.waits`).
 
-Who has paid behind the answer to its order is waited for once; so each is paid once, and whatever
-is then left to wait for ever was missed.
+Who has paid behind the answer to its order is waited for; so each is paid once, and whatever is
+then left to wait for ever was missed. Only over several sets what was ordered at one that was away
+for long may be missed: there it is paid again.
 """
 
 from __future__ import annotations
@@ -90,12 +91,18 @@ class _Book:
     """What its people have to do.
 
     Attributes:
+        places: of the pipeline.
+        paid_at: partitions that payments go to.
         longest_s: after its order something is paid.
         unpaid: the share that is never paid.
+        may_miss: what was paid may have to be paid again.
     """
 
+    places: Places
+    paid_at: tuple[str, ...]
     longest_s: float
     unpaid: float
+    may_miss: bool
     orders: list[_Order] = field(default_factory=list)
 
     def due(self) -> _Order | None:
@@ -107,14 +114,20 @@ class _Book:
 
 
 class Waiting(Part):
-    """Of a world of one replica set."""
+    """Of one cluster.
 
-    def __init__(self, world: World, history: History, seed: int | str) -> None:
+    Args:
+        world: whose clients these are.
+        sets: all of the cluster.
+    """
+
+    def __init__(
+        self, world: World, history: History, seed: int | str, sets: Sequence[str]
+    ) -> None:
         self._world = world
         self._history = history
         self._seed = seed
         chance = random.Random(f"what waits/{seed}")
-        home = world.config.name
         paid_ms = chance.choice((0, 0, 1_000, 5_000, 20_000))
         late = "remind" if paid_ms and chance.random() < 0.6 else FAIL
         self._paid = Wait(
@@ -125,19 +138,31 @@ class Waiting(Part):
             timeout_ms=chance.choice((500, 3_000, 10_000)),
             on_timeout=chance.choice((FAIL, "tell", "tell")),
         )
-        self._book = _Book(
-            longest_s=2 * paid_ms / 1_000 if paid_ms else 5.0, unpaid=0.2 if paid_ms else 0.0
+        home, *others = chance.sample(tuple(sets), len(sets))
+        inputs, paid_at, outputs = (
+            chance.choice(((home,), (home, *others), tuple(others) or (home,))) for _ in range(3)
         )
-        self._places = Places(home, (home,), (home,), flow=WAITING, source=REQUESTS, sink=_SHIPPED)
+        self._book = _Book(
+            Places(home, inputs, outputs, flow=WAITING, source=REQUESTS, sink=_SHIPPED),
+            paid_at,
+            longest_s=2 * paid_ms / 1_000 if paid_ms else 5.0,
+            unpaid=0.2 if paid_ms else 0.0,
+            may_miss=len(sets) > 1,
+        )
 
     def objects(self) -> Sequence[SchemaObject]:
-        spec = StreamSpec(partitions=(self._places.home,))
+        places = self._book.places
+        partitions = {
+            REQUESTS: places.inputs,
+            PAYMENTS: self._book.paid_at,
+            _SHIPPED: tuple(dict.fromkeys((*places.outputs, places.home))),
+        }
         return (
             *(
-                SchemaObject(kind="Stream", name=name, spec=spec)
-                for name in (REQUESTS, PAYMENTS, _SHIPPED)
+                SchemaObject(kind="Stream", name=name, spec=StreamSpec(partitions=where))
+                for name, where in partitions.items()
             ),
-            waiting_flow(self._places.home, self._paid, self._approved),
+            waiting_flow(places.home, self._paid, self._approved),
         )
 
     def actors(self) -> Iterator[Actor]:
@@ -145,7 +170,7 @@ class Waiting(Part):
         yield _Payer(*self._of("vp"), self._book)
         yield _Approver(*self._of("va"))
         for number in range(2):
-            yield RunnerActor(*self._of(f"vw{number}")).at(self._places)
+            yield RunnerActor(*self._of(f"vw{number}")).at(self._book.places)
 
     def _of(self, host: str) -> tuple[World, History, str, str]:
         return self._world, self._history, host, f"{self._seed}/{host}"
@@ -154,7 +179,7 @@ class Waiting(Part):
         last = _LastPayer(*self._of("vl"), self._book)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(last.run)
-            await DrainingRunner(*self._of("vd")).at(self._places).run()
+            await DrainingRunner(*self._of("vd")).at(self._book.places).run()
             nursery.cancel_scope.cancel()
 
 
@@ -167,11 +192,14 @@ class _Keyed(ClientActor):
         self._sent = 0
 
     async def publish(self, producer: Producer, stream: str, key: str, does: str) -> None:
+        """At one of the stream's partitions."""
         self._sent += 1
         value = f"{Keyed(key, does)}{self.host}/{self._sent}"
-        noted = self.history.publish(self.name, self.name, stream, self.partition, [value])
+        book = self.book
+        at = self.random.choice(book.places.inputs if stream == REQUESTS else book.paid_at)
+        noted = self.history.publish(self.name, self.name, stream, at, [value])
         try:
-            receipt = await producer.send(NewRecord(value=value, key=key, type=does))
+            receipt = await producer.send(NewRecord(value=value, key=key, type=does, partition=at))
         except HadronError as error:
             self.ended(noted, error)
             raise
@@ -226,14 +254,14 @@ class _Payer(_Keyed):
 
 class _LastPayer(_Payer):
     """Once all is healed: pays for the rest, and again and again for what nobody knows to be there,
-    which may come yet, until it is stopped."""
+    which may come yet, or for what may have been missed, until it is stopped."""
 
     async def session(self, client: Client) -> None:
         async with client.producer(PAYMENTS, delivery_timeout_s=4.0) as producer:
             while True:
                 for order in self.book.orders:
                     is_due = order.due_s < float("inf") and not order.is_paid
-                    if order.state == "unknown" or is_due:
+                    if order.state == "unknown" or is_due or self.book.may_miss:
                         await self.pay(producer, order)
                 await trio.sleep(1.0)
 

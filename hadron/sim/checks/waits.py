@@ -16,8 +16,8 @@ from hadron.sim.evidence.node_files import InstanceRow, RunRow
 
 def the_first_record_counts(flows: Flows) -> Iterator[Violation]:
     """A stage that waited for a record has one with the key of its trigger, and of a type that it
-    waits for; and the first one of those behind its trigger, where they are in one log. Values say
-    the types, too. What was retried, or filled in, may have come late."""
+    waits for; and the first one of those behind its trigger, where they are in its home's log.
+    Values say the types, too. What was retried, or filled in, may have come late."""
     for flow in flows.declared:
         if flows.steered(flow.name, "retry") or flows.steered(flow.name, "backfill"):
             continue
@@ -37,7 +37,7 @@ def the_first_record_counts(flows: Flows) -> Iterator[Violation]:
                     f"{who} has waited for offset {run.offset} of {run.partition}, which is "
                     f"{known.values.get(run.offset or 0)!r}",
                 )
-            if run.partition == instance.partition:
+            if run.partition == instance.partition == flow.spec.replica_set:
                 began = trigger.lsns[instance.offset]
                 earlier = [
                     each

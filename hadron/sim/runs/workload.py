@@ -122,7 +122,7 @@ def _parts(world: World, history: History) -> Iterator[Part]:
     if has_messages(world.seed):
         yield Messaging(world, history)
     if has_waits(world.seed):
-        yield Waiting(world, history, world.seed)
+        yield Waiting(world, history, world.seed, (world.config.name,))
 
 
 class Run:
