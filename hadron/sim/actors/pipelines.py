@@ -210,8 +210,7 @@ class OrderActor(ClientActor):
                     # Nobody waits for it any more.
                     self.history.unknown(operation, "its client is gone")
                     raise
-                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-                self.history.ok(operation)
+                self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
                 await self.pause(0.4)
                 if len(self._inputs) > 1 and self.random.random() < 0.2:
                     # To another partition.

@@ -206,8 +206,7 @@ class _Keyed(ClientActor):
         except trio.Cancelled:
             self.history.unknown(noted, "its client is gone")
             raise
-        noted.runs, noted.duplicate = [(receipt.offset, 1)], receipt.duplicate
-        self.history.ok(noted)
+        self.history.published(noted, receipt.offset, duplicate=receipt.duplicate)
 
     async def pay(self, producer: Producer, order: _Order) -> None:
         """Until that is known to be there: who does not know pays once more."""

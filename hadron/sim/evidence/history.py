@@ -484,6 +484,11 @@ class History:
         """The caller was told that it is done; fill in what it was told before."""
         operation.outcome, operation.ended = "ok", self.tick()
 
+    def published(self, operation: Publish, offset: int, *, duplicate: bool) -> None:
+        """The caller was told where its one record is, and whether it was there before."""
+        operation.runs, operation.duplicate = [(offset, 1)], duplicate
+        self.ok(operation)
+
     def refused(self, operation: Operation, error: BaseException | str) -> None:
         """The caller was told that nothing was done, and that nothing will be."""
         operation.outcome, operation.ended = "refused", self.tick()

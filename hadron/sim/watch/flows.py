@@ -148,9 +148,8 @@ class Flows:
         self._since: dict[tuple[str, int, str], int] = {}
         """By set, pipeline and partition: the first instance since that had lost its end."""
         self._not_before: dict[tuple[str, int, str, int, int, int], tuple[int, int]] = {}
-        """Of each attempt, and the entry that says so."""
-        """By set, pipeline, stage, instance, when that was made, and its attempts: when it may run;
-        of leaders who have seen different ones, the earliest."""
+        """By set, pipeline, stage, instance, when that was made, and its attempts: when it may run,
+        of leaders who have seen different ones the earliest, and the entry that says so."""
 
     # --- entries --------------------------------------------------------------------------------
 
