@@ -11,6 +11,7 @@ bursts        a client that commits several of them at the same time
 steps         members of a group that make outputs, in transactions
 transacting   everybody who does transactions in a run
 pipelines     triggers, and runners of stages
+waiting       a pipeline whose stages wait: who orders, who pays, who approves
 cancelling    whoever cancels instances whose outputs are on their way
 together      whoever has several commands done as one
 operators     whoever resets groups, changes limits, retries instances, takes backups

@@ -171,8 +171,7 @@ class ProducerActor(ClientActor):
             except HadronError as error:
                 self.ended(operation, error)
                 raise
-            operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-            self.history.ok(operation)
+            self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
 
     async def _send_soon(self, producer: Producer, acks: Acks) -> None:
         waiting: list[tuple[Publish, Pending]] = []
@@ -190,8 +189,7 @@ class ProducerActor(ClientActor):
                 self.ended(operation, error)
                 trouble = error
             else:
-                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-                self.history.ok(operation)
+                self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
         if trouble is not None:
             raise trouble
 

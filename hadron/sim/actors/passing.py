@@ -74,8 +74,7 @@ class PassingActor(ClientActor):
                     self.ended(operation, error)
                     raise
                 operation.partition = receipt.partition
-                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-                self.history.ok(operation)
+                self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
                 if self.random.random() < _LOOKS:
                     await self._read(client, name, stream, receipt.partition)
                 await self.pause(0.3)

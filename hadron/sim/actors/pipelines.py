@@ -86,12 +86,16 @@ class Places:
         home: its replica set.
         inputs, outputs: partitions.
         keeps_ms: how long it keeps what has ended; 0 for as long as a run lasts, and longer.
+        flow, source, sink: its own name, and those of its input and of what it writes.
     """
 
     home: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     keeps_ms: int = 0
+    flow: str = FLOW
+    source: str = ORDERS
+    sink: str = OUT
 
     @property
     def is_alone(self) -> bool:
@@ -206,8 +210,7 @@ class OrderActor(ClientActor):
                     # Nobody waits for it any more.
                     self.history.unknown(operation, "its client is gone")
                     raise
-                operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-                self.history.ok(operation)
+                self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
                 await self.pause(0.4)
                 if len(self._inputs) > 1 and self.random.random() < 0.2:
                     # To another partition.
@@ -216,7 +219,7 @@ class OrderActor(ClientActor):
 
 
 class RunnerActor(ClientActor):
-    """Takes invocations of both stages.
+    """Takes invocations of all stages.
 
     Args:
         is_hopeful: no instance fails whoever tries; any attempt may by chance, as often as it is
@@ -247,7 +250,7 @@ class RunnerActor(ClientActor):
 
     async def session(self, client: Client) -> None:
         async with client.run_stages(
-            FLOW,
+            self._places.flow,
             engine="handler",
             max_batch=self.random.choice((1, 3, 10)),
             credit=self.random.choice((1, 2)),
@@ -317,13 +320,13 @@ class RunnerActor(ClientActor):
             ]
             wanted = self.random.choice(("", *self._places.outputs))
             place = wanted or output.partition or self._places.home
-            made = history.publish(self.name, "", OUT, place, values)
+            made = history.publish(self.name, "", self._places.sink, place, values)
             batch = encode_values([value.encode() for value in values], 1)
         noted = history.settle(
             self.name,
-            f"{FLOW}#{given.pipeline_id}",
+            f"{self._places.flow}#{given.pipeline_id}",
             given.stage,
-            ORDERS,
+            self._places.source,
             self._places.home,
             [(x, x) for x in ids],
             how="complete",
@@ -362,11 +365,8 @@ class RunnerActor(ClientActor):
 class DrainingRunner(RunnerActor):
     """Finishes what is left, once everything is healed."""
 
-    def __init__(self, world: World, history: History, host: str, seed: str) -> None:
-        super().__init__(world, history, host, seed)
-        self.history.event("finishing", FLOW)
-
     async def run(self) -> None:
+        self.history.event("finishing", self._places.flow)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().run)
             await self._wait_done()
@@ -381,10 +381,10 @@ class DrainingRunner(RunnerActor):
                 async with self.world.client(f"{self.host}w") as client:
                     while True:
                         is_all = not any(
-                            each.stream == ORDERS and not each.ended
+                            each.stream == self._places.source and not each.ended
                             for each in self.history.of(Publish)
                         )
-                        (flow,) = await client.pipeline_progress(FLOW)
+                        (flow,) = await client.pipeline_progress(self._places.flow)
                         if is_all and self._is_done(flow):
                             if was_done:
                                 return
@@ -394,7 +394,9 @@ class DrainingRunner(RunnerActor):
                         was_done = False
                         for each in flow.backfills:
                             if each.status == "paused":
-                                await client.control_backfill(FLOW, each.number, "running")
+                                await client.control_backfill(
+                                    self._places.flow, each.number, "running"
+                                )
                         await trio.sleep(0.2)
             except HadronError:
                 await trio.sleep(0.2)

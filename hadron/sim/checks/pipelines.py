@@ -1,8 +1,7 @@
 """Checks of pipelines: one instance per trigger, one output per stage, and every instance ends
-(PROTOCOL E3, docs/PIPELINES.md P1 to P14).
+(PROTOCOL E3, docs/PIPELINES.md P1 to P14, P18).
 
-Over all replica sets at once: inputs and outputs may be at others than the pipeline's home, whose
-tables say what became of them. What an output is of, its value says (`made.output_of`).
+Over all replica sets at once. What an output is of, its value says (`made.output_of`).
 """
 
 from __future__ import annotations
@@ -10,126 +9,30 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, wraps
-from typing import Final, NamedTuple
+from functools import wraps
+from typing import Final
 
-from hadron.model.kinds import spec_from_json
-from hadron.model.pipelines import PipelineSpec, StageSpec, branch_of
+from hadron.model.pipelines import StageSpec, branch_of
+from hadron.sim.checks import waits
+from hadron.sim.checks.flows import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    LIVE,
+    PASSED,
+    PUBLISHING,
+    READY,
+    TOO_LATE,
+    Flow,
+    FlowCheck,
+    Flows,
+    spec_of,
+)
 from hadron.sim.evidence.evidence import Contents, Evidence, Violation
-from hadron.sim.evidence.history import CLUSTER, Apply, History, Settle, Steer
+from hadron.sim.evidence.history import Settle
 from hadron.sim.evidence.made import Made, output_of
-from hadron.sim.evidence.node_files import InputRow, PipelineRows, RunRow
+from hadron.sim.evidence.node_files import InputRow, RunRow
 from hadron.sim.evidence.regions import Cluster
-
-LIVE: Final = 1
-READY: Final = 1
-DONE: Final = 2
-FAILED: Final = 3
-CANCELLED: Final = 4
-PUBLISHING: Final = 4
-_TOO_LATE: Final = 6
-_PASSED: Final = (5, _TOO_LATE)
-"""Of stages: skipped, or they have waited for too long and the instance has gone another way."""
-
-
-class Flow(NamedTuple):
-    """A pipeline that is declared, as its home has it."""
-
-    id: int
-    name: str
-    spec: PipelineSpec
-    input_id: int
-    rows: PipelineRows
-
-    @property
-    def has_dropped(self) -> bool:
-        """Whether instances are gone that had ended."""
-        return len(self.rows.instances) < self.rows.counts[4] - 1
-
-    @property
-    def definitions(self) -> dict[int, PipelineSpec]:
-        """By version."""
-        return {version: _spec(text) for version, text in self.rows.definitions.items()}
-
-    def __str__(self) -> str:
-        return f"pipeline {self.name}"
-
-
-def _spec(text: str) -> PipelineSpec:
-    found = spec_from_json("Pipeline", text)
-    assert isinstance(found, PipelineSpec)
-    return found
-
-
-@dataclass
-class Flows:
-    """What became of all pipelines, by the files of all sets.
-
-    Attributes:
-        sets: each replica set, by its name.
-    """
-
-    history: History
-    sets: Mapping[str, Evidence]
-    judged: Counter[str] = field(default_factory=Counter)
-
-    @cached_property
-    def declared(self) -> list[Flow]:
-        """Each where it lives."""
-        found = []
-        for name, evidence in self.sets.items():
-            known = evidence.reference
-            for object_id, rows in sorted(known.pipelines.items()):
-                kind, space, called = known.objects.get(object_id, ("", "", ""))
-                if kind == "Pipeline" and rows.counts:
-                    spec = _spec(known.specs[object_id][0])
-                    if spec.replica_set == name:
-                        streams = known.objects.items()
-                        wanted = "Stream", space, spec.input
-                        input_id = next((each for each, name in streams if name == wanted), 0)
-                        found.append(Flow(object_id, called, spec, input_id, rows))
-        return found
-
-    def contents(self, partition: str, stream_id: int) -> Contents | None:
-        evidence = self.sets.get(partition)
-        if evidence is None:
-            return None
-        known = evidence.streams.values()
-        return next((each for each in known if each.stream_id == stream_id), None)
-
-    def stream(self, name: str) -> Iterator[tuple[str, Contents]]:
-        """Its partitions."""
-        for partition, evidence in self.sets.items():
-            if name in evidence.streams:
-                yield partition, evidence.streams[name]
-
-    def applied(self, name: str, *, deletes: bool) -> int:
-        """How often a pipeline may have been declared, or deleted."""
-        return sum(
-            each.deletes == deletes
-            and each.outcome != "refused"
-            and ("Pipeline", name) in map(tuple, each.objects)
-            for each in self.history.of(Apply)
-        )
-
-    def steered(self, name: str, what: str) -> list[Steer]:
-        """What people may have done with it."""
-        return [
-            each
-            for each in self.history.of(Steer)
-            if (each.pipeline, each.what) == (name, what) and each.outcome != "refused"
-        ]
-
-    def has_lost(self, partition: str) -> bool:
-        """Whether a set has gone on without the end of its log, or from a backup."""
-        nodes = {file.name for file in self.sets[partition].files}
-        return any(
-            (event.kind == "reconfigure" and event.detail == "loss" and event.subject in nodes)
-            or (event.kind == "restore" and event.detail == CLUSTER)
-            for event in self.history.events("reconfigure", "restore")
-        )
-
 
 # --- instances ------------------------------------------------------------------------------------
 
@@ -225,7 +128,7 @@ def instances_are_what_their_stages_are(flows: Flows) -> Iterator[Violation]:
                     wrong = f"has no definition {made.version}"
             else:
                 usual = {each.name for each in definition.stages} - {definition.on_failure}
-                done = {stage for stage, run in runs.items() if run.status in (DONE, *_PASSED)}
+                done = {stage for stage, run in runs.items() if run.status in (DONE, *PASSED)}
                 if (made.status == DONE) != (usual <= done) and made.status in (LIVE, DONE):
                     wrong = f"has status {made.status}, and {sorted(done)} done of {sorted(usual)}"
                 if made.status == DONE and not wrong:
@@ -251,7 +154,7 @@ def _both_ways(stages: Sequence[StageSpec], runs: Mapping[str, RunRow]) -> str:
         if run is None or not other:
             continue
         late = other in runs and runs[other].status in (READY, DONE, FAILED)
-        if late != (run.status == _TOO_LATE):
+        if late != (run.status == TOO_LATE):
             return f"has {stage.name} with status {run.status}, and goes its other way: {late}"
     return ""
 
@@ -319,17 +222,21 @@ def every_instance_ends(flows: Flows) -> Iterator[Violation]:
 
 
 def stages_fail_after_all_attempts(flows: Flows) -> Iterator[Violation]:
-    """A stage is given up when its attempts are used up, and not before. How many it had when is
-    not known of a pipeline that somebody has changed; an output that is lost uses all of them."""
+    """A stage is given up when its attempts are used up, and not before, unless it has cost as many
+    runners, and says so (P18). How many it had when is not known of a pipeline that somebody has
+    changed; an output that is lost uses all of them."""
     for flow in flows.declared:
         if flows.applied(flow.name, deletes=False) > 1:
             continue
-        most = {stage.name: stage.retry.max_attempts for stage in flow.spec.stages}
+        # A stage that waits has none.
+        run_stages = [each for each in flow.spec.stages if each.wait is None]
+        most = {stage.name: stage.retry.max_attempts for stage in run_stages}
         for (stage, instance_id), run in sorted(flow.rows.runs.items()):
             if run.status != FAILED:
                 continue
             flows.judged["stages_fail_after_all_attempts"] += 1
-            if run.attempts < most.get(stage, 0):
+            lost = f"stage {stage!r} has lost {most.get(stage)} runners "
+            if run.attempts < most.get(stage, 0) and not (run.reason or "").startswith(lost):
                 yield Violation(
                     "stages_fail_after_all_attempts",
                     f"stage {stage} of instance {instance_id} of {flow} was given up after "
@@ -552,8 +459,6 @@ def _is_off_the_way(flow: Flow, stage: str, instance_id: int) -> bool:
     return stage in _on_failure(flow) or all(each.name != stage for each in spec.stages)
 
 
-FlowCheck = Callable[[Flows], Iterator[Violation]]
-
 _ALL: Final[tuple[FlowCheck, ...]] = (
     one_instance_per_trigger,
     nothing_is_passed_over,
@@ -565,6 +470,7 @@ _ALL: Final[tuple[FlowCheck, ...]] = (
     one_output_per_stage,
     one_output_per_attempt,
     completions_stay,
+    *waits.CHECKS,
 )
 
 
@@ -573,7 +479,7 @@ def _of_one(check: FlowCheck) -> Callable[[Evidence], Iterator[Violation]]:
     def judge(evidence: Evidence) -> Iterator[Violation]:
         known = evidence.reference
         homes = {
-            _spec(known.specs[each][0]).replica_set
+            spec_of(known.specs[each][0]).replica_set
             for each in known.pipelines
             if known.objects.get(each, ("",))[0] == "Pipeline"
         }

@@ -97,15 +97,16 @@ class Deliver(Operation, tag="deliver", kw_only=True):
 
 class Settle(Operation, tag="settle", kw_only=True):
     """A member acknowledged offsets, or gave them back. "ok" means that it was confirmed. Of a
-    pipeline, a runner completed a stage: then `group` is the pipeline as `name#id` (another one may
-    have its name by now), `member` the stage, and `ranges` are instances."""
+    pipeline, a runner completed a stage, or somebody signalled one: then `group` is the pipeline as
+    `name#id` (another one may have its name by now), `member` the stage, and `ranges` are
+    instances."""
 
     group: str
     member: str
     stream: str
     partition: str
     ranges: list[Range]
-    how: Literal["ack", "nack", "complete"] = "ack"
+    how: Literal["ack", "nack", "complete", "signal"] = "ack"
 
 
 class Transact(Operation, tag="transact", kw_only=True):
@@ -394,7 +395,7 @@ class History:
         partition: str,
         ranges: Iterable[Range],
         *,
-        how: Literal["ack", "nack", "complete"] = "ack",
+        how: Literal["ack", "nack", "complete", "signal"] = "ack",
     ) -> Settle:
         return self._begin(
             Settle(
@@ -482,6 +483,11 @@ class History:
     def ok(self, operation: Operation) -> None:
         """The caller was told that it is done; fill in what it was told before."""
         operation.outcome, operation.ended = "ok", self.tick()
+
+    def published(self, operation: Publish, offset: int, *, duplicate: bool) -> None:
+        """The caller was told where its one record is, and whether it was there before."""
+        operation.runs, operation.duplicate = [(offset, 1)], duplicate
+        self.ok(operation)
 
     def refused(self, operation: Operation, error: BaseException | str) -> None:
         """The caller was told that nothing was done, and that nothing will be."""

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 _MADE: Final = re.compile(r"of (\S+)@(\d+) by ")
 _OUTPUT: Final = re.compile(r"output of (\d+) (\S+) (\d+) (\d+) (\d+) by ")
 _WRITTEN: Final = re.compile(r"batch (\S+) (\d+) by (\S+):")
+_KEYED: Final = re.compile(r"(\S+) (\S+) by ")
 _NUMBERED: Final = re.compile(r"([^|]+)\|(\d+)\|([^|:]+):")
 
 
@@ -47,6 +48,23 @@ def output_of(value: str) -> Made | None:
         return None
     pipeline_id, stage, *numbers = found.groups()
     return Made(int(pipeline_id), stage, *map(int, numbers))
+
+
+class Keyed(NamedTuple):
+    """What somebody with a key does: a record that another one with that key may wait for."""
+
+    key: str
+    does: str
+
+    def __str__(self) -> str:
+        """How it begins."""
+        return f"{self.key} {self.does} by "
+
+
+def keyed(value: str) -> Keyed | None:
+    """Who does what; None of other records."""
+    found = _KEYED.match(value)
+    return None if found is None else Keyed(found[1], found[2])
 
 
 class Numbered(NamedTuple):

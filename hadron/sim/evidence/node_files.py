@@ -102,6 +102,8 @@ class RunRow(NamedTuple):
     offset: int | None = None
     partition: str | None = None
     attempts_before: int = 0
+    reason: str | None = None
+    """Why it failed."""
 
 
 class BackfillRow(NamedTuple):
@@ -296,7 +298,7 @@ def _read_pipelines(node: NodeFile, db: apsw.Connection) -> None:
         known.instances[instance_id] = InstanceRow(*row)
     for known, (stage, instance_id, *row) in rows(
         "stage, instance_id, status, attempts - ifnull(attempts_before, 0), out_stream_id,"
-        " out_offset, out_partition, ifnull(attempts_before, 0)",
+        " out_offset, out_partition, ifnull(attempts_before, 0), reason",
         "stage_run LEFT JOIN hadron_stage_retry USING (pipeline_id, stage, instance_id)",
     ):
         known.runs[stage, instance_id] = RunRow(*row)

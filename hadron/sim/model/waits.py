@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import StageSpec, Wait
+from hadron.model.units import format_duration
 
 OVER: Final = 0
 ARMED: Final = 1
@@ -92,8 +93,5 @@ def too_late(wait: Wait) -> str:
     what = "no signal"
     if wait.stream:
         what = f"no record of {wait.stream} with the key of its trigger"
-    return (
-        f"{what} came within {wait.timeout_ms // 1_000}s"
-        if wait.timeout_ms
-        else f"{what} came in time"
-    )
+    when = f"within {format_duration(wait.timeout_ms)}" if wait.timeout_ms else "in time"
+    return f"{what} came {when}"

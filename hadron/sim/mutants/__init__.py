@@ -3,7 +3,7 @@
 seams        patching a named function or constant
 mutant       what a planted bug is
 replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines,
-endpoints, exchanges
+waits, endpoints, exchanges
              the bugs, by where they are
 chance       bugs that nobody thought of, drawn by number
 hunt         looks for each with random seeds and directed scenarios
@@ -22,6 +22,7 @@ from hadron.sim.mutants import (
     storage,
     transactions,
     visibility,
+    waits,
 )
 from hadron.sim.mutants.mutant import MUTANTS, Mutant
 from hadron.sim.mutants.seams import SeamError, patched
@@ -43,4 +44,5 @@ __all__ = [
     "storage",
     "transactions",
     "visibility",
+    "waits",
 ]

@@ -15,8 +15,8 @@ _STEPS: Final = "pipeline-whose-leaders-fail-at-each-step"
 _AWAY: Final = "output-whose-set-is-away"
 _CANCELLED: Final = "cancelled-while-its-output-is-on-its-way"
 _BUSY: Final = "runners-that-take-long"
-_AWAITED: Final = "awaited-while-the-input-is-not-read-yet"
 _FILLS: Final = "backfills-whose-leader-fails"
+_ENDS_ITS_RUNNER: Final = "record-that-ends-its-runner"
 
 plant(
     "instance twice after the input's leader fails",
@@ -183,28 +183,6 @@ plant(
 )
 
 plant(
-    "wait forgotten by the next leader",
-    "how long a stage may wait is looked at by the leader that it was armed under, and by no other",
-    Edit(
-        "pipelines.expiring:Expiring.run",
-        "while True:",
-        "while not self._controller.ballot.incarnation > 1 or await trio.sleep_forever():",
-    ),
-    scenarios=("waits-that-outlive-their-leader",),
-)
-
-plant(
-    "wait that ends before its time",
-    "who looks at how long stages may wait takes each of them for over",
-    Edit(
-        "pipelines.expiring:Expiring.run",
-        "if due_ms is not None and due_ms <= now_ms:",
-        "now_ms += 3_600_000\n            if due_ms is not None:",
-    ),
-    scenarios=("waits-that-outlive-their-leader",),
-)
-
-plant(
     "cursor behind another leader's records",
     "a pipeline that takes some of what it has read of another set goes on as if it had taken all",
     Edit(
@@ -262,17 +240,43 @@ plant(
 )
 
 plant(
-    "awaited record not behind its trigger",
-    "who waits for the input to be looked at forgets partitions that are not connected yet",
-    Edit(
-        "pipelines.consumer:Consumer.catch_up", "sorted(self._partitions())", "sorted(self.sources)"
-    ),
-    scenarios=(_AWAITED,),
+    "who was with it is given up",
+    "each time that a runner is lost counts for all that it worked on as if that were by itself",
+    Edit("pipelines.losses:Losses.note", "loss.alone += len(ids) == 1", "loss.alone += 1"),
+    scenarios=(_ENDS_ITS_RUNNER,),
 )
 
 plant(
-    "awaited record not behind the input",
-    "records that stages wait for are looked at whatever is left of the input",
-    Edit("pipelines.awaiting:Awaiting._follow", "            await self._catch_up()\n", ""),
-    scenarios=(_AWAITED,),
+    "what ends its runner is not apart",
+    "however often its runner was lost, an instance runs with others",
+    Edit("pipelines.losses:Losses.suspected", "known[each].count >= _SUSPECTED", "False"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "what ends its runner goes on",
+    "who loses runners by itself has another one each time",
+    Edit("pipelines.losses:Losses.hopeless", "known[each].alone >= max_attempts", "False"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "given up for the code",
+    "who has lost runners by itself is given up though nobody gets anything done",
+    Edit("pipelines.losses:Losses.hopeless", " and known[each].first < ended", ""),
+    scenarios=("code-that-ends-every-runner",),
+)
+
+plant(
+    "who goes is lost",
+    "a runner that says that it goes is taken for one that has crashed",
+    Edit("server.pipelines.calls:_run_stages", "is_lost=error is not None", "is_lost=True"),
+    scenarios=("runners-that-come-and-go",),
+)
+
+plant(
+    "given up a loss too early",
+    "an instance is given up when its next loss would be as many as it may have attempts",
+    Edit("pipelines.losses:Losses.hopeless", "alone >= max_attempts", "alone >= max_attempts - 1"),
+    scenarios=("runners-that-come-and-go",),
 )

@@ -111,8 +111,7 @@ class RegionRun:
             self.ended(operation, error)
             return error
         operation.partition = receipt.partition
-        operation.runs, operation.duplicate = [(receipt.offset, 1)], receipt.duplicate
-        self.history.ok(operation)
+        self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
         return None
 
     def ended(self, operation: Operation, error: HadronError) -> None:

@@ -18,6 +18,7 @@ from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.passing import GROUP, PassingActor, PassingMember
 from hadron.sim.actors.transacting import Transacting, has_transactions
 from hadron.sim.actors.transactions import DEALS
+from hadron.sim.actors.waiting import Waiting, has_waits
 from hadron.sim.evidence.labels import PASSING
 from hadron.sim.faults.nemesis import FaultPlan
 from hadron.sim.faults.regions import run_region_faults
@@ -73,6 +74,9 @@ class RegionsRun:
             crowd += flowing.actors()
             if has_canceller(run.regions.seed):
                 crowd.append(Canceller(run.regions, run.history, "fc", flowing.places))
+        waiting = await _waiting(run)
+        if waiting is not None:
+            crowd += waiting.actors()
         working = {actor.host: actor for actor in crowd}
         chance = random.Random(f"repeating/{run.regions.seed}")
         repeated = chance.choice(_REPEATED) if transacting is not None else 0.0
@@ -105,6 +109,8 @@ class RegionsRun:
                     nursery.start_soon(transacting.drain)
                 if flowing is not None:
                     nursery.start_soon(flowing.drain)
+                if waiting is not None:
+                    nursery.start_soon(waiting.drain)
             await _until_ended(working)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
@@ -163,6 +169,17 @@ async def _flowing(run: RegionRun) -> Flowing | None:
     if not has_flow(regions.seed):
         return None
     found = Flowing(regions.metadata, run.history, regions.seed, tuple(regions.sets))
+    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
+        await trio.sleep(0.1)
+    return found
+
+
+async def _waiting(run: RegionRun) -> Waiting | None:
+    """A pipeline whose stages wait, if there is one."""
+    regions = run.regions
+    if not has_waits(regions.seed):
+        return None
+    found = Waiting(regions.metadata, run.history, regions.seed, tuple(regions.sets))
     while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
         await trio.sleep(0.1)
     return found

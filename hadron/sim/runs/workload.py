@@ -23,6 +23,7 @@ from hadron.sim.actors.passing import Passing
 from hadron.sim.actors.pipeline_operator import PipelineOperator
 from hadron.sim.actors.pipelines import DrainingRunner, alone, random_objects
 from hadron.sim.actors.transacting import Transacting, has_transactions
+from hadron.sim.actors.waiting import Waiting, has_waits
 from hadron.sim.checks.checker import Verdict, check
 from hadron.sim.evidence.evidence import Rules
 from hadron.sim.evidence.history import History, Publish
@@ -120,6 +121,8 @@ def _parts(world: World, history: History) -> Iterator[Part]:
         yield Calling(world, history)
     if has_messages(world.seed):
         yield Messaging(world, history)
+    if has_waits(world.seed):
+        yield Waiting(world, history, world.seed, (world.config.name,))
 
 
 class Run:

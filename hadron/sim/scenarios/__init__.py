@@ -10,6 +10,8 @@
     damage       A, B, C: disks that change beneath a node
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
+    waits        P: stages that wait for a record, or for people
+    lost_runners P: records, code and networks that end runners
     groups       D: members that are late, leaders that come and go
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
@@ -40,6 +42,7 @@ from hadron.sim.scenarios import (
     leadership,
     learners,
     letters,
+    lost_runners,
     membership,
     pipelines,
     prepared,
@@ -49,6 +52,7 @@ from hadron.sim.scenarios import (
     steps,
     transactions,
     visibility,
+    waits,
 )
 from hadron.sim.scenarios.play import SCENARIOS, Directed
 
@@ -68,6 +72,7 @@ __all__ = [
     "leadership",
     "learners",
     "letters",
+    "lost_runners",
     "membership",
     "pipelines",
     "prepared",
@@ -77,4 +82,5 @@ __all__ = [
     "steps",
     "transactions",
     "visibility",
+    "waits",
 ]

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 import trio
 
-from hadron.client import Client, StageInvocation
+from hadron.client import Client
 from hadron.model.errors import HadronError
-from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
+from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.pipelines import FLOW, RunnerActor, objects
@@ -257,66 +257,6 @@ async def finished_instances_are_kept_for_a_while(play: Play) -> None:
                 while await client.instances(FLOW):  # noqa: ASYNC110 - simulated time
                     await trio.sleep(0.5)
             nursery.cancel_scope.cancel()
-
-
-@scenario("P14: who waits is signalled once, or goes the other way, whoever leads")
-async def waits_that_outlive_their_leader(play: Play) -> None:
-    """Half of the instances are signalled, each twice, while leaders fail; the others wait for as
-    long as they may, and go the other way then. Whoever was signalled acts, and nobody else."""
-    world = play.world
-    async with world.client("c0", connect_timeout_s=60.0) as client:
-        await client.apply(_approved(play))
-        await play.fill(_RECORDS)
-        done: dict[str, set[int]] = {"act": set(), "escalate": set()}
-        signalled: set[int] = set()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_run_by_name, client, done)
-            with trio.fail_after(120.0):
-                while len(found := await client.instances(FLOW)) < _RECORDS:  # noqa: ASYNC110
-                    await trio.sleep(0.2)
-                for each in found[::2]:
-                    first = await client.signal(FLOW, each.id, "approve")
-                    assert first or each.id not in signalled
-                    signalled.add(each.id)
-                    assert not await client.signal(FLOW, each.id, "approve")
-                    if len(signalled) % 5 == 0:
-                        await world.restart("n1")
-                        await world.wait_serving()
-                while len(await client.instances(FLOW, status="done")) < _RECORDS:  # noqa: ASYNC110
-                    await trio.sleep(0.5)
-            nursery.cancel_scope.cancel()
-        assert done == {"act": signalled, "escalate": {each.id for each in found} - signalled}
-
-
-def _approved(play: Play) -> list[SchemaObject]:
-    """A pipeline that waits for somebody's signal."""
-    wait = Wait(signal=True, timeout_ms=40_000, on_timeout="escalate")
-    flow = PipelineSpec(
-        replica_set=play.world.config.name,
-        input=STREAM,
-        start="earliest",
-        max_parallel=_RECORDS,
-        stages=(
-            StageSpec(name="approve", wait=wait),
-            StageSpec(name="act", engine="handler", after=("approve",)),
-            StageSpec(name="escalate", engine="handler"),
-        ),
-    )
-    return [SchemaObject(kind="Pipeline", name=FLOW, spec=flow)]
-
-
-async def _run_by_name(client: Client, done: dict[str, set[int]]) -> None:
-    """Complete what is there; whose, by stage."""
-
-    async def run(name: str) -> None:
-        def handle(invocation: StageInvocation) -> None:
-            done[name].add(invocation.instance_id)
-
-        await client.stage(FLOW, name, runner="w0").run(handle)
-
-    async with trio.open_nursery() as nursery:
-        for name in done:
-            nursery.start_soon(run, name)
 
 
 def _reporting(play: Play, *names: str, timeout_ms: int = 60_000) -> list[SchemaObject]:

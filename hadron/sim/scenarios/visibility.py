@@ -423,9 +423,7 @@ async def batch_in_doubt_behind_one_that_was_given_up(play: Play) -> None:
             except HadronError as error:
                 play.history.unknown(operation, error)
             else:
-                operation.runs = [(receipt.offset, 1)]
-                operation.duplicate = receipt.duplicate
-                play.history.ok(operation)
+                play.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
     outcomes = [operation.outcome for operation, _ in sent]
     if outcomes != ["unknown", "ok", "ok"]:
         raise AssertionError(f"A, B and C came out as {outcomes}")

@@ -21,6 +21,7 @@ from hadron.sim.evidence.node_files import NodeFile, RunRow, read_node
 from hadron.sim.tests.support import PARTITION, STREAM, Scene, change, cut_log, rewrite
 from hadron.sim.tests.test_group_replay import CASES as GROUP_CASES
 from hadron.sim.tests.test_transaction_checks import CASES as TRANSACTION_CASES
+from hadron.sim.tests.test_wait_checks import CASES as WAIT_CASES
 from hadron.state.pipelines.retries import RetryInstances
 from hadron.state.pipelines.stage_runs import FailStages
 from hadron.state.streams.retention import TrimStream
@@ -572,6 +573,16 @@ def test_how_many_attempts_a_changed_pipeline_had_is_not_known(scene: Scene) -> 
     assert not scene.broken()
 
 
+@pytest.mark.parametrize("lost", [4, 5])
+def test_who_has_lost_as_many_runners_has_attempts_left(scene: Scene, lost: int) -> None:
+    given_up_early(scene)
+    for node in scene.files:
+        runs = node.pipelines[scene.flow_id].runs
+        why = f"stage 'copy' has lost {lost} runners that worked on this"
+        runs["copy", 3] = runs["copy", 3]._replace(reason=why)
+    assert scene.broken() == (set() if lost == 5 else {"stages_fail_after_all_attempts"})
+
+
 def test_completions_of_another_pipeline_of_that_name_are_not_there(scene: Scene) -> None:
     worked(scene)
     noted = scene.history.settle(
@@ -679,7 +690,7 @@ def test_only_the_check_that_it_is_for_finds_it(scene: Scene, spoil: Spoil, inva
 
 
 def test_every_check_has_a_history_that_it_finds_fault_with() -> None:
-    rules = {invariant for _, invariant in (*CASES, *TRANSACTION_CASES)}
+    rules = {invariant for _, invariant in (*CASES, *TRANSACTION_CASES, *WAIT_CASES)}
     checks = {check.__name__ for check in CHECKS}
     assert rules | {invariant for _, invariant in GROUP_CASES} >= checks - {
         "deliveries_keep_the_rules",

@@ -78,6 +78,8 @@ PLANTED: dict[str, str] = {
     "E3 what is cancelled stays as it is": "cancelled instance goes on",
     "E3 what is awaited is looked at behind the input": "awaited record not behind its trigger",
     "E3 what is at a runner is its own": "time of what waits at a runner runs",
+    "E3 a wait ends when its time is over": "wait that ends before its time",
+    "E3 who is given up has ended its runners": "who was with it is given up",
     "E3 what has ended is kept for a while": "what has ended goes at once",
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "E1 what is decided is aborted nowhere": "a participant aborts what it finds after a restart",

@@ -399,9 +399,10 @@ class Entries:
         command: FailStages | RetryInstances,
         before: dict[tuple[str, int], tuple[int, int, int]],
     ) -> None:
-        """E3: a stage is given up with its last attempt, which is counted since the last retry; how
-        many there are says the declaration of now, where that has the stage at its place (P6). With
-        a retry nothing that was done is undone, and no attempt's number is used again."""
+        """E3: a stage is given up with its last attempt, which is counted since the last retry, or
+        with one that is said to be that; how many there are says the declaration of now, where that
+        has the stage at its place (P6). With a retry nothing that was done is undone, and no
+        attempt's number is used again."""
         after = _runs(context, command)
         if isinstance(command, RetryInstances):
             wrong = {
@@ -422,7 +423,7 @@ class Entries:
                 status, attempts, retried_at = before.get(key, (0, 0, 0))
                 if status == _READY and attempt == attempts + 1:
                     of = most[instance_id]
-                    is_last = attempt - retried_at >= of.attempts
+                    is_last = command.is_final or attempt - retried_at >= of.attempts
                     expected[key] = _FAILED if is_last else _READY, attempt, retried_at
                     told = of.on_failure, instance_id
                     status, *since = before.get(told, (_WAITING, 0, 0))

@@ -148,9 +148,8 @@ class Flows:
         self._since: dict[tuple[str, int, str], int] = {}
         """By set, pipeline and partition: the first instance since that had lost its end."""
         self._not_before: dict[tuple[str, int, str, int, int, int], tuple[int, int]] = {}
-        """Of each attempt, and the entry that says so."""
-        """By set, pipeline, stage, instance, when that was made, and its attempts: when it may run;
-        of leaders who have seen different ones, the earliest."""
+        """By set, pipeline, stage, instance, when that was made, and its attempts: when it may run,
+        of leaders who have seen different ones the earliest, and the entry that says so."""
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -168,6 +167,13 @@ class Flows:
         for pipeline_id, before in was.items():
             now = _Tables(context.db, pipeline_id)
             self._check_cancelled(view, context, command, before, now)
+            if isinstance(command, ExpireWaits) and command.before_ms > context.now_ms:
+                self._complain(
+                    "E3 a wait ends when its time is over",
+                    view,
+                    context,
+                    f"what is due at {command.before_ms} ends at {context.now_ms}",
+                )
             if isinstance(command, _WAITS):
                 continue
             self._check_made(view, context, command, pipeline_id, before, now)

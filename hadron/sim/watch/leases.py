@@ -1,4 +1,5 @@
-"""PIPELINES P8: what waits at a runner is its own, and what it works on until its time is up.
+"""PIPELINES P8, P18: what waits at a runner is its own, and what it works on until its time is up;
+who is given up for lost runners has ended them.
 
 Told of whatever moves a micro-batch; nobody else may be given an instance's stage while the runner
 that has it is there, and has not begun, or has said within the stage's timeout that it is at work.
@@ -6,6 +7,7 @@ that has it is there, and has not begun, or has said within the stage's timeout 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,6 +32,16 @@ class _Lease:
     runner: int
     timeout_s: float
     until: float = _NEVER
+    has_begun: bool = False
+
+
+@dataclass
+class _Lost:
+    """Of an instance's stage: how often its runner was lost that worked on nothing else, and how
+    many of that stage had ended when it was lost first."""
+
+    first: int
+    alone: int = 0
 
 
 @dataclass
@@ -41,6 +53,9 @@ class _Out:
     """By the micro-batch's number."""
     taken: dict[_Key, tuple[TransactionId, int]] = field(default_factory=dict)
     """By which transaction, and from which runner; 0 for none."""
+    lost: dict[_Key, _Lost] = field(default_factory=dict)
+    ended: Counter[str] = field(default_factory=Counter)
+    """By stage, how many have."""
 
 
 class Leases:
@@ -84,13 +99,20 @@ class Leases:
             lease = out.batches.get(number)
             # Once its time was up it may be anybody's.
             if lease is not None and lease.runner == runner and now < lease.until:
-                lease.until = now + lease.timeout_s
+                lease.until, lease.has_begun = now + lease.timeout_s, True
 
-    def left(self, dispatch: Dispatch, runner: int) -> None:
-        """A runner's call is over."""
-        out = self._of(dispatch)
+    def left(self, dispatch: Dispatch, runner: int, *, is_lost: bool) -> None:
+        """A runner's call is over. `is_lost`: without a word from it."""
+        out, now = self._of(dispatch), trio.current_time()
+        begun: dict[str, list[_Key]] = {}
         for key in [key for key, lease in out.leases.items() if lease.runner == runner]:
-            del out.leases[key]
+            lease = out.leases.pop(key)
+            if is_lost and lease.has_begun and now < lease.until:
+                begun.setdefault(key[0], []).append(key)
+        for stage, keys in begun.items():
+            for key in keys:
+                lost = out.lost.setdefault(key, _Lost(out.ended[stage]))
+                lost.alone += len(keys) == 1
         for key, (transaction, had) in out.taken.items():
             if had == runner:
                 out.taken[key] = transaction, 0
@@ -101,6 +123,24 @@ class Leases:
         for each in ids:
             out.leases.pop((stage, each), None)
             out.taken.pop((stage, each), None)
+            out.lost.pop((stage, each), None)
+            out.ended[stage] += 1
+
+    def given_up(
+        self, dispatch: Dispatch, stage: str, ids: Iterable[int], max_attempts: int
+    ) -> None:
+        """A leader takes these for what has ended their runners."""
+        out = self._of(dispatch)
+        for each in ids:
+            lost = out.lost.get((stage, each), _Lost(out.ended[stage]))
+            others = out.ended[stage] - lost.first
+            if lost.alone < max_attempts or not others:
+                self._complaints.add(
+                    "E3 who is given up has ended its runners",
+                    f"stage {stage} of instance {each} is given up for lost runners: {lost.alone} "
+                    f"worked on nothing else, it may have {max_attempts} attempts, and {others} "
+                    "others have ended since it was lost first",
+                )
 
     def took(
         self, dispatch: Dispatch, stage: str, transaction: TransactionId, ids: Iterable[int]

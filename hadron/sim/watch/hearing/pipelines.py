@@ -29,7 +29,7 @@ class HearsPipelines:
         """By what is wrapped: what hears of each function."""
         return [
             (Controller, {"log_now_ms": self.looks}),
-            (Dispatcher, {"__init__": self.makes}),
+            (Dispatcher, {"__init__": self.makes, "_hopeless": self.gives_up}),
             (
                 Dispatch,
                 {
@@ -59,6 +59,17 @@ class HearsPipelines:
             self._of[dispatcher.dispatch] = dispatcher
 
         return make
+
+    def gives_up(self, original: Any) -> Any:
+        def hopeless(dispatcher: Dispatcher, found: Any) -> set[int]:
+            ids: set[int] = original(dispatcher, found)
+            stage = found.stage
+            self._known.leases.given_up(
+                dispatcher.dispatch, stage.name, sorted(ids), stage.retry.max_attempts
+            )
+            return ids
+
+        return hopeless
 
     def assigns(self, original: Any) -> Any:
         def assign(
@@ -92,9 +103,9 @@ class HearsPipelines:
         return begin
 
     def leaves(self, original: Any) -> Any:
-        def leave(dispatch: Dispatch, number: int, **named: Any) -> None:
-            self._known.leases.left(dispatch, number)
-            original(dispatch, number, **named)
+        def leave(dispatch: Dispatch, number: int, *, is_lost: bool = True) -> None:
+            self._known.leases.left(dispatch, number, is_lost=is_lost)
+            original(dispatch, number, is_lost=is_lost)
 
         return leave
 
