@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
+import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+EACH: Final = 50
+"""Of a kind so many events are a milestone."""
 
 
 def totals(events: DataFrame) -> DataFrame:
@@ -24,6 +30,35 @@ def totals(events: DataFrame) -> DataFrame:
             F.col("kind").alias("key"),
         )
     )
+
+
+def once(events: DataFrame) -> DataFrame:
+    """Which kinds came in which second, each said once."""
+    late = events.select("value.s", "value.kind").withColumn("at", F.timestamp_seconds("s"))
+    first = late.withWatermark("at", "5 seconds").dropDuplicatesWithinWatermark(["s", "kind"])
+    return first.select(F.struct("s", "kind").alias("value"))
+
+
+def milestones(events: DataFrame) -> DataFrame:
+    """Of each kind every fiftieth event, counted in a state of Python's own."""
+    made = (
+        events.select("value.kind")
+        .groupBy("kind")
+        .applyInPandasWithState(
+            _count, "value STRING", "count LONG", "append", GroupStateTimeout.NoTimeout
+        )
+    )
+    return made.select("value")
+
+
+def _count(
+    key: tuple[Any, ...], events: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    (before,) = state.get if state.exists else (0,)
+    now = before + sum(map(len, events))
+    state.update((now,))
+    passed = range(before // EACH + 1, now // EACH + 1)
+    yield pd.DataFrame({"value": [f"{key[0]} {each * EACH}" for each in passed]})
 
 
 def copies(events: DataFrame, spark: SparkSession) -> DataFrame:

@@ -21,6 +21,7 @@ from hadron.spark.checkpoint import Checkpoint
 from hadron.spark.failures import StageError
 from hadron.spark.functions import StageCodeError
 from hadron.spark.streaming import Batch, StreamRunner
+from hadron.spark.tests.streams import EACH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,6 +163,33 @@ def test_windows_are_what_plain_python_makes_of_them(scene: Scene) -> None:
     cursors = checkpoint.cursors(there.stream_id)
     assert cursors is not None
     assert cursors["local/p0"].offset == there.next_offset
+
+
+@pytest.mark.long
+def test_state_of_records_that_come_again_is_kept_over_runs(scene: Scene) -> None:
+    pipeline = scene.declare("once", options={"maxOffsetsPerTrigger": "1500"})
+    began = len(scene.sent)
+    for first in (began, began + 500):
+        scene.send(first, first + 500)
+        scene.run(pipeline)
+    pairs = {(each["s"], each["kind"]) for each in scene.sent}
+    assert len(pairs) < len(scene.sent) // 2
+    found = [(each["s"], each["kind"]) for each in scene.values(pipeline)]
+    assert sorted(found) == sorted(pairs)
+
+
+@pytest.mark.long
+def test_state_of_ones_own_is_kept_over_runs(scene: Scene) -> None:
+    pipeline = scene.declare("milestones")
+    for _ in range(3):
+        scene.send(len(scene.sent), len(scene.sent) + 180)
+        scene.run(pipeline)
+    counts = Counter(each["kind"] for each in scene.sent)
+    passed = [
+        f"{kind} {each}" for kind, count in counts.items() for each in range(EACH, count + 1, EACH)
+    ]
+    assert len(passed) >= 7
+    assert sorted(scene.values(pipeline)) == sorted(passed)
 
 
 def test_its_runner_needs_not_be_the_thread_that_has_started_spark(scene: Scene) -> None:
