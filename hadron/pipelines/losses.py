@@ -101,13 +101,11 @@ class Losses:
 
     def hopeless(self, stage: str, ids: Iterable[int], max_attempts: int) -> list[int]:
         """Those of `ids` that have lost as many runners by themselves as they may have attempts,
-        while others of their stage ended: it is they, and not the code or the machines."""
-        known = self._lost.get(stage)
-        if not known:
-            return []
-        ended = self._ended[stage]
+        and others of their stage ended between the first and the last of these: it is they, and not
+        the code or the machines, which may have been mended since."""
+        known = self._lost.get(stage, {})
         return [
             each
             for each in ids
-            if each in known and known[each].alone >= max_attempts and known[each].first < ended
+            if (loss := known.get(each)) and loss.alone >= max_attempts and loss.first < loss.last
         ]

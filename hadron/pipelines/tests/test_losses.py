@@ -104,6 +104,9 @@ def test_nothing_is_hopeless_while_nobody_gets_anything_done() -> None:
         losses.note("a", [2])
     assert losses.hopeless("a", [1, 2], 3) == []
     losses.settle("a", [2])
+    # The code may have been mended since.
+    assert losses.hopeless("a", [1, 2], 3) == []
+    losses.note("a", [1])
     assert losses.hopeless("a", [1, 2], 3) == [1]
 
 

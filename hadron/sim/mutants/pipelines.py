@@ -256,14 +256,14 @@ plant(
 plant(
     "what ends its runner goes on",
     "who loses runners by itself has another one each time",
-    Edit("pipelines.losses:Losses.hopeless", "known[each].alone >= max_attempts", "False"),
+    Edit("pipelines.losses:Losses.hopeless", "loss.alone >= max_attempts", "False"),
     scenarios=(_ENDS_ITS_RUNNER,),
 )
 
 plant(
     "given up for the code",
     "who has lost runners by itself is given up though nobody gets anything done",
-    Edit("pipelines.losses:Losses.hopeless", " and known[each].first < ended", ""),
+    Edit("pipelines.losses:Losses.hopeless", " and loss.first < loss.last", ""),
     scenarios=("code-that-ends-every-runner",),
 )
 

@@ -149,8 +149,9 @@ async def record_that_ends_its_runner(play: Play) -> None:
 @scenario("P18: code that ends every runner costs no instance")
 async def code_that_ends_every_runner(play: Play) -> None:
     """Every program ends with whatever it works on, one record at a time, more often than each may
-    have attempts: nobody is given up."""
-    programs = _Programs(play, 1, lambda _values: "dies")
+    have attempts: nobody is given up, and all is done once the code is mended."""
+    is_mended = False
+    programs = _Programs(play, 1, lambda _values: "" if is_mended else "dies")
     await _declare(play)
     values = [play.value() for _ in range(3)]
     await play.publish(*values)
@@ -159,6 +160,10 @@ async def code_that_ends_every_runner(play: Play) -> None:
             while any(programs.alone("dies", each) <= _ATTEMPTS for each in values):
                 await trio.sleep(0.5)
                 assert await _count(play, "failed") == 0
+            is_mended = True
+            while await _count(play, "live"):  # noqa: ASYNC110 - asked of the cluster
+                await trio.sleep(0.5)
+    assert await _count(play, "done") == len(values)
 
 
 @scenario("P18: who goes, or is cut off now and then, costs nothing")

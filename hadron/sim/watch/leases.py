@@ -38,9 +38,10 @@ class _Lease:
 @dataclass
 class _Lost:
     """Of an instance's stage: how often its runner was lost that worked on nothing else, and how
-    many of that stage had ended when it was lost first."""
+    many of that stage had ended when it was lost first, and last."""
 
     first: int
+    last: int = 0
     alone: int = 0
 
 
@@ -113,6 +114,7 @@ class Leases:
             for key in keys:
                 lost = out.lost.setdefault(key, _Lost(out.ended[stage]))
                 lost.alone += len(keys) == 1
+                lost.last = out.ended[stage]
         for key, (transaction, had) in out.taken.items():
             if had == runner:
                 out.taken[key] = transaction, 0
@@ -133,13 +135,13 @@ class Leases:
         out = self._of(dispatch)
         for each in ids:
             lost = out.lost.get((stage, each), _Lost(out.ended[stage]))
-            others = out.ended[stage] - lost.first
+            others = max(0, lost.last - lost.first)
             if lost.alone < max_attempts or not others:
                 self._complaints.add(
                     "E3 who is given up has ended its runners",
                     f"stage {stage} of instance {each} is given up for lost runners: {lost.alone} "
                     f"worked on nothing else, it may have {max_attempts} attempts, and {others} "
-                    "others have ended since it was lost first",
+                    "others have ended between the first time and the last",
                 )
 
     def took(
