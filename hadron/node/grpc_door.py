@@ -14,7 +14,6 @@ from hadron.doors.grpc.door import GrpcDoor, paths, services
 from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.server import GrpcServer
 from hadron.model.errors import ConfigurationError
-from hadron.model.ports import Transport
 from hadron.node.door_life import run_behind
 from hadron.node.own_network import OwnNetwork
 from hadron.node.runtime import Node
@@ -51,11 +50,8 @@ class _Opened:
         self._address = host.node.grpc
         self._most_s = limits.drain_s + _END_S
 
-        def accept(transport: Transport) -> None:
-            node.member.acceptor.take_own(transport)
-
         name = f"the gRPC door of {host.node.name}"
-        network = OwnNetwork(host.network, lambda: node.address, accept, name)
+        network = OwnNetwork(host.network, lambda: node.address, node.take_own, name)
         ports = ClientPorts(network, host.clock, host.random)
         self.door = GrpcDoor(node, ports, network.dial_own, limits)
         self._bridge = Bridge()

@@ -14,7 +14,7 @@ from hadron.doors.http.limits import Limits
 from hadron.doors.http.server import Server
 from hadron.doors.http.table import OPERATIONS
 from hadron.model.errors import ConfigurationError
-from hadron.model.ports import Listener, Transport
+from hadron.model.ports import Listener
 from hadron.node.door_life import run_behind
 from hadron.node.own_network import OwnNetwork
 from hadron.node.runtime import Node
@@ -55,11 +55,8 @@ async def _run(
 ) -> None:
     host = node.host
 
-    def accept(transport: Transport) -> None:
-        node.member.acceptor.take_own(transport)
-
     name = f"the HTTP door of {host.node.name}"
-    network = OwnNetwork(host.network, lambda: node.address, accept, name)
+    network = OwnNetwork(host.network, lambda: node.address, node.take_own, name)
     door = Door(node, ClientPorts(network, host.clock, host.random), limits)
     names = {split_address(address)[0] for address in (host.node.http or "", host.node.address)}
     app = HttpApp(door, Guard(names), OPERATIONS)

@@ -8,7 +8,7 @@ import logging
 import trio
 
 from hadron.model.errors import ConfigurationError, CorruptionError, NotReadyError
-from hadron.model.ports import Clock, Disk, Listener, Network, Random
+from hadron.model.ports import Clock, Disk, Listener, Network, Random, Transport
 from hadron.node.discovery import Discovery
 from hadron.node.host import Host, membership_of
 from hadron.node.member import Member, damage_in
@@ -172,9 +172,16 @@ class Node:
         """Where others dial it."""
         return self.discovery.address
 
+    # What its doors ask, which are open a little earlier than it is anything.
+
+    def take_own(self, transport: Transport) -> None:
+        """Serve a connection from one of its own doors. Raises `OSError` while it takes in none."""
+        if not hasattr(self, "member"):
+            raise ConnectionRefusedError(f"node {self.host.node.name} is starting")
+        self.member.acceptor.take_own(transport)
+
     def status(self) -> cluster_pb2.StatusResponse:
-        """This node, as it sees itself. Raises `NotReadyError` before `run`, whose doors are open a
-        little earlier than it is anything."""
+        """This node, as it sees itself. Raises `NotReadyError` before it is anything."""
         if not hasattr(self, "member"):
             raise NotReadyError(f"node {self.host.node.name} is starting", "ask again")
         return self.member.status()

@@ -18,10 +18,15 @@ from hadron.model.errors import (
     DataDirectoryError,
     FencedError,
     HadronError,
+    NotReadyError,
     StorageError,
 )
+from hadron.node.runtime import Node
 from hadron.node.tests.support import LEADER, fetch, make_stream, produce
-from hadron.testing.nodes import Nodes, running_nodes, with_nodes
+from hadron.node.world import SystemDisk
+from hadron.testing.nodes import Nodes, SeededRandom, running_nodes, with_nodes
+from hadron.wire.pipes import pipe
+from hadron.wire.system import SystemClock
 
 
 async def test_a_port_in_use(tmp_path: Path, clock: MockClock) -> None:
@@ -32,6 +37,23 @@ async def test_a_port_in_use(tmp_path: Path, clock: MockClock) -> None:
         taken.close()
         await nodes.start()
         await nodes.wait_serving()
+
+
+async def test_doors_that_are_open_before_there_is_a_node_to_call(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1, start=False) as nodes:
+        node = Node(
+            nodes.config,
+            "n1",
+            clock=SystemClock(),
+            random=SeededRandom("n1"),
+            network=nodes.network.host("n1"),
+            disk=SystemDisk(),
+        )
+    _, accepted = pipe("the HTTP door of n1", "n1:7000")
+    with pytest.raises(ConnectionRefusedError, match="n1 is starting"):
+        node.take_own(accepted)
+    with pytest.raises(NotReadyError, match="n1 is starting"):
+        node.status()
 
 
 async def test_the_directory_of_another_node(tmp_path: Path, clock: MockClock) -> None:
