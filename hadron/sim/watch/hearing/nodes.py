@@ -112,8 +112,8 @@ class HearsNodes:
         return stop
 
     def lives(self, original: Any) -> Any:
-        def report(member: Member, life: Life, trouble: str) -> None:
-            original(member, life, trouble)
+        def report(member: Member, life: Life, *said: Any) -> None:
+            original(member, life, *said)
             view = self._known.by_part.get(member._store)
             if view is None or not view.is_alive:
                 return
