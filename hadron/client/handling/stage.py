@@ -182,10 +182,11 @@ class StageInvocations(EnteredOnce):
                         return None
                     self._take(stages, *taken)
                     continue
-                invocation = current.left.popleft()
+                # Who gives up waiting for it takes nothing away.
+                given = await self._given(stages, current, current.left[0])
+                current.left.popleft()
                 if not current.left:
                     self._micro_batch = None
-                given = await self._given(stages, current, invocation)
                 if given is not None:
                     return given
 

@@ -72,6 +72,19 @@ async def made(client: Client, count: int) -> None:
         await trio.sleep(0.05)
 
 
+def first_fetch_takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The first record that a client fetches comes so late; what it has asked for."""
+    get, asked = FetchedRecords.get, list[Any]()
+
+    async def get_slowly(self: FetchedRecords, ref: Any) -> Any:
+        asked.append(ref)
+        await trio.sleep(seconds if len(asked) == 1 else 0)
+        return await get(self, ref)
+
+    monkeypatch.setattr(FetchedRecords, "get", get_slowly)
+    return asked
+
+
 async def test_what_triggered_it_and_what_others_made_come_with_an_invocation(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -249,18 +262,10 @@ async def test_one_that_is_handed_out_late_has_its_whole_time(
 async def test_what_waits_for_its_records_is_not_begun(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get, asked = FetchedRecords.get, 0
-
-    async def get_slowly(self: FetchedRecords, ref: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        await trio.sleep(10 if asked == 1 else 0)
-        return await get(self, ref)
-
     async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
         await declare(client, timeout_ms=5_000)
         await publish(client, US, "a")
-        monkeypatch.setattr(FetchedRecords, "get", get_slowly)
+        first_fetch_takes(10, monkeypatch)
         with trio.fail_after(120):
             await made(client, 1)
             async with client.stage("p", "make") as stage, client.stage("p", "make") as other:
@@ -274,6 +279,25 @@ async def test_what_waits_for_its_records_is_not_begun(
                     await trio.sleep(1)
                     pytest.fail(f"somebody else has {await anext(other)}, too")
         assert [record.value async for record in client.read("out")] == ["made"]
+
+
+async def test_who_gives_up_waiting_for_an_invocation_takes_nothing_away(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=None)
+        await publish(client, US, "a")
+        asked = first_fetch_takes(10, monkeypatch)
+        with trio.fail_after(120):
+            await made(client, 1)
+            async with client.stage("p", "make", max_in_flight=1) as stage:
+                while not asked:
+                    with trio.move_on_after(1):
+                        pytest.fail(f"without its record there is {await anext(stage)}")
+                with trio.fail_after(5):
+                    invocation = await anext(stage)
+                assert (invocation.root.value, invocation.attempt) == ("a", 1)
+                await invocation.complete()
 
 
 async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
