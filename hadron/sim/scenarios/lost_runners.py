@@ -179,7 +179,8 @@ async def runners_that_come_and_go(play: Play) -> None:
             return "goes"
         return "is cut off" if programs.alone("is cut off") < _ATTEMPTS - 1 else ""
 
-    programs = _Programs(play, 1, fate)
+    # Of three one goes on with others, whoever is cut off.
+    programs = _Programs(play, 1, fate, 3)
     await _declare(play)
     await play.publish(_POISON)
     with trio.fail_after(180.0):
