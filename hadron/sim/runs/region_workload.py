@@ -4,13 +4,13 @@ draining, and judgement."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import trio
 
-from hadron.model.schema import Retention
+from hadron.model.schema import Retention, SchemaObject
 from hadron.sim.actors.cancelling import Canceller, has_canceller
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.flowing import Flowing, has_flow
@@ -158,8 +158,7 @@ async def _transacting(run: RegionRun) -> Transacting | None:
     found = Transacting(
         regions.metadata, run.history, regions.seed, PARTITIONS, tuple(regions.sets)
     )
-    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
-        await trio.sleep(0.1)
+    await _declare(run, found.objects())
     return found
 
 
@@ -169,8 +168,7 @@ async def _flowing(run: RegionRun) -> Flowing | None:
     if not has_flow(regions.seed):
         return None
     found = Flowing(regions.metadata, run.history, regions.seed, tuple(regions.sets))
-    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
-        await trio.sleep(0.1)
+    await _declare(run, found.objects())
     return found
 
 
@@ -180,9 +178,14 @@ async def _waiting(run: RegionRun) -> Waiting | None:
     if not has_waits(regions.seed):
         return None
     found = Waiting(regions.metadata, run.history, regions.seed, tuple(regions.sets))
-    while not await run.change(found.objects()):  # noqa: ASYNC110 - simulated time
-        await trio.sleep(0.1)
+    await _declare(run, found.objects())
     return found
+
+
+async def _declare(run: RegionRun, objects: Sequence[SchemaObject]) -> None:
+    """Until it is known to be so."""
+    while not await run.change(objects):  # noqa: ASYNC110 - simulated time
+        await trio.sleep(0.1)
 
 
 async def _until_ended(working: Mapping[str, Actor]) -> None:
