@@ -222,8 +222,19 @@ class Participant:
         self, transaction: TransactionId, _result: Any, error: HadronError | None
     ) -> None:
         self.on_aborted(transaction)
-        if error is not None and self._log.leads:
+        if error is None or not self._log.leads:
+            return
+        if not isinstance(error, RequestError):
             _log.error("transaction %s is not aborted at %s: %s", transaction, self._home, error)
+            return
+        # Finished: its driver has never decided it, so an operator has committed it here.
+        _log.error(
+            "transaction %s is torn: it was committed at %s by force, and %s has rolled it back",
+            transaction,
+            self._home,
+            transaction.replica_set,
+        )
+        self._log.submit(ForgetTransactions((transaction,)), done=_ignored)
 
     # --- what nobody says -----------------------------------------------------------------------
 
@@ -284,8 +295,11 @@ class Participant:
         first, and has the last word where it answers; but for what it waits for no more, as it was
         given up there, which may be damaged here.
 
-        Raises `NotFoundError` for what is not here, `RequestError` for what is finished, and where
-        the driver answers.
+        What is finished here can only be forgotten, by committing it once more: its driver, if that
+        comes back after all, has to give it up.
+
+        Raises `NotFoundError` for what is not here, `RequestError` for aborting what is finished,
+        and where the driver answers.
         """
         if transaction.replica_set == self._home:
             raise refusals.no_participant(transaction)
@@ -297,6 +311,9 @@ class Participant:
         fate = await self._word(transaction)
         if fate is not None and fate is not Fate.OVER:
             raise refusals.not_lost(transaction, fate, self._home)
+        if known.is_finished and commit:
+            await self._log.execute(ForgetTransactions((transaction,)))
+            return
         _log.warning(
             "an operator has resolved transaction %s at %s: it is %s here, whatever %s has decided",
             transaction,
