@@ -64,6 +64,11 @@ STREAM_NAME = "1 to 100 of a-z A-Z 0-9 - _ and dots between non-empty segments"
         ),
         (
             "name: flights",
+            "name: flights\nspec: {}",
+            "3: unknown key 'spec' (documents are flat: what is under it stands beside `kind`)",
+        ),
+        (
+            "name: flights",
             "name: my flights",
             f"2: name: 'my flights' is not a valid name, expected {STREAM_NAME}",
         ),

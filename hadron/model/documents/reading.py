@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -164,6 +164,12 @@ def _check_unique(documents: list[Document], problems: Problems) -> None:
         first.setdefault(label, document)
 
 
+_NESTED: Final = dict.fromkeys(
+    ("metadata", "spec"), " (documents are flat: what is under it stands beside `kind`)"
+)
+"""What to say of the keys that people know from Kubernetes."""
+
+
 def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | None:
     """The object, as far as it can be read; None when not even its kind is known."""
     if not fields.readable or not fields.require("kind", f"one of {', '.join(KINDS)}"):
@@ -183,7 +189,7 @@ def _read(fields: Fields, problems: Problems, root: Marked) -> SchemaObject | No
         # Left out, they are where the stream lies already, or the cluster's only replica set.
         fields.note("partitions", "partitions: no partitions", "at least one replica set's name")
     obj = SchemaObject(kind=kind, name=name, namespace=namespace, spec=spec)
-    fields.finish(_of_other_modes(known, cls))
+    fields.finish(_NESTED | _of_other_modes(known, cls))
     return obj if problems else _as_written(obj, root)
 
 
