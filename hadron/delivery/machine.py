@@ -23,7 +23,7 @@ from hadron.delivery.effects import PLAIN, Assignment, Effects, Exhausted, Expir
 from hadron.delivery.frontier import Frontier
 from hadron.delivery.held import Held
 from hadron.delivery.keys import BatchKeys, KeyLines
-from hadron.delivery.members import Delivery, Member, Takers
+from hadron.delivery.members import Delivery, Member, Next, Takers
 from hadron.delivery.patience import ASKED_CAP_S, again_after_s
 from hadron.delivery.taking import Taking
 from hadron.delivery.waiting import Again, Waiting
@@ -44,7 +44,6 @@ _PARKED_PER_STEP: Final = 4_096
 """Records put into line in one go: a millisecond or two."""
 
 _MEMBER_GONE: Final = "its member has gone"
-
 _USED_UP: Final = "its attempts were used up under an earlier leader"
 
 
@@ -113,15 +112,17 @@ class Group:
         return member
 
     def leave(self, number: int, now: float, reason: str = _MEMBER_GONE) -> Effects:
-        """What the member holds goes to another one, at once; what is taken, once it comes back."""
+        """What the member holds goes to another one, at once; what is taken, once it comes back.
+        Which of its records ended it nobody knows: none dies of that unless it was the only one."""
         effects = Effects()
         member = self.members.pop(number, None)
         if member is None:
             return effects
         self.takers.forget(member)
         self.held.leave(member)
+        was_alone = sum(len(each.held) for each in member.deliveries.values()) == 1
         for delivery in member.deliveries.values():
-            self._end(delivery, delivery.held.ranges(), now, reason, effects)
+            self._end(delivery, delivery.held.ranges(), now, reason, effects, dies=was_alone)
         return effects
 
     def resize(self, number: int, max_in_flight: int) -> None:
@@ -168,24 +169,25 @@ class Group:
             if self.takers.patient:
                 self.takers.nothing_there()
             return None
-        offset, avoid = found
-        taker = self.takers.pick(self._available(visible_end, now), now, avoid)
-        return offset if taker is not None else None
+        return found.offset if self._taker(found, visible_end, now) is not None else None
 
-    def _source(self, visible_end: int, now: float) -> tuple[int, int] | None:
-        """The next offset, whoever takes it, and the member that it is rather not given to."""
+    def _taker(self, wanted: Next, visible_end: int, now: float) -> Member | None:
+        return self.takers.pick(self._available(visible_end, now), now, wanted)
+
+    def _source(self, visible_end: int, now: float) -> Next | None:
+        """What comes next, whoever takes it."""
         if self.rules.is_strict:
             return self._next_in_order(visible_end, now)
         again = self.waiting.due(now) if self.waiting else None
-        if again is not None:
+        if again is not None and (not again.apart or self.takers.any_is_empty()):
             # Who gets one record at a time, and could not deal with this one, is tried with another
             # one: else nothing would ever follow it.
             is_tried = self.takers.is_alone_on_trial(again.avoid) and self._has_new(visible_end)
             if not is_tried:
-                return again.first, again.avoid
-        return (self.frontier.cursor, 0) if self._has_new(visible_end) else None
+                return Next(again.first, again.avoid, again.apart)
+        return Next(self.frontier.cursor) if self._has_new(visible_end) else None
 
-    def _next_in_order(self, visible_end: int, now: float) -> tuple[int, int] | None:
+    def _next_in_order(self, visible_end: int, now: float) -> Next | None:
         """Strict order: nothing passes what is not over; a taken record holds up what follows."""
         if self.in_flight or self._settling:
             return None
@@ -194,8 +196,8 @@ class Group:
         if barrier is not None and barrier <= wanted:
             return None
         if again is not None:
-            return (wanted, again.avoid) if again.not_before <= now else None
-        return (wanted, 0) if self._has_new(visible_end) else None
+            return Next(wanted, again.avoid) if again.not_before <= now else None
+        return Next(wanted) if self._has_new(visible_end) else None
 
     def _has_new(self, visible_end: int) -> bool:
         """Whether something follows at the cursor that may be delivered."""
@@ -260,24 +262,21 @@ class Group:
         end of the old one's batch the cursor went back, over what was acknowledged.)*
         """
         found = self._source(visible_end, now)
-        if found is None or found[0] != wanted:
+        if found is None or found.offset != wanted:
             return None
-        first, avoid = found
-        member = self.takers.pick(self._available(visible_end, now), now, avoid)
-        if member is None:
+        if (member := self._taker(found, visible_end, now)) is None:
             return None
-        most = 1 if self.rules.is_strict else member.most
-        if first != self.frontier.cursor:
-            first, last, attempt = self.waiting.pop(first, now, below=batch_end, count=most)
+        most = 1 if self.rules.is_strict or found.is_apart else member.most
+        if wanted != self.frontier.cursor:
+            run: Attempts | None = self.waiting.pop(wanted, now, below=batch_end, count=most)
         else:
-            run = self._advance(min(batch_end, visible_end, first + most), keys, now)
-            if run is None:
-                return None
-            first, last, attempt = run
-            if 0 < self.rules.max_attempts < attempt:
+            run = self._advance(min(batch_end, visible_end, wanted + most), keys, now)
+            if run is not None and 0 < self.rules.max_attempts < run[2]:
                 # The leader before had no time to write them.
-                return self._exhaust(first, last, attempt - 1, _USED_UP)
-        return self._hold(member, first, last, attempt, visible_end, now)
+                return self._exhaust(run[0], run[1], run[2] - 1, _USED_UP)
+        if run is None:
+            return None
+        return self._hold(member, run, visible_end, now, is_apart=found.is_apart)
 
     def _advance(self, end: int, keys: BatchKeys | None, now: float) -> Attempts | None:
         """Move the cursor to `end` at most; returns what is to be delivered of what it passed."""
@@ -311,12 +310,16 @@ class Group:
         return first, offset
 
     def _hold(
-        self, member: Member, first: int, last: int, attempt: int, visible_end: int, now: float
+        self, member: Member, run: Attempts, visible_end: int, now: float, *, is_apart: bool
     ) -> Assignment:
+        first, last, attempt = run
         count = last - first + 1
         assert first >= self.floor, (first, self.floor)
         assert 0 < count <= member.credit, (count, member.credit)
         delivery = self.held.begin(member, first, last, attempt, now)
+        if is_apart:
+            assert len(member.deliveries) == count == 1, (member.number, member.holds())
+            delivery.is_apart, member.apart = True, delivery
         member.credit -= count
         member.delivered += count
         is_last = bool(member.batch_size) and self._source(visible_end, now) is None
@@ -486,19 +489,23 @@ class Group:
         effects: Effects,
         *,
         is_unseen: bool = False,
+        dies: bool = True,
     ) -> None:
         """These offsets were delivered in vain."""
-        attempt = delivery.attempt
+        attempt, member = delivery.attempt, delivery.member
+        is_over = 0 < self.rules.max_attempts <= attempt
+        # The only attempt of all is never a second one.
+        is_spared = is_over and not dies and attempt > 1
         for first, last in ranges:
-            if is_unseen:
-                self._put_again(Again(first, last, attempt, not_before, delivery.member), effects)
+            if is_unseen or is_spared:
+                apart = delivery.is_apart or is_spared
+                self._put_again(Again(first, last, attempt, not_before, member, apart), effects)
                 continue
             effects.ended.append((first, last, attempt))
-            if 0 < self.rules.max_attempts <= attempt:
+            if is_over:
                 effects.exhausted.append(self._exhaust(first, last, attempt, reason))
             else:
-                again = Again(first, last, attempt + 1, not_before, delivery.member)
-                self._put_again(again, effects)
+                self._put_again(Again(first, last, attempt + 1, not_before, member), effects)
 
     def _exhaust(self, first: int, last: int, attempts: int, reason: str) -> Exhausted:
         self._note_settling([(first, last)])
@@ -508,8 +515,7 @@ class Group:
         """It could not be written to the dead letters: deliver it again."""
         effects = Effects()
         self._note_settled([(dead.first, dead.last)])
-        again = Again(dead.first, dead.last, dead.attempts + 1, not_before, 0)
-        self._put_again(again, effects)
+        self._put_again(Again(dead.first, dead.last, dead.attempts + 1, not_before, 0), effects)
         return effects
 
     def _put_again(self, again: Again, effects: Effects) -> None:

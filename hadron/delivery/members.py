@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hadron.delivery.patience import FREE_IN_A_ROW, rest_s
 from hadron.model.ranges import Range, RangeSet
@@ -40,6 +41,8 @@ class Delivery:
     armed: float = 0.0
     """When its deadline began, for the last time."""
     expires: float = float("inf")
+    is_apart: bool = False
+    """Its member gets nothing else beside it."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class Member:
             gets one record at a time.
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
+        apart: what it was given last that is to be alone with it.
+        drains: it gets nothing before it holds nothing.
         in_vain: ranges that it has given back since it acknowledged something.
         rests: how often it has rested since then.
         rests_until: it gets nothing before; None while it does not rest.
@@ -70,6 +75,8 @@ class Member:
     is_stalled: bool = False
     filled: int = 0
     waiting_since: float | None = None
+    apart: Delivery | None = None
+    drains: bool = False
     in_vain: int = 0
     rests: int = 0
     rests_until: float | None = None
@@ -94,7 +101,9 @@ class Member:
         """Whether it has credit that is worth a message."""
         if self.credit <= 0 or self.rests_until is not None:
             return False
-        if self.deliveries and self.is_on_trial:
+        if self.deliveries and (self.is_on_trial or self.drains):
+            return False
+        if self.apart is not None and self.apart.held:
             return False
         return self.credit >= self.quantum or not self.deliveries or self.filled > 0
 
@@ -113,6 +122,19 @@ class Member:
         return [part for each in self.deliveries.values() for part in each.held.ranges()]
 
 
+class Next(NamedTuple):
+    """What comes next.
+
+    Attributes:
+        avoid: the member that it is rather not given to.
+        is_apart: whoever is given it must hold nothing else.
+    """
+
+    offset: int
+    avoid: int = 0
+    is_apart: bool = False
+
+
 class Takers:
     """The members that would take something, in the order of their turns."""
 
@@ -124,6 +146,8 @@ class Takers:
         """Its batch is being sent: it goes on before anybody else gets something."""
         self.resting: dict[int, Member] = {}
         """Those that have given back too much in a row."""
+        self.draining: Member | None = None
+        """It is to hold nothing, so that it can be given a record apart."""
         self.interrupted: list[int] = []
         """Members whose batches ended without a delivery that could have said so."""
 
@@ -155,6 +179,27 @@ class Takers:
         """The member has gone."""
         self.remove(member)
         self.resting.pop(member.number, None)
+        self._drained(member)
+
+    # --- records that are delivered apart -------------------------------------------------------
+
+    def any_is_empty(self) -> bool:
+        """Whether somebody takes something who holds nothing. If not, one of those who take
+        something gets nothing more until that is so."""
+        if self.filling is not None:
+            return False
+        if any(not each.deliveries and each.takes_more for each in self._line.values()):
+            return True
+        if self.draining is None:
+            self.draining = next(iter(self._line.values()), None)
+            if self.draining is not None:
+                self.draining.drains = True
+        return False
+
+    def _drained(self, member: Member) -> None:
+        if self.draining is member:
+            self.draining = None
+            member.drains = False
 
     # --- those that give everything back --------------------------------------------------------
 
@@ -185,9 +230,9 @@ class Takers:
 
     # --- whose turn it is -----------------------------------------------------------------------
 
-    def pick(self, available: int, now: float, avoid: int = 0) -> Member | None:
-        """Whose turn it is; somebody else than `avoid`, if there is anybody else. `available` is
-        how many records there are: who wants a batch may wait for more."""
+    def pick(self, available: int, now: float, wanted: Next) -> Member | None:
+        """Whose turn it is; `available` is how many records there are: who wants a batch may wait
+        for more."""
         if self.filling is not None:
             if self.filling.takes_more:
                 return self.filling
@@ -197,9 +242,12 @@ class Takers:
         for member in self._line.values():
             if not member.takes_more:
                 idle.append(member)
+            elif wanted.is_apart:
+                if not member.deliveries:
+                    return member
             elif not member.batch_size or self._batch_is_ready(member, available, now):
                 found = member
-                if member.number != avoid:
+                if member.number != wanted.avoid:
                     break
         for member in idle:
             # Offered again when it has read something, or acknowledged.
@@ -219,6 +267,7 @@ class Takers:
         """So many records go to the member. Returns whether its batch is complete with them;
         `is_last`: there is nothing more for it now."""
         self.remove(member)
+        self._drained(member)
         ends = False
         if member.batch_size:
             member.filled += count

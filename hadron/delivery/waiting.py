@@ -19,13 +19,15 @@ _STALE: Final = 64
 
 @dataclass(slots=True)
 class Again:
-    """Offsets to be delivered again, not before a time and rather not to one member."""
+    """Offsets to be delivered again, not before a time and rather not to one member; where they are
+    `apart`, one by one, and each to somebody who holds nothing else."""
 
     first: int
     last: int
     attempt: int
     not_before: float
     avoid: int
+    apart: bool = False
 
 
 class Waiting:
@@ -84,12 +86,14 @@ class Waiting:
 
     def due(self, now: float) -> Again | None:
         """Of those that are due, the one that was delivered least often, and of these the one with
-        the lowest offsets: what nobody can deal with holds up nothing else."""
+        the lowest offsets: what nobody can deal with holds up nothing else. What is to be delivered
+        apart comes last."""
         while self._delayed and self._delayed[0][0] <= now:
             item = heapq.heappop(self._delayed)[2]
             if self._is_current(item):
                 self._entries += 1
-                heapq.heappush(self._due, (item.attempt, item.first, self._entries, item))
+                order = item.attempt + item.apart, item.first, self._entries, item
+                heapq.heappush(self._due, order)
         while self._due and not self._is_current(self._due[0][3]):
             heapq.heappop(self._due)
         return self._due[0][3] if self._due else None
@@ -106,11 +110,12 @@ class Waiting:
         delivered as often and is due as well: offsets below `below`, `count` at most. Returns
         (first, last, attempt)."""
         item: Again | None = self._items[first]
-        attempt, end, last = self._items[first].attempt, min(below, first + count), first - 1
+        attempt, apart = self._items[first].attempt, self._items[first].apart
+        end, last = min(below, first + count), first - 1
         while (
             item is not None
             and item.first < end
-            and item.attempt == attempt
+            and (item.attempt, item.apart) == (attempt, apart)
             and item.not_before <= now
         ):
             last = min(item.last, end - 1)
@@ -153,4 +158,4 @@ class Waiting:
     def _keep_outside(self, item: Again, first: int, last: int) -> None:
         for a, b in ((item.first, first - 1), (last + 1, item.last)):
             if a <= b:
-                self.put(Again(a, b, item.attempt, item.not_before, item.avoid))
+                self.put(replace(item, first=a, last=b))

@@ -151,10 +151,12 @@ class TestAttempts:
             member.number, again.delivery, 2, 2, now=0.0, delay_s=0.0, reason="no such flight"
         )
         assert effects.exhausted == [Exhausted(2, 2, 2, "no such flight")]
+        group.acknowledge(member.number, 1, 0, 0)
+        group.refuse(member.number, 1, 3, 3, now=0.0, is_unseen=True)
         effects = group.leave(member.number, 0.0)
         assert effects.exhausted == [Exhausted(1, 1, 2, "its member has gone")]
         join(group)
-        assert drain(group, 4) == [(2, 0, 0), (2, 3, 3)], "dead letters are nobody's"
+        assert drain(group, 4) == [(2, 3, 3)], "dead letters are nobody's"
 
     def test_what_nobody_has_looked_at_does_not_count(self) -> None:
         group = Group(0, (), rules=Rules(max_attempts=1))

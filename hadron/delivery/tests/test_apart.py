@@ -1,0 +1,98 @@
+"""What ends a member with many records takes none along that it did not end by itself (GROUPS G16)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hadron.delivery.effects import Assignment, Exhausted, Rules
+from hadron.delivery.machine import Group
+from hadron.delivery.tests.test_rules import deliver, drain, join
+
+GONE = "its member has gone"
+
+
+def lose(group: Group, times: int, end: int) -> None:
+    """Members come, are given all that there is, and go."""
+    for _ in range(times):
+        member = join(group)
+        drain(group, end)
+        assert group.leave(member.number, 0.0).exhausted == []
+
+
+@pytest.mark.parametrize("poison", [0, 2, 5])
+def test_one_that_ends_whoever_has_it_dies_alone(poison: int) -> None:
+    """A program deals with record after record, and what it says of them is lost with it."""
+    group = Group(0, (), rules=Rules(max_attempts=3))
+    dead, dealt_with, deaths = list[Exhausted](), list[int](), 0
+    while len(dealt_with) + len(dead) < 6:
+        member = join(group, 100)
+        given: Assignment | None = deliver(group, 6)
+        while given is not None:
+            assert given.attempt <= 3
+            if given.first <= poison <= given.last:
+                deaths += 1
+                dead += group.leave(member.number, 0.0).exhausted
+                break
+            dealt_with += range(given.first, given.last + 1)
+            group.acknowledge(member.number, given.delivery, given.first, given.last)
+            given = deliver(group, 6)
+    assert dead == [Exhausted(poison, poison, 3, GONE)]
+    assert sorted(dealt_with) == [each for each in range(6) if each != poison]
+    assert deaths == 4
+
+
+def test_nothing_is_given_to_who_has_one_apart() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    lose(group, 2, 3)
+    first, second = join(group), join(group)
+    assert drain(group, 8) == [(first.number, 0, 0), (second.number, 1, 1)]
+    assert group.acknowledge(first.number, 3, 0, 0) == [(0, 0)]
+    assert drain(group, 8) == [(first.number, 2, 2)]
+    assert group.acknowledge(second.number, 4, 1, 1) == [(1, 1)]
+    assert drain(group, 8) == [(second.number, 3, 7)]
+
+
+def test_one_member_is_emptied_for_it_and_others_go_on() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    busy, other = join(group, 4), join(group, 4)
+    assert drain(group, 8) == [(1, 0, 3), (2, 4, 7)]
+    for _ in range(2):
+        third = join(group, 2)
+        drain(group, 10)
+        group.leave(third.number, 0.0)
+    for member, number, first in ((busy, 1, 0), (other, 2, 4)):
+        assert group.acknowledge(member.number, number, first, first)
+    assert drain(group, 20) == [(other.number, 10, 10)], "the one that is emptied gets nothing"
+    group.acknowledge(busy.number, 1, 1, 3)
+    assert drain(group, 20) == [(busy.number, 8, 8)]
+    group.acknowledge(busy.number, 6, 8, 8)
+    assert drain(group, 20) == [(busy.number, 9, 9)]
+
+
+def test_who_is_emptied_and_goes_holds_up_nothing() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    lose(group, 2, 2)
+    busy = join(group, 4)
+    assert drain(group, 2) == [(busy.number, 0, 0)]
+    assert group.refuse(busy.number, 3, 0, 0, 0.0, is_unseen=True).exhausted == []
+    assert drain(group, 2) == [(busy.number, 0, 0)], "it is apart as before"
+    group.leave(busy.number, 0.0)
+    last = join(group)
+    assert drain(group, 2) == [(last.number, 1, 1)]
+
+
+def test_a_batch_that_is_apart_has_one_record() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    lose(group, 2, 3)
+    member = join(group, 100, size=10, wait_s=60.0)
+    given = deliver(group, 3)
+    assert given is not None
+    assert (given.member, given.first, given.last, given.ends_batch) == (member.number, 0, 0, True)
+    assert deliver(group, 3) is None
+
+
+def test_the_only_attempt_is_the_only_one() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=1))
+    member = join(group)
+    drain(group, 3)
+    assert group.leave(member.number, 0.0).exhausted == [Exhausted(0, 2, 1, GONE)]
