@@ -1,4 +1,4 @@
-"""What ends a member with many records takes none along that it did not end by itself (GROUPS G16)."""
+"""What ends a member with many records takes none along but what it died of (GROUPS G16)."""
 
 from __future__ import annotations
 
