@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.client.handling.lateness import Lateness
 
@@ -66,6 +66,8 @@ async def test_whose_time_is_over_is_told_at_once(clock: MockClock) -> None:
         nursery.start_soon(lateness.run)
         late = Late()
         lateness.add(cast(Any, late))
-        await trio.sleep(10.01)
+        await wait_all_tasks_blocked()
+        clock.jump(10.5)
+        await wait_all_tasks_blocked()
         assert late.said == [True]
         nursery.cancel_scope.cancel()
