@@ -30,6 +30,8 @@ class Runner:
         name: for people.
         code_version: of the code that it runs, as far as it has said.
         codes: of stages that it has begun, the function that each ran, and its code.
+        run_id: of a run of a program, which may join again; empty where it has not said.
+        is_back: its run has joined again since: this call was cut off, whenever that is noticed.
     """
 
     number: int
@@ -42,6 +44,8 @@ class Runner:
     name: str = ""
     code_version: str = ""
     codes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    run_id: bytes = b""
+    is_back: bool = False
 
     def code_of(self, stage: str, run: str) -> str:
         """What code it has of a stage that runs this function; "" where it has not said."""
@@ -135,7 +139,13 @@ class Dispatch:
         counts_invocations: bool = False,
         name: str = "",
         code_version: str = "",
+        run_id: bytes = b"",
     ) -> Runner:
+        if run_id:
+            self.losses.take_back(run_id)
+            # A program may hear of a cut before its leader does.
+            for each in self.runners.values():
+                each.is_back = each.is_back or each.run_id == run_id
         runner = Runner(
             next(self._numbers),
             engine,
@@ -146,20 +156,23 @@ class Dispatch:
             counts_invocations,
             name,
             code_version,
+            run_id=run_id,
         )
         self.runners[runner.number] = runner
         return runner
 
     def leave(self, number: int, *, is_lost: bool = True) -> None:
         """What the runner holds is free again. `is_lost`: it has not said that it goes."""
-        self.runners.pop(number, None)
+        runner = self.runners.pop(number, None)
+        run_id = runner.run_id if runner is not None else b""
+        is_lost = is_lost and not (runner is not None and runner.is_back)
         begun: dict[str, list[int]] = {}
         for batch in [each for each in self._batches.values() if each.runner == number]:
             if is_lost and batch.began is not None:
                 begun.setdefault(batch.stage, []).extend(batch.left)
             self._free(batch)
         for stage, ids in begun.items():
-            self.losses.note(stage, ids)
+            self.losses.note(stage, ids, run_id)
 
     def runner_for(self, stage: str, engine: str) -> Runner | None:
         """Who takes the next micro-batch of a stage: round robin over those with credit."""

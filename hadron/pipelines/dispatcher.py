@@ -44,6 +44,8 @@ _NAME_CHARACTERS: Final = 80
 _CODE_CHARACTERS: Final = 40
 """Of what runners say of themselves: it stands in a row of each attempt."""
 
+_RUN_ID_BYTES: Final = 32
+
 _MOST_SUSPECTED: Final = 1_000
 """That are read beyond what a runner takes."""
 
@@ -106,6 +108,7 @@ class Dispatcher:
         counts_invocations: bool = False,
         name: str = "",
         code_version: str = "",
+        run_id: bytes = b"",
     ) -> RunnerSession:
         """A runner came, for the `stages` of an engine, or for all of that engine when it names
         none.
@@ -116,6 +119,7 @@ class Dispatcher:
             declared: the stages that there are now; there are those, too, that instances have which
                 began with others.
             name, code_version: of the runner, for people.
+            run_id: the same whenever this run of a program joins; empty where it does not say.
 
         Raises `NotFoundError` for a stage that does not exist.
         """
@@ -138,6 +142,7 @@ class Dispatcher:
             counts_invocations=counts_invocations,
             name=name[:_NAME_CHARACTERS],
             code_version=code_version[:_CODE_CHARACTERS],
+            run_id=run_id[:_RUN_ID_BYTES],
         )
         sink.on_writable = self.wake
         session = RunnerSession(runner, sink)

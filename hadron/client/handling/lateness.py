@@ -1,7 +1,8 @@
 """Invocations that a program works on for longer than their stage may take: their attempts fail.
 
 Safety rule: what came with a call that was lost is somebody else's by now, under the same attempt.
-Nothing is said of that any more.
+Nothing is said of that any more. A program that was frozen wakes with both, its times that are over
+and the end of its call: it reads first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from hadron.client.handling.invocation import Given
 _AGAIN_MS: Final = 500
 """When that is looked at again whose end is on its way at the end of its time: should it not be
 taken, the program may never say it again."""
+
+_FROZEN_S: Final = 1.0
+"""Who looks so long after a time is over was frozen, or busy."""
+
+_READS_S: Final = 0.5
+"""Then it reads what has come meanwhile."""
 
 
 class Lateness:
@@ -63,6 +70,8 @@ class Lateness:
                 await self._news.wait()
             if self._news.is_set():
                 self._news = anyio.Event()
+            if anyio.current_time() - self._looks_at > _FROZEN_S:
+                await anyio.sleep(_READS_S)
             for given in self._late():
                 self.discard(given)
                 if given.is_ended:

@@ -255,6 +255,8 @@ class PipelineCalls:
     ) -> ReadyStages:
         """What the pipeline that is named there has for such a runner. Raises `NotFoundError`."""
         opening.namespace = self._namespace
+        # Whenever the call is opened again: the program was cut off, and is there (PIPELINES P18).
+        opening.run_id = self._session.ports.random.token_bytes(16)
         home = await self._find(opening.pipeline, opening)
         return ReadyStages(self._session, home, opening, takes_ahead=takes_ahead)
 

@@ -410,8 +410,12 @@ async def test_what_ends_its_program_each_time_is_given_up_and_all_else_is_done(
                         held.append(await anext(stage))
                 if any(each.root.value == "poison" for each in held):
                     killed.append(len(held))
-                    assert stage._stages is not None
-                    stage._stages._standing.drop(ConnectionLostError("killed"))
+                    ready = stage._stages
+                    assert ready is not None
+                    assert ready._scope is not None
+                    # Without a word, and for good.
+                    ready._scope.cancel()
+                    ready._call = None
                     await trio.sleep(0.1)
                     return
                 while held:

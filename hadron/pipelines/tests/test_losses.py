@@ -110,6 +110,83 @@ def test_nothing_is_hopeless_while_nobody_gets_anything_done() -> None:
     assert losses.hopeless("a", [1, 2], 3) == [1]
 
 
+def test_who_comes_back_was_cut_off() -> None:
+    """Before anything of it is given up, any number of times; what others lost stays."""
+    losses = Losses()
+    for run in range(9):
+        losses.settle("a", [run + 10])
+        losses.note("a", [1], b"%d" % run)
+        losses.note("a", [2, 3], b"%d" % run)
+        losses.take_back(b"%d" % run)
+        losses.take_back(b"%d" % run)
+        assert not losses
+    losses.note("a", [1, 2], b"x")
+    losses.note("a", [1], b"y")
+    losses.take_back(b"y")
+    assert losses.suspected("a", [1, 2]) == []
+    losses.note("a", [2], b"z")
+    assert losses.suspected("a", [1, 2]) == [2]
+
+
+def test_what_a_run_had_that_comes_back_may_be_lost_by_others_since() -> None:
+    losses = Losses()
+    losses.note("a", [1], b"x")
+    losses.note("a", [2], b"y")
+    losses.settle("a", [1])
+    for _ in range(2):
+        losses.note("a", [1])
+    losses.take_back(b"x")
+    assert losses.suspected("a", [1]) == [1], "it ended, was retried, and lost by others"
+
+
+def test_what_ends_before_a_loss_that_is_taken_back_proves_nothing() -> None:
+    losses = Losses()
+    losses.note("a", [1], b"cut off")
+    losses.settle("a", [5])
+    # From here on the code ends everybody.
+    for _ in range(3):
+        losses.note("a", [1])
+    assert losses.hopeless("a", [1], 3) == [1]
+    losses.take_back(b"cut off")
+    assert losses.hopeless("a", [1], 3) == []
+    losses.note("a", [1])
+    assert losses.hopeless("a", [1], 3) == []
+    losses.settle("a", [6])
+    losses.note("a", [1])
+    assert losses.hopeless("a", [1], 3) == [1]
+
+
+def test_a_run_that_joins_again_before_its_call_is_lost_costs_nothing() -> None:
+    dispatch = Dispatch()
+    first = dispatch.join("e", ["a"], 10, 5, run_id=b"x")
+    other = dispatch.join("e", ["a"], 10, 5, run_id=b"y")
+    for runner, ids in ((first, [1, 2]), (other, [3])):
+        number = dispatch.assign(runner, "a", ids, 60.0)
+        dispatch.begin(runner.number, [number], 0.0)
+    again = dispatch.join("e", ["a"], 10, 5, run_id=b"x")
+    dispatch.leave(first.number)
+    assert not dispatch.losses, "whoever is there has not crashed"
+    assert dispatch.assigned("a") == {3}
+    dispatch.leave(other.number)
+    assert dispatch.losses.counts() == {"a": 1}
+    number = dispatch.assign(again, "a", [1], 60.0)
+    dispatch.begin(again.number, [number], 0.0)
+    dispatch.leave(again.number)
+    assert dispatch.losses.counts() == {"a": 2}, "it has not come back from that"
+    dispatch.join("e", ["a"], 10, 5, run_id=b"y")
+    assert dispatch.losses.counts() == {"a": 1}
+
+
+def test_runners_that_do_not_say_which_run_they_are_never_come_back() -> None:
+    dispatch = Dispatch()
+    first = dispatch.join("e", ["a"], 10, 5)
+    dispatch.begin(first.number, [dispatch.assign(first, "a", [1], 60.0)], 0.0)
+    dispatch.join("e", ["a"], 10, 5)
+    dispatch.leave(first.number)
+    dispatch.join("e", ["a"], 10, 5)
+    assert dispatch.losses.counts() == {"a": 1}
+
+
 def test_what_is_remembered_is_bounded() -> None:
     losses = Losses()
     losses.note("a", range(_MOST))
@@ -119,3 +196,13 @@ def test_what_is_remembered_is_bounded() -> None:
     assert losses.suspected("a", [0, 1, 2]) == [0]
     losses.settle("a", range(_MOST + 1))
     assert losses.counts() == {}
+
+
+def test_what_is_remembered_of_runs_is_bounded() -> None:
+    losses = Losses()
+    for run in (b"x", b"y"):
+        losses.note("a", range(_MOST // 2 + 1), run)
+    losses.take_back(b"x")
+    assert losses.suspected("a", [0]) == [0], "it is too long ago"
+    losses.take_back(b"y")
+    assert losses.suspected("a", [0]) == []

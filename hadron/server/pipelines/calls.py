@@ -98,6 +98,7 @@ def _run_stages(
         counts_invocations=request.counts_invocations,
         name=request.runner,
         code_version=request.code_version,
+        run_id=request.run_id,
     )
 
     def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:

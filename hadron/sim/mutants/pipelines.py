@@ -278,5 +278,23 @@ plant(
     "given up a loss too early",
     "an instance is given up when its next loss would be as many as it may have attempts",
     Edit("pipelines.losses:Losses.hopeless", "alone >= max_attempts", "alone >= max_attempts - 1"),
+    scenarios=(_ENDS_ITS_RUNNER,),
+)
+
+plant(
+    "who comes back stays lost",
+    "a run of a program that was cut off, and comes back, counts as one that has crashed",
+    Edit("pipelines.losses:Losses.take_back", "self._forget_run(run_id)", "()"),
+    scenarios=("runners-that-come-and-go",),
+)
+
+plant(
+    "who is back is lost",
+    "a call that is lost counts as a crash, though the same run has opened another one since",
+    Edit(
+        "pipelines.dispatch:Dispatch.leave",
+        "is_lost and not (runner is not None and runner.is_back)",
+        "is_lost",
+    ),
     scenarios=("runners-that-come-and-go",),
 )

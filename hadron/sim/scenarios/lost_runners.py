@@ -28,7 +28,7 @@ _CUT_S: Final = 6.0
 _BACK_S: Final = 3.0
 """Longer than a client waits until it tries again."""
 
-Fate = Literal["", "dies", "goes", "is cut off"]
+Fate = Literal["", "dies", "goes", "is cut off", "comes another way"]
 """What becomes of a program that works on something; "" when it gets that done."""
 
 _MOST_DEATHS: Final = 3 + _ATTEMPTS
@@ -100,6 +100,8 @@ class _Programs:
                     life.cancel()
                 elif fate == "is cut off":
                     await self._cut_off(host)
+                elif fate == "comes another way":
+                    await self._come_another_way(host)
                 if fate:
                     nursery.cancel_scope.cancel()
                     await trio.lowlevel.checkpoint()
@@ -115,6 +117,15 @@ class _Programs:
         for name in self._play.world.names:
             network.heal(host, name)
         await trio.sleep(_BACK_S)
+
+    async def _come_another_way(self, host: str) -> None:
+        """Through another node: it hears at once that the way to its leader is gone, and that hears
+        nothing of it."""
+        network = self._play.world.network
+        network.cut(host, "n1")
+        network.reset(host, "n1")
+        await trio.sleep(_CUT_S)
+        network.heal(host, "n1")
 
 
 @scenario("P18: a record that ends its runner is given up, and what it was with is done")
@@ -166,18 +177,21 @@ async def code_that_ends_every_runner(play: Play) -> None:
     assert await _count(play, "done") == len(values)
 
 
-@scenario("P18: who goes, or is cut off now and then, costs nothing")
+@scenario("P18: who goes, or is cut off and comes back, costs nothing")
 async def runners_that_come_and_go(play: Play) -> None:
     """A record is given back, by itself, by more programs that go than it may have attempts. Then
-    the network cuts off those that have it, each time but the last that would give it up; they are
-    back soon, and go. Others are done meanwhile; and so is this one in the end."""
+    the network cuts off as many that have it; they are back soon, and go. From as many more it
+    takes the direct way, and they are back before their leader has noticed. Others are done
+    meanwhile; and so is this one in the end."""
 
     def fate(values: frozenset[str]) -> Fate:
         if _POISON not in values:
             return ""
         if programs.alone("goes") <= _ATTEMPTS:
             return "goes"
-        return "is cut off" if programs.alone("is cut off") < _ATTEMPTS - 1 else ""
+        if programs.alone("is cut off") <= _ATTEMPTS:
+            return "is cut off"
+        return "comes another way" if programs.alone("comes another way") <= _ATTEMPTS else ""
 
     # Of three one goes on with others, whoever is cut off.
     programs = _Programs(play, 1, fate, 3)
@@ -189,7 +203,7 @@ async def runners_that_come_and_go(play: Play) -> None:
                 await play.fill(1)
                 await trio.sleep(0.5)
     assert await _count(play, "failed") == 0
-    assert programs.alone("is cut off") == _ATTEMPTS - 1
+    assert programs.alone("is cut off") == programs.alone("comes another way") == _ATTEMPTS + 1
 
 
 async def _check_losses(fates: list[tuple[Fate, frozenset[str]]]) -> None:

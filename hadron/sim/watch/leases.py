@@ -35,14 +35,14 @@ class _Lease:
     has_begun: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Lost:
-    """Of an instance's stage: how often its runner was lost that worked on nothing else, and how
-    many of that stage had ended when it was lost first, and last."""
+    """A runner of an instance's stage was lost: whose run, by the id that it comes back with,
+    whether it worked on nothing else, and how many of that stage had ended before."""
 
-    first: int
-    last: int = 0
-    alone: int = 0
+    run_id: bytes
+    is_alone: bool
+    ended: int
 
 
 @dataclass
@@ -54,7 +54,9 @@ class _Out:
     """By the micro-batch's number."""
     taken: dict[_Key, tuple[TransactionId, int]] = field(default_factory=dict)
     """By which transaction, and from which runner; 0 for none."""
-    lost: dict[_Key, _Lost] = field(default_factory=dict)
+    lost: dict[_Key, list[_Lost]] = field(default_factory=dict)
+    run_ids: dict[int, bytes] = field(default_factory=dict)
+    """Of runners whose run has not joined again since."""
     ended: Counter[str] = field(default_factory=Counter)
     """By stage, how many have."""
 
@@ -68,6 +70,15 @@ class Leases:
 
     def _of(self, dispatch: Dispatch) -> _Out:
         return self._out.setdefault(dispatch, _Out())
+
+    def joined(self, dispatch: Dispatch, runner: int, run_id: bytes) -> None:
+        """A runner comes, or comes back: then it was not lost, nor is its call before."""
+        out = self._of(dispatch)
+        for key in list(out.lost) if run_id else ():
+            out.lost[key] = [each for each in out.lost[key] if each.run_id != run_id]
+        for number in [number for number, known in out.run_ids.items() if run_id == known != b""]:
+            del out.run_ids[number]
+        out.run_ids[runner] = run_id
 
     def assigned(
         self,
@@ -105,6 +116,8 @@ class Leases:
     def left(self, dispatch: Dispatch, runner: int, *, is_lost: bool) -> None:
         """A runner's call is over. `is_lost`: without a word from it."""
         out, now = self._of(dispatch), trio.current_time()
+        is_lost = is_lost and runner in out.run_ids
+        run_id = out.run_ids.pop(runner, b"")
         begun: dict[str, list[_Key]] = {}
         for key in [key for key, lease in out.leases.items() if lease.runner == runner]:
             lease = out.leases.pop(key)
@@ -112,9 +125,8 @@ class Leases:
                 begun.setdefault(key[0], []).append(key)
         for stage, keys in begun.items():
             for key in keys:
-                lost = out.lost.setdefault(key, _Lost(out.ended[stage]))
-                lost.alone += len(keys) == 1
-                lost.last = out.ended[stage]
+                lost = _Lost(run_id, len(keys) == 1, out.ended[stage])
+                out.lost.setdefault(key, []).append(lost)
         for key, (transaction, had) in out.taken.items():
             if had == runner:
                 out.taken[key] = transaction, 0
@@ -134,12 +146,13 @@ class Leases:
         """A leader takes these for what has ended their runners."""
         out = self._of(dispatch)
         for each in ids:
-            lost = out.lost.get((stage, each), _Lost(out.ended[stage]))
-            others = max(0, lost.last - lost.first)
-            if lost.alone < max_attempts or not others:
+            lost = out.lost.get((stage, each), [])
+            alone = sum(loss.is_alone for loss in lost)
+            others = lost[-1].ended - lost[0].ended if lost else 0
+            if alone < max_attempts or not others:
                 self._complaints.add(
                     "E3 who is given up has ended its runners",
-                    f"stage {stage} of instance {each} is given up for lost runners: {lost.alone} "
+                    f"stage {stage} of instance {each} is given up for lost runners: {alone} "
                     f"worked on nothing else, it may have {max_attempts} attempts, and {others} "
                     "others have ended between the first time and the last",
                 )

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RunStagesRequest(_message.Message):
-    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index", "begun", "counts_invocations", "record_bytes", "runner", "code_version")
+    __slots__ = ("namespace", "pipeline", "stages", "engine", "max_batch", "credit", "pipeline_id", "metadata_index", "begun", "counts_invocations", "record_bytes", "runner", "code_version", "run_id")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,7 @@ class RunStagesRequest(_message.Message):
     RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNNER_FIELD_NUMBER: _ClassVar[int]
     CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pipeline: str
     stages: _containers.RepeatedScalarFieldContainer[str]
@@ -36,7 +37,8 @@ class RunStagesRequest(_message.Message):
     record_bytes: int
     runner: str
     code_version: str
-    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., begun: _Optional[_Iterable[int]] = ..., counts_invocations: _Optional[bool] = ..., record_bytes: _Optional[int] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ...) -> None: ...
+    run_id: bytes
+    def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., stages: _Optional[_Iterable[str]] = ..., engine: _Optional[str] = ..., max_batch: _Optional[int] = ..., credit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., begun: _Optional[_Iterable[int]] = ..., counts_invocations: _Optional[bool] = ..., record_bytes: _Optional[int] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ..., run_id: _Optional[bytes] = ...) -> None: ...
 
 class RecordRef(_message.Message):
     __slots__ = ("stream", "partition", "offset", "stream_id")

@@ -33,6 +33,7 @@ class HearsPipelines:
             (
                 Dispatch,
                 {
+                    "join": self.joins,
                     "assign": self.assigns,
                     "begin": self.begins,
                     "leave": self.leaves,
@@ -70,6 +71,14 @@ class HearsPipelines:
             return ids
 
         return hopeless
+
+    def joins(self, original: Any) -> Any:
+        def join(dispatch: Dispatch, *given: Any, run_id: bytes = b"", **named: Any) -> Runner:
+            runner: Runner = original(dispatch, *given, run_id=run_id, **named)
+            self._known.leases.joined(dispatch, runner.number, run_id)
+            return runner
+
+        return join
 
     def assigns(self, original: Any) -> Any:
         def assign(
