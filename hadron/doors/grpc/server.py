@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
@@ -20,6 +20,7 @@ from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
 from hadron.doors.grpc.rpc import Rpc
 from hadron.doors.grpc.statuses import Status, status_of, unknown_method
+from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
 from hadron.wire.sockets import about_open_files, accepted_at, most_at_door
 
 _log = logging.getLogger(__name__)
@@ -62,17 +63,24 @@ class Remote:
 
     async def end_of(self, context: Any) -> None:
         """Raises, as gRPC has it, where the call has failed."""
-        if (status := self.status) is not None:
-            await context.abort(status.code, status.message, status.trailers)
+        if self.status is not None:
+            await end_with(context, self.status)
+
+
+async def end_with(context: Any, status: Status) -> NoReturn:
+    """Raises, as gRPC has it."""
+    await context.abort(status.code, status.message, status.trailers)
+    raise AssertionError
 
 
 class _Method:
     """One path."""
 
-    def __init__(self, path: str, bridge: Bridge, accept: Accept) -> None:
+    def __init__(self, path: str, bridge: Bridge, accept: Accept, message_s: float) -> None:
         self._path = path
         self._bridge = bridge
         self._accept = accept
+        self._message_s = message_s
 
     def _open(self, context: Any) -> tuple[Rpc, Remote]:
         remote = Remote()
@@ -92,7 +100,25 @@ class _Method:
         self._bridge.to_trio.put(self._accept, rpc)
         return rpc, remote
 
-    async def unary(self, request: bytes, context: Any) -> bytes:
+    async def _one(self, context: Any) -> Any:
+        """The message of a call that has one."""
+        error: HadronError
+        try:
+            async with asyncio.timeout(self._message_s):
+                request = await context.read()
+        except TimeoutError:
+            error = DeadlineExceededError(
+                f"the call's message was not complete within {self._message_s:g} s",
+                "send it faster",
+            )
+        else:
+            if request is not grpc.aio.EOF:
+                return request
+            error = RequestError("the call came without a message")
+        return await end_with(context, status_of(error))
+
+    async def unary(self, _requests: Any, context: Any) -> bytes:
+        request = await self._one(context)
         rpc, remote = self._open(context)
         to_trio = self._bridge.to_trio
         to_trio.put(rpc.receive, request)
@@ -142,13 +168,16 @@ class _Method:
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """All paths of the contract."""
 
-    def __init__(self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept) -> None:
+    def __init__(
+        self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept, message_s: float
+    ) -> None:
         self._handlers: dict[str, Any] = {}
         for path, is_unary in paths.items():
-            method = _Method(path, bridge, accept)
-            # A side that says one message only says it as a stream does.
+            method = _Method(path, bridge, accept, message_s)
+            # A side that says one message only says it as a stream does. The library would wait
+            # for a call's only message without an end.
             self._handlers[path] = (
-                grpc.unary_unary_rpc_method_handler(method.unary)
+                grpc.stream_unary_rpc_method_handler(method.unary)
                 if is_unary
                 else grpc.stream_stream_rpc_method_handler(method.stream)
             )
@@ -164,7 +193,7 @@ class _Unknown(grpc.GenericRpcHandler):  # type: ignore[misc]
         status = status_of(unknown_method(details.method))
 
         async def refuse(_requests: Any, context: Any) -> None:
-            await context.abort(status.code, status.message, status.trailers)
+            await end_with(context, status)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
 
@@ -265,7 +294,7 @@ class GrpcServer:
         limits = self._limits
         keepalive_ms = round(limits.keepalive_s * 1_000)
         server = grpc.aio.server(
-            handlers=[_Methods(self._paths, self._bridge, self._accept)],
+            handlers=[_Methods(self._paths, self._bridge, self._accept, limits.message_s)],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_allowed_incoming_connections", self._most),
