@@ -18,9 +18,9 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_g
 
 from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
-from hadron.doors.grpc.rpc import Rpc
+from hadron.doors.grpc.rpc import Other, Rpc
 from hadron.doors.grpc.statuses import Status, status_of, unknown_method
-from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
+from hadron.model.errors import DeadlineExceededError, RequestError
 from hadron.wire.sockets import about_open_files, accepted_at, most_at_door
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,29 @@ Accept = Callable[[Rpc], None]
 """Takes up a call, in the node's loop."""
 
 
+class Answer:
+    """gRPC's half of a call that is one message and one answer, in gRPC's loop."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._came: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
+
+    def send(self, data: bytes) -> None:
+        self._data = data
+
+    def finish(self, status: Status | None) -> None:
+        if not self._came.done():
+            self._came.set_result(status)
+
+    async def get(self, context: Any) -> bytes:
+        """Raises, as gRPC has it, where the call has failed."""
+        if (status := await self._came) is not None:
+            await end_with(context, status)
+        return self._data
+
+
 class Remote:
-    """gRPC's half of a call, in gRPC's loop."""
+    """gRPC's half of any other call, in gRPC's loop."""
 
     def __init__(self) -> None:
         self.unsent: deque[bytes] = deque()
@@ -61,11 +82,6 @@ class Remote:
         self.unread -= size
         self.room.set()
 
-    async def end_of(self, context: Any) -> None:
-        """Raises, as gRPC has it, where the call has failed."""
-        if self.status is not None:
-            await end_with(context, self.status)
-
 
 async def end_with(context: Any, status: Status) -> NoReturn:
     """Raises, as gRPC has it."""
@@ -82,60 +98,65 @@ class _Method:
         self._accept = accept
         self._message_s = message_s
 
-    def _open(self, context: Any) -> tuple[Rpc, Remote]:
-        remote = Remote()
+    def _rpc(self, other: Other, on_consumed: Callable[[int], None] | None, context: Any) -> Rpc:
         metadata: dict[str, Any] = {}
         for name, value in context.invocation_metadata() or ():
             # A list, in parts, as HTTP has it; of bytes the last one counts.
             is_more = name in metadata and isinstance(value, str)
             metadata[name] = f"{metadata[name]}, {value}" if is_more else value
-        rpc = Rpc(
+        return Rpc(
             self._bridge.to_grpc,
-            remote,
+            other,
             self._path,
             metadata,
             context.peer(),
             context.time_remaining(),
+            on_consumed,
         )
-        self._bridge.to_trio.put(self._accept, rpc)
-        return rpc, remote
 
     async def _one(self, context: Any) -> Any:
         """The message of a call that has one."""
-        error: HadronError
+        late = asyncio.get_running_loop().call_later(self._message_s, self._is_late, context)
         try:
-            async with asyncio.timeout(self._message_s):
-                request = await context.read()
-        except TimeoutError:
-            error = DeadlineExceededError(
-                f"the call's message was not complete within {self._message_s:g} s",
-                "send it faster",
-            )
-        else:
-            if request is not grpc.aio.EOF:
-                return request
+            request = await context.read()
+        finally:
+            late.cancel()
+        if request is grpc.aio.EOF:
             error = RequestError("the call came without a message")
-        return await end_with(context, status_of(error))
+            return await end_with(context, status_of(error))
+        return request
+
+    def _is_late(self, context: Any) -> None:
+        error = DeadlineExceededError(
+            f"the call's message was not complete within {self._message_s:g} s", "send it faster"
+        )
+        ending = asyncio.ensure_future(end_with(context, status_of(error)))
+        # Raised by who waits for the message as well.
+        ending.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def unary(self, _requests: Any, context: Any) -> bytes:
         request = await self._one(context)
-        rpc, remote = self._open(context)
+        answer = Answer()
+        rpc = self._rpc(answer, None, context)
         to_trio = self._bridge.to_trio
-        to_trio.put(rpc.receive, request)
-        to_trio.put(rpc.ended)
+        to_trio.put(self._begin, rpc, request)
         try:
-            while not remote.is_finished:
-                await remote.news.wait()
-                remote.news.clear()
+            return await answer.get(context)
         finally:
             # Also when the caller has gone, or its deadline has passed.
             to_trio.put(rpc.over)
-        await remote.end_of(context)
-        return remote.unsent[0] if remote.unsent else b""
+
+    def _begin(self, rpc: Rpc, request: bytes) -> None:
+        """In the node's loop."""
+        self._accept(rpc)
+        rpc.receive(request)
+        rpc.ended()
 
     async def stream(self, requests: Any, context: Any) -> None:
-        rpc, remote = self._open(context)
+        remote = Remote()
+        rpc = self._rpc(remote, remote.consumed, context)
         to_trio = self._bridge.to_trio
+        to_trio.put(self._accept, rpc)
         reading = asyncio.ensure_future(self._read(requests, rpc, remote))
         # Why it ended is known by how the call ends.
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -152,7 +173,8 @@ class _Method:
         finally:
             to_trio.put(rpc.over)
             reading.cancel()
-        await remote.end_of(context)
+        if remote.status is not None:
+            await end_with(context, remote.status)
 
     async def _read(self, requests: Any, rpc: Rpc, remote: Remote) -> None:
         to_trio = self._bridge.to_trio
