@@ -5,6 +5,7 @@ The program is Python, and takes a good part of the machine itself; messages are
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import subprocess
 import sys
@@ -232,6 +233,48 @@ def serve(address: str) -> None:
                 said.put(calls_pb2.ServerRequest(answer=answer).SerializeToString())
 
 
+# --- grpcio by itself -----------------------------------------------------------------------------
+
+
+def measure_bare(_door: Door, plan: Plan) -> list[Part]:
+    """Calls that grpcio's server, in a loop and a process of its own, answers with what they bring:
+    what no door behind it can be below."""
+    part = Part(
+        f"Calling a bare server of grpcio with {plan.record_bytes} B",
+        ("at a time", "p50", "p99", "calls/s", "server's CPU each"),
+    )
+    command = [sys.executable, "-c", f"from {__name__} import echo; echo()"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            bare = Door(server.stdout.readline().strip(), "", psutil.Process(server.pid))
+            with grpc.insecure_channel(bare.address) as channel:
+                asked = b"x" * plan.record_bytes
+                _measure(part, "bare", channel.unary_unary("/bare/Echo"), asked, bare, plan)
+        finally:
+            server.kill()
+    return [part]
+
+
+def echo() -> None:
+    """Answer any call with what it brings, until killed."""
+
+    async def answer(request: bytes, _context: Any) -> bytes:
+        return request
+
+    class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, _details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    async def run() -> None:
+        server = grpc.aio.server(handlers=[Echo()])
+        print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
+        await server.start()
+        await server.wait_for_termination()
+
+    asyncio.run(run())
+
+
 # --- subscriptions that get nothing ---------------------------------------------------------------
 
 
@@ -312,5 +355,6 @@ def _framed_ms(door: Door, plan: Plan) -> float:
 PARTS: Final[dict[str, Callable[[Door, Plan], list[Part]]]] = {
     "publish": measure_publish,
     "calls": measure_calls,
+    "bare": measure_bare,
     "idle": measure_idle,
 }

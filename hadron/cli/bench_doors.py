@@ -57,7 +57,7 @@ def http_command(
     return run(plan, output)
 
 
-_GRPC_PARTS = ("publish", "calls", "idle")
+_GRPC_PARTS = ("publish", "calls", "bare", "idle")
 
 
 @click.command("grpc", short_help="Measure what the gRPC door costs.")
@@ -87,7 +87,8 @@ def grpc_command(
     parts: tuple[str, ...],
     output: str,
 ) -> int:
-    """Measure publishing and calling over gRPC, and what idle subscriptions cost.
+    """Measure publishing and calling over gRPC, grpcio without a node, and what idle subscriptions
+    cost.
 
     \b
     Examples:

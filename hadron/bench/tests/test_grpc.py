@@ -29,6 +29,7 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "grpc_publish_1_p50_ms",
         "grpc_publish_64_per_s",
         "grpc_call_64_per_s",
+        "grpc_bare_64_leader_us",
         "framed_beside_idle_to_alone",
     ):
         assert figures[name] > 0, name

@@ -38,6 +38,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     handshake_s: float = 10.0
     """From a connection to the end of its first words: who says nothing is cut off."""
 
+    message_s: float = 120.0
+    """For the message of a call that is one message and one answer, as HTTP has it for a body."""
+
     calls: int = 4_000
     """Open at once, idle subscriptions too; the next ones are refused as RESOURCE_EXHAUSTED."""
 

@@ -28,8 +28,6 @@ class Other(Protocol):
 
     def finish(self, status: Status | None) -> None: ...
 
-    def consumed(self, size: int) -> None: ...
-
 
 def _ignore(*_: object) -> None:
     pass
@@ -58,6 +56,7 @@ class Rpc:
         metadata: Mapping[str, Any],
         peer: str,
         left_s: float | None = None,
+        on_consumed: Callable[[int], None] | None = None,
     ) -> None:
         self._lane = lane
         self._other = other
@@ -65,6 +64,7 @@ class Rpc:
         self.metadata = metadata
         self.peer = peer
         self.left_s = left_s
+        self._on_consumed = on_consumed
         self.share: Share | None = None
         self._window = WINDOW_BYTES
         self.is_finished = False
@@ -112,7 +112,8 @@ class Rpc:
     def consumed(self, size: int) -> None:
         """So many bytes of what the program has said were dealt with."""
         self.give(size)
-        self._lane.put(self._other.consumed, size)
+        if self._on_consumed is not None:
+            self._lane.put(self._on_consumed, size)
 
     # --- heard from gRPC's loop -----------------------------------------------------------------
 

@@ -11,15 +11,16 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
-from hadron.doors.grpc.rpc import Rpc
+from hadron.doors.grpc.rpc import Other, Rpc
 from hadron.doors.grpc.statuses import Status, status_of, unknown_method
+from hadron.model.errors import DeadlineExceededError, RequestError
 from hadron.wire.sockets import about_open_files, accepted_at, most_at_door
 
 _log = logging.getLogger(__name__)
@@ -36,8 +37,29 @@ Accept = Callable[[Rpc], None]
 """Takes up a call, in the node's loop."""
 
 
+class Answer:
+    """gRPC's half of a call that is one message and one answer, in gRPC's loop."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._came: asyncio.Future[Status | None] = asyncio.get_running_loop().create_future()
+
+    def send(self, data: bytes) -> None:
+        self._data = data
+
+    def finish(self, status: Status | None) -> None:
+        if not self._came.done():
+            self._came.set_result(status)
+
+    async def get(self, context: Any) -> bytes:
+        """Raises, as gRPC has it, where the call has failed."""
+        if (status := await self._came) is not None:
+            await end_with(context, status)
+        return self._data
+
+
 class Remote:
-    """gRPC's half of a call, in gRPC's loop."""
+    """gRPC's half of any other call, in gRPC's loop."""
 
     def __init__(self) -> None:
         self.unsent: deque[bytes] = deque()
@@ -60,56 +82,81 @@ class Remote:
         self.unread -= size
         self.room.set()
 
-    async def end_of(self, context: Any) -> None:
-        """Raises, as gRPC has it, where the call has failed."""
-        if (status := self.status) is not None:
-            await context.abort(status.code, status.message, status.trailers)
+
+async def end_with(context: Any, status: Status) -> NoReturn:
+    """Raises, as gRPC has it."""
+    await context.abort(status.code, status.message, status.trailers)
+    raise AssertionError
 
 
 class _Method:
     """One path."""
 
-    def __init__(self, path: str, bridge: Bridge, accept: Accept) -> None:
+    def __init__(self, path: str, bridge: Bridge, accept: Accept, message_s: float) -> None:
         self._path = path
         self._bridge = bridge
         self._accept = accept
+        self._message_s = message_s
 
-    def _open(self, context: Any) -> tuple[Rpc, Remote]:
-        remote = Remote()
+    def _rpc(self, other: Other, on_consumed: Callable[[int], None] | None, context: Any) -> Rpc:
         metadata: dict[str, Any] = {}
         for name, value in context.invocation_metadata() or ():
             # A list, in parts, as HTTP has it; of bytes the last one counts.
             is_more = name in metadata and isinstance(value, str)
             metadata[name] = f"{metadata[name]}, {value}" if is_more else value
-        rpc = Rpc(
+        return Rpc(
             self._bridge.to_grpc,
-            remote,
+            other,
             self._path,
             metadata,
             context.peer(),
             context.time_remaining(),
+            on_consumed,
         )
-        self._bridge.to_trio.put(self._accept, rpc)
-        return rpc, remote
 
-    async def unary(self, request: bytes, context: Any) -> bytes:
-        rpc, remote = self._open(context)
-        to_trio = self._bridge.to_trio
-        to_trio.put(rpc.receive, request)
-        to_trio.put(rpc.ended)
+    async def _one(self, context: Any) -> Any:
+        """The message of a call that has one."""
+        late = asyncio.get_running_loop().call_later(self._message_s, self._is_late, context)
         try:
-            while not remote.is_finished:
-                await remote.news.wait()
-                remote.news.clear()
+            request = await context.read()
+        finally:
+            late.cancel()
+        if request is grpc.aio.EOF:
+            error = RequestError("the call came without a message")
+            return await end_with(context, status_of(error))
+        return request
+
+    def _is_late(self, context: Any) -> None:
+        error = DeadlineExceededError(
+            f"the call's message was not complete within {self._message_s:g} s", "send it faster"
+        )
+        ending = asyncio.ensure_future(end_with(context, status_of(error)))
+        # Raised by who waits for the message as well.
+        ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def unary(self, _requests: Any, context: Any) -> bytes:
+        request = await self._one(context)
+        answer = Answer()
+        rpc = self._rpc(answer, None, context)
+        to_trio = self._bridge.to_trio
+        to_trio.put(self._begin, rpc, request)
+        try:
+            return await answer.get(context)
         finally:
             # Also when the caller has gone, or its deadline has passed.
             to_trio.put(rpc.over)
-        await remote.end_of(context)
-        return remote.unsent[0] if remote.unsent else b""
+
+    def _begin(self, rpc: Rpc, request: bytes) -> None:
+        """In the node's loop."""
+        self._accept(rpc)
+        rpc.receive(request)
+        rpc.ended()
 
     async def stream(self, requests: Any, context: Any) -> None:
-        rpc, remote = self._open(context)
+        remote = Remote()
+        rpc = self._rpc(remote, remote.consumed, context)
         to_trio = self._bridge.to_trio
+        to_trio.put(self._accept, rpc)
         reading = asyncio.ensure_future(self._read(requests, rpc, remote))
         # Why it ended is known by how the call ends.
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -126,7 +173,8 @@ class _Method:
         finally:
             to_trio.put(rpc.over)
             reading.cancel()
-        await remote.end_of(context)
+        if remote.status is not None:
+            await end_with(context, remote.status)
 
     async def _read(self, requests: Any, rpc: Rpc, remote: Remote) -> None:
         to_trio = self._bridge.to_trio
@@ -142,13 +190,16 @@ class _Method:
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     """All paths of the contract."""
 
-    def __init__(self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept) -> None:
+    def __init__(
+        self, paths: Mapping[str, bool], bridge: Bridge, accept: Accept, message_s: float
+    ) -> None:
         self._handlers: dict[str, Any] = {}
         for path, is_unary in paths.items():
-            method = _Method(path, bridge, accept)
-            # A side that says one message only says it as a stream does.
+            method = _Method(path, bridge, accept, message_s)
+            # A side that says one message only says it as a stream does. The library would wait
+            # for a call's only message without an end.
             self._handlers[path] = (
-                grpc.unary_unary_rpc_method_handler(method.unary)
+                grpc.stream_unary_rpc_method_handler(method.unary)
                 if is_unary
                 else grpc.stream_stream_rpc_method_handler(method.stream)
             )
@@ -164,7 +215,7 @@ class _Unknown(grpc.GenericRpcHandler):  # type: ignore[misc]
         status = status_of(unknown_method(details.method))
 
         async def refuse(_requests: Any, context: Any) -> None:
-            await context.abort(status.code, status.message, status.trailers)
+            await end_with(context, status)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
 
@@ -265,7 +316,7 @@ class GrpcServer:
         limits = self._limits
         keepalive_ms = round(limits.keepalive_s * 1_000)
         server = grpc.aio.server(
-            handlers=[_Methods(self._paths, self._bridge, self._accept)],
+            handlers=[_Methods(self._paths, self._bridge, self._accept, limits.message_s)],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_allowed_incoming_connections", self._most),

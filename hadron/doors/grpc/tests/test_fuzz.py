@@ -178,7 +178,7 @@ def test_the_first_word_on_a_call_counts_whatever_a_server_says(said: list[bytes
 
     async def scene() -> None:
         told: list[bytes] = []
-        other: Any = SimpleNamespace(send=told.append, consumed=lambda _size: None)
+        other: Any = SimpleNamespace(send=told.append)
         rpc = Rpc(Lane(lambda drain: drain()), other, "/", {}, "")
         talk = Talk(rpc)
         async with trio.open_nursery() as nursery:

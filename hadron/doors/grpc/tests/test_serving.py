@@ -26,8 +26,10 @@ class Scene:
     def __init__(self, nursery: trio.Nursery, held_bytes: int, *, is_single: bool) -> None:
         self.told: list[bytes] = []
         self.unread = 0
-        other: Any = SimpleNamespace(send=self.told.append, consumed=self._consumed)
-        self.rpc = Rpc(Lane(lambda drain: drain()), other, "/a/Serve", {}, "")
+        other: Any = SimpleNamespace(send=self.told.append)
+        self.rpc = Rpc(
+            Lane(lambda drain: drain()), other, "/a/Serve", {}, "", on_consumed=self._consumed
+        )
         self.held = Held(held_bytes, "calls", "")
         self.rpc.share = self.held.share()
         self.served = Served(Talk(self.rpc), nursery, 10, is_single=is_single)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from h2.connection import H2Connection
+from h2.events import ResponseReceived, TrailersReceived
 
 import hadron
 from hadron.doors.grpc.bridge import Bridge
 from hadron.doors.grpc.limits import Limits
+from hadron.doors.grpc.rpc import Rpc
 from hadron.doors.grpc.server import GrpcServer
 from hadron.doors.grpc.tests.support import RECORDS, Program, text
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
@@ -22,6 +26,45 @@ from hadron.wire._pb import records_pb2 as pb
 
 _FILES = 600
 _STRANGERS = 700
+
+
+_ECHO = "/of.a.test/Echo"
+
+
+@asynccontextmanager
+async def door(limits: Limits) -> AsyncIterator[int]:
+    """One without a node, which answers with what it is asked. Gives its port."""
+    ports: list[Any] = []
+    started, stopped = trio.Event(), trio.Event()
+
+    def on_started(port: Any) -> None:
+        ports.append(port)
+        started.set()
+
+    def accept(rpc: Rpc) -> None:
+        rpc.on_message = rpc.send
+        rpc.on_end = rpc.finish
+
+    bridge = Bridge()
+    server = GrpcServer(
+        "127.0.0.1:0", {_ECHO: True}, (), bridge, accept, limits, on_started, stopped.set
+    )
+    server.start()
+    with trio.fail_after(30):
+        await started.wait()
+        yield ports[0]
+        bridge.to_grpc.put(server.stop)
+        await stopped.wait()
+
+
+def open_call(said: H2Connection) -> int:
+    """Begin a call of `_ECHO`. Returns its stream."""
+    stream = said.get_next_available_stream_id()
+    asked = {":method": "POST", ":scheme": "http", ":path": _ECHO, ":authority": "x"}
+    said.send_headers(
+        stream, [*asked.items(), ("te", "trailers"), ("content-type", "application/grpc")]
+    )
+    return stream
 
 
 @pytest.fixture
@@ -62,21 +105,8 @@ async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = Limits(connections=2, handshake_s=2.0, count_s=0.05)
-    ports: list[Any] = []
-    started, stopped = trio.Event(), trio.Event()
-
-    def on_started(port: Any) -> None:
-        ports.append(port)
-        started.set()
-
-    bridge = Bridge()
-    server = GrpcServer(
-        "127.0.0.1:0", {}, (), bridge, lambda _rpc: None, limits, on_started, stopped.set
-    )
-    server.start()
-    with trio.fail_after(30):
-        await started.wait()
-        first, second, third = [await trio.open_tcp_stream("127.0.0.1", ports[0]) for _ in range(3)]
+    async with door(limits) as port:
+        first, second, third = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
         async with first, second, third:
             began_s = trio.current_time()
             assert await third.receive_some() == b""
@@ -89,6 +119,34 @@ async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off(
         "2 gRPC connections are open, more are closed at once: share one between calls, or use "
         "other nodes; a door takes 2"
     ]
-    with trio.fail_after(30):
-        bridge.to_grpc.put(server.stop)
-        await stopped.wait()
+
+
+async def test_messages_that_do_not_come_to_their_end_end_their_calls_alone() -> None:
+    limits = Limits(message_s=1.0)
+    begun = b"\0" + (19 << 20).to_bytes(4) + bytes(1_000)
+    async with door(limits) as port, await trio.open_tcp_stream("127.0.0.1", port) as stranger:
+        said = H2Connection()
+        said.initiate_connection()
+        calls = [open_call(said) for _ in range(20)]
+        for call in calls:
+            said.send_data(call, begun)
+        silent, empty = open_call(said), open_call(said)
+        said.end_stream(empty)
+        await stranger.send_all(said.data_to_send())
+        with Program(f"127.0.0.1:{port}") as program:
+            echo = program.unary(_ECHO, pb.Value)
+            asked = pb.Value(text="x")
+            assert await trio.to_thread.run_sync(lambda: echo(asked, timeout=30)) == asked
+
+        statuses: dict[int, bytes] = {}
+        while len(statuses) < len([*calls, silent, empty]):
+            for event in said.receive_data(await stranger.receive_some()):
+                if isinstance(event, ResponseReceived | TrailersReceived):
+                    found = dict(event.headers)
+                    if b"grpc-status" in found:
+                        statuses[event.stream_id] = found[b"grpc-status"]
+            if calls[0] not in statuses:
+                # Who drips is not waited for longer.
+                said.send_data(calls[0], b"x")
+            await stranger.send_all(said.data_to_send())
+        assert statuses == dict.fromkeys([*calls, silent], b"4") | {empty: b"3"}
