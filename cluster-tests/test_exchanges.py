@@ -258,6 +258,9 @@ async def play(cluster: FaultyCluster, row: Row, kills: int) -> None:
     found = book.complaints(gaps=True)
     for taken in crowd.alone:
         found += missing(book, taken)
+        # Each has heard something between two kills.
+        if (told := sum(interrupted for *_, interrupted in taken.got)) < row.kills:
+            found.append(f"X7 {told} interruptions are told of {row.kills} kills")
     async with connected(cluster) as client:
         found += await judge_audit(client, crowd.logged, row)
         found += await judge_bridge(client, crowd)
