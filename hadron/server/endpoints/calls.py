@@ -31,6 +31,7 @@ from hadron.server.endpoints.streams import (
     Item,
     ServerStream,
     Values,
+    checked_region,
     error_of,
     headers_of,
     opening_of,
@@ -202,8 +203,11 @@ def _terms(told: pb.ServeRequest.Open, peer: str) -> Terms:
         raise RequestError(
             f"a server cannot have {told.max_in_flight} calls at a time", f"1 to {MAX_SERVER_CALLS}"
         )
-    if len(told.name) > MAX_NAME_LENGTH or len(told.region) > MAX_NAME_LENGTH:
-        raise RequestError(f"a server's name or region has more than {MAX_NAME_LENGTH} characters")
+    if len(told.name) > MAX_NAME_LENGTH:
+        raise RequestError(
+            f"a server's name {told.name[:MAX_NAME_LENGTH]!r}... has {len(told.name)} characters",
+            f"at most {MAX_NAME_LENGTH}",
+        )
     if told.heartbeat_ms > MAX_HEARTBEAT_MS or told.heartbeat_misses > MAX_HEARTBEAT_MISSES:
         raise RequestError(
             f"heartbeats every {told.heartbeat_ms} ms with {told.heartbeat_misses} misses are out "
@@ -211,7 +215,8 @@ def _terms(told: pb.ServeRequest.Open, peer: str) -> Terms:
             f"up to {MAX_HEARTBEAT_MS} ms and {MAX_HEARTBEAT_MISSES}",
         )
     silence_s = told.heartbeat_ms * max(1, told.heartbeat_misses) / 1_000
-    return Terms(told.max_in_flight, told.region, told.name or peer, peer, silence_s)
+    region = checked_region(told.region, "server")
+    return Terms(told.max_in_flight, region, told.name or peer, peer, silence_s)
 
 
 def _serve(

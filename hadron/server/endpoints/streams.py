@@ -11,8 +11,14 @@ from typing import Any, Final
 
 from hadron.endpoints.driver import Endpoints
 from hadron.endpoints.port import Headers, Opening, Value
-from hadron.model.errors import CallFailedError, FrameError, HadronError, error_from_code
-from hadron.model.limits import MAX_CALL_HEADER_BYTES, MAX_CALL_MS
+from hadron.model.errors import (
+    CallFailedError,
+    FrameError,
+    HadronError,
+    RequestError,
+    error_from_code,
+)
+from hadron.model.limits import MAX_CALL_HEADER_BYTES, MAX_CALL_MS, MAX_NAME_LENGTH
 from hadron.model.principals import claimed
 from hadron.wire.calls import Call
 from hadron.wire.frames import Bytes
@@ -210,13 +216,24 @@ class Values:
 
 
 def opening_of(told: endpoints_pb2.CallOpening, caller: str) -> Opening:
-    """Raises `FrameError` for headers that are too large."""
+    """Raises `FrameError` for headers that are too large, `RequestError` for such a region."""
     return Opening(
         min(told.timeout_ms or MAX_CALL_MS, MAX_CALL_MS) / 1_000,
-        told.region,
+        checked_region(told.region, "caller"),
         headers_of(told.headers) if told.headers else _NONE,
         caller,
     )
+
+
+def checked_region(region: str, whose: str) -> str:
+    """As it was said: it stays for as long as the call or the server does, and, of callers, where
+    it is remembered who is free. Raises `RequestError`."""
+    if len(region) > MAX_NAME_LENGTH:
+        raise RequestError(
+            f"a {whose}'s region {region[:MAX_NAME_LENGTH]!r}... has {len(region)} characters",
+            f"at most {MAX_NAME_LENGTH}",
+        )
+    return region
 
 
 def headers_of(told: Mapping[str, str]) -> Headers:

@@ -125,7 +125,13 @@ async def test_what_is_wrong_with_one_call_ends_that_call(tmp_path: Path) -> Non
             pb.ServeRequest(
                 open=pb.ServeRequest.Open(endpoint="e", max_in_flight=1, name="n" * 101)
             ),
-            "more than 100 characters",
+            r"a server's name '(n{100})'... has 101 characters.*at most 100",
+        ),
+        (
+            pb.ServeRequest(
+                open=pb.ServeRequest.Open(endpoint="e", max_in_flight=1, region="r" * 101)
+            ),
+            r"a server's region '(r{100})'... has 101 characters.*at most 100",
         ),
         (
             pb.ServeRequest(open=pb.ServeRequest.Open(endpoint="x", max_in_flight=1)),
@@ -144,6 +150,18 @@ async def test_a_server_that_cannot_be_one(
         ):
             with pytest.raises(RequestError, match=match):
                 await answer(stream)
+
+
+async def test_a_callers_region_has_a_bound(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        async with client.serve("e", _echo):
+            with pytest.raises(
+                RequestError, match=r"a caller's region '(r{100})'... has 101 characters"
+            ) as found:
+                await client.call("e", "far", region="r" * 101)
+            assert found.value.hint == "at most 100"
+            assert await client.call("e", "near", region="r" * 100) == "near"
 
 
 async def test_a_server_that_speaks_nonsense_is_lost(tmp_path: Path) -> None:

@@ -35,7 +35,13 @@ _BIG_BYTES: Final = 70_000
 
 
 class Actor(ABC):
-    """Somebody on a host, who goes on until `stop`."""
+    """Somebody on a host, who goes on until `stop`.
+
+    Attributes:
+        stays: it goes on after that, for others who need it until the end.
+    """
+
+    stays = False
 
     def __init__(self, world: World, history: History, host: str, seed: str) -> None:
         self.world = world

@@ -13,6 +13,7 @@ import trio
 
 from hadron.model.schema import SchemaObject
 from hadron.sim.actors.clients import Actor
+from hadron.sim.actors.part import Part
 from hadron.sim.actors.pipeline_operator import PipelineOperator
 from hadron.sim.actors.pipelines import (
     DrainingRunner,
@@ -36,7 +37,7 @@ def has_flow(seed: int | str) -> bool:
     return random.Random(f"flow/{seed}").random() < _WORLDS
 
 
-class Flowing:
+class Flowing(Part):
     """Of one cluster.
 
     Args:

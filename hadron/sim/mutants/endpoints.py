@@ -54,3 +54,35 @@ plant(
     ),
     scenarios=_SCENARIO,
 )
+
+plant(
+    "loss of the leader not passed on",
+    "a node in between tells nobody that the connection to the leader is lost",
+    Edit(
+        "server.forwarding:_Relay._leader_ended",
+        "            self._outer.fail(error)",
+        "            pass",
+    ),
+    scenarios=("calls-of-a-region-that-is-cut-off",),
+)
+
+plant(
+    "forwarded call that goes on without its client",
+    "a node in between does not tell the leader that the client of a call is gone",
+    Edit("server.forwarding:_Relay.run", "self._inner.cancel()", "pass"),
+    scenarios=("caller-that-is-gone-behind-another-node",),
+)
+
+plant(
+    "window not given back by the node in between",
+    "a node in between never tells the leader that a client has taken what was sent to it",
+    Edit("server.forwarding:_Relay._client_takes_more", "consumed(owed)", "consumed(0 * owed)"),
+    scenarios=("large-calls-through-another-node",),
+)
+
+plant(
+    "region of a caller not looked at",
+    "a call is given to any server, in whichever region it asks for one",
+    Edit("endpoints.choice:Choice.choose", "if region:", "if False:"),
+    scenarios=("calls-of-a-region-that-is-cut-off",),
+)

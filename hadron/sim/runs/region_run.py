@@ -61,9 +61,11 @@ class RegionRun:
         spec = StreamSpec(
             partitions=chosen, retention=self.retention if name == STREAM else NO_RETENTION
         )
-        while True:
-            if await self.change([SchemaObject(kind="Stream", name=name, spec=spec)]):
-                return
+        await self.declare_objects([SchemaObject(kind="Stream", name=name, spec=spec)])
+
+    async def declare_objects(self, objects: Sequence[SchemaObject]) -> None:
+        """Until it is known to be so."""
+        while not await self.change(objects):  # noqa: ASYNC110 - simulated time
             await trio.sleep(0.1)
 
     async def change(self, objects: Sequence[SchemaObject], host: str = "c0") -> bool:

@@ -4,17 +4,19 @@ draining, and judgement."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import trio
 
-from hadron.model.schema import Retention, SchemaObject
+from hadron.model.schema import Retention
+from hadron.sim.actors.calls import has_calls, over_sets
 from hadron.sim.actors.cancelling import Canceller, has_canceller
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.flowing import Flowing, has_flow
 from hadron.sim.actors.group_plans import GroupPlan
+from hadron.sim.actors.part import Part
 from hadron.sim.actors.passing import GROUP, PassingActor, PassingMember
 from hadron.sim.actors.transacting import Transacting, has_transactions
 from hadron.sim.actors.transactions import DEALS
@@ -66,24 +68,19 @@ class RegionsRun:
     async def _work(self, run: RegionRun) -> Judgement:
         await run.declare()
         crowd = list(_actors(run))
-        transacting = await _transacting(run)
-        if transacting is not None:
-            crowd += transacting.actors()
-        flowing = await _flowing(run)
-        if flowing is not None:
-            crowd += flowing.actors()
-            if has_canceller(run.regions.seed):
-                crowd.append(Canceller(run.regions, run.history, "fc", flowing.places))
-        waiting = await _waiting(run)
-        if waiting is not None:
-            crowd += waiting.actors()
-        working = {actor.host: actor for actor in crowd}
+        parts = await _declared_parts(run)
+        for part in parts:
+            crowd += part.actors()
+            if isinstance(part, Flowing) and has_canceller(run.regions.seed):
+                crowd.append(Canceller(run.regions, run.history, "fc", part.places))
+        working = {actor.host: actor for actor in crowd if not actor.stays}
         chance = random.Random(f"repeating/{run.regions.seed}")
-        repeated = chance.choice(_REPEATED) if transacting is not None else 0.0
+        has_deals = any(isinstance(part, Transacting) for part in parts)
+        repeated = chance.choice(_REPEATED) if has_deals else 0.0
 
         async def live(actor: Actor) -> None:
             await actor.run()
-            del working[actor.host]
+            working.pop(actor.host, None)
 
         async with trio.open_nursery() as clients:
             for actor in crowd:
@@ -105,16 +102,15 @@ class RegionsRun:
                 # Beside the rest: a set of one whose clock was ahead keeps stages waiting as long.
                 nursery.start_soon(run.publish_once_more)
                 nursery.start_soon(_drain, run)
-                if transacting is not None:
-                    nursery.start_soon(transacting.drain)
-                if flowing is not None:
-                    nursery.start_soon(flowing.drain)
-                if waiting is not None:
-                    nursery.start_soon(waiting.drain)
+                for part in parts:
+                    nursery.start_soon(part.drain)
             await _until_ended(working)
             verdict = await run.finish()
             clients.cancel_scope.cancel()
-        return judgement(verdict)
+        found = judgement(verdict)
+        for part in parts:
+            found.violations += part.complaints()
+        return found
 
     async def _under_faults(self, run: RegionRun) -> None:
         await trio.sleep(self.least_s)
@@ -150,42 +146,26 @@ def _actors(run: RegionRun) -> Iterator[Actor]:
         )
 
 
-async def _transacting(run: RegionRun) -> Transacting | None:
-    """Who does transactions, and may do so over all regions, if anybody does."""
-    regions = run.regions
-    if not has_transactions(regions.seed, is_alone=False):
-        return None
-    found = Transacting(
-        regions.metadata, run.history, regions.seed, PARTITIONS, tuple(regions.sets)
-    )
-    await _declare(run, found.objects())
-    return found
+def _parts(run: RegionRun) -> Iterator[Part]:
+    """Those that this world has, each over all sets: who does transactions, a pipeline, one whose
+    stages wait, and endpoints."""
+    regions, history, seed = run.regions, run.history, run.regions.seed
+    world, sets = regions.metadata, tuple(regions.sets)
+    if has_transactions(seed, is_alone=False):
+        yield Transacting(world, history, seed, PARTITIONS, sets)
+    if has_flow(seed):
+        yield Flowing(world, history, seed, sets)
+    if has_waits(seed):
+        yield Waiting(world, history, seed, sets)
+    if has_calls(seed):
+        yield over_sets(regions, history)
 
 
-async def _flowing(run: RegionRun) -> Flowing | None:
-    """A pipeline over all sets, if there is one."""
-    regions = run.regions
-    if not has_flow(regions.seed):
-        return None
-    found = Flowing(regions.metadata, run.history, regions.seed, tuple(regions.sets))
-    await _declare(run, found.objects())
-    return found
-
-
-async def _waiting(run: RegionRun) -> Waiting | None:
-    """A pipeline whose stages wait, if there is one."""
-    regions = run.regions
-    if not has_waits(regions.seed):
-        return None
-    found = Waiting(regions.metadata, run.history, regions.seed, tuple(regions.sets))
-    await _declare(run, found.objects())
-    return found
-
-
-async def _declare(run: RegionRun, objects: Sequence[SchemaObject]) -> None:
-    """Until it is known to be so."""
-    while not await run.change(objects):  # noqa: ASYNC110 - simulated time
-        await trio.sleep(0.1)
+async def _declared_parts(run: RegionRun) -> list[Part]:
+    parts = list(_parts(run))
+    for part in parts:
+        await run.declare_objects(part.objects())
+    return parts
 
 
 async def _until_ended(working: Mapping[str, Actor]) -> None:

@@ -22,6 +22,8 @@
     transactions E: several replica sets, all or nothing
     bulk         E: what is staged by many tasks, and published at once
     endpoints    N: remote calls
+    forwarded_calls
+                 N: remote calls over several replica sets
     exchanges    X: who gets a message, and who hears of what it has missed
     bursts       E: transactions that are committed at the same time, and share an entry
 
@@ -38,6 +40,7 @@ from hadron.sim.scenarios import (
     exchanges,
     files,
     flows,
+    forwarded_calls,
     groups,
     leadership,
     learners,
@@ -68,6 +71,7 @@ __all__ = [
     "exchanges",
     "files",
     "flows",
+    "forwarded_calls",
     "groups",
     "leadership",
     "learners",
