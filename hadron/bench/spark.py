@@ -362,6 +362,21 @@ def raising_python(instances: DataFrame) -> DataFrame:
     return instances.select("instance_id", F.udf(check)("root").alias("value"))
 
 
+def raising_pandas(instances: DataFrame) -> DataFrame:
+    """The same in a function of pandas frames, which raises for many rows at once."""
+
+    def check(frames):  # type: ignore[no-untyped-def]
+        for frame in frames:
+            if frame.root.str.contains(_BAD).any():
+                raise ValueError("some are bad")
+            yield frame.assign(value=frame.root)[["instance_id", "value"]]
+
+    return instances.mapInPandas(check, "instance_id long, value string")
+
+
+RAISING: Final = {raising_sql: "in Spark", raising_python: "in Python", raising_pandas: "in pandas"}
+
+
 async def measure_bad(ground: Ground) -> list[Part]:
     """Until all instances of a micro-batch are done or, where its function raises, failed."""
     plan, client = ground.plan, ground.client
@@ -377,7 +392,7 @@ async def measure_bad(ground: Ground) -> list[Part]:
         values = [_value(plan) | ({_BAD: "1"} if each in bad else {}) for each in range(plan.bad)]
         async with client.producer(source) as producer:
             await producer.send_many(values)
-        for raises in (raising_sql, raising_python):
+        for raises, where in RAISING.items():
             name = f"{raises.__name__.replace('_', '-')}-{percent}"
             await _declare_pipeline(
                 client, name, source, "good-ones", run=raises.__name__, retry=Retry(1)
@@ -389,8 +404,7 @@ async def measure_bad(ground: Ground) -> list[Part]:
                 seconds = time.monotonic() - began
             if told.failed != len(bad):
                 raise PeerError(f"{told.failed} instances of {name} failed, and not {len(bad)}")
-            where = "Python" if raises is raising_python else "Spark"
-            part.rows.append((f"{percent} % of them, in {where}", number(seconds)))
+            part.rows.append((f"{percent} % of them, {where}", number(seconds)))
             part.figures[f"{name.replace('-', '_')}_s"] = seconds
     slowest = max(part.figures.values())
     part.verdicts.append(

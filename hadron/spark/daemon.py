@@ -42,6 +42,10 @@ def main() -> None:
         # Whoever needs it is told that it is missing.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # Rows that a function raises for are found without it, too. It is imported now, because `copy`,
+    # which it uses, asks for a package named `org`, and the jar has one.
+    with contextlib.suppress(ImportError, AttributeError):
+        importlib.import_module("hadron.spark.suspects").install()
     # A worker collects garbage after every task: not among what all have from here.
     gc.collect()
     gc.freeze()

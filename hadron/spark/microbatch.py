@@ -40,12 +40,6 @@ _PATIENCE_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.05
 _MAX_PAUSE_S: Final = 2.0
 
-_TENTH: Final = 10
-"""Parts of one that has failed, where each costs a task."""
-
-_HALF: Final = 2
-"""Where each costs a job, which is planned anew."""
-
 _FEW: Final = 32
 """Instances without their row that are tried alone even where each costs a job."""
 
@@ -252,7 +246,7 @@ class MicroBatchWorker:
                 elif len(part) == 1:
                     course.refuse(part.refusals(str(end)))
                 else:
-                    smaller += part.split(_TENTH if rounds.costs_a_task else _HALF)
+                    smaller += rounds.smaller(part, end)
                     reason = str(end)
             if given:
                 odd |= await self._settle(course, stage, given)

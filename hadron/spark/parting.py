@@ -18,6 +18,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.spark.catching import caught
 from hadron.spark.failures import in_java
 from hadron.spark.stage import StageRaisedError, StageResult, plan, raised, told
+from hadron.spark.suspects import SEARCH_S, suspects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,9 +68,12 @@ class Parts:
         self._int = context._gateway.jvm.int
         return True
 
-    def run(self, indexes: Sequence[int]) -> list[StageResult | StageRaisedError]:
-        """Some parts, in one job: what each has come to, by itself. Blocks while Spark works.
-        Raises as `run_stage` does when the job itself fails."""
+    def run(
+        self, indexes: Sequence[int], search_s: float = 0.0
+    ) -> list[StageResult | StageRaisedError]:
+        """Some parts, in one job: what each has come to, by itself. For so long a worker whose
+        function has raised may look for the rows. Blocks while Spark works. Raises as `run_stage`
+        does when the job itself fails."""
         try:
             context: Any = self._spark.sparkContext
             chosen = context._gateway.new_array(self._int, len(indexes))
@@ -77,7 +81,9 @@ class Parts:
                 chosen[place] = index
             # Spark ends all jobs of the RDD that one fails for: each has one of its own, on top.
             apart = self._partitions.mapPartitions(self._caught)
-            return [self._ended(list(each)) for each in apart.collectPartitions(chosen)]
+            with _searching(context, search_s):
+                collected = apart.collectPartitions(chosen)
+            return [self._ended(list(each)) for each in collected]
         except Exception as error:
             raise raised(self._spark, self._stage, error) from error
 
@@ -86,7 +92,10 @@ class Parts:
         from pyspark.serializers import CPickleSerializer
 
         if len(collected) == 1 and isinstance(collected[0], str):
-            return told(self._stage, in_java(collected[0]))
+            text, found = suspects(collected[0])
+            error = told(self._stage, in_java(text))
+            error.suspects = found
+            return error
         serializer: Any = CPickleSerializer
         loads = serializer().loads
         rows = [row for some in collected for row in loads(bytes(some))]
@@ -102,6 +111,16 @@ class Parts:
             for column, field in zip(columns, schema, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+@contextlib.contextmanager
+def _searching(context: Any, search_s: float) -> Iterator[None]:
+    """What jobs of this thread are told, until another one of Spark's has the thread."""
+    context.setLocalProperty(SEARCH_S, f"{search_s:g}" if search_s else None)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(SEARCH_S, None)
 
 
 def _of_arrow(value: Any) -> Any:

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from hadron.spark.functions import StageCodeError, label
 from hadron.spark.outputs import Refusal
 from hadron.spark.parting import Parts
 from hadron.spark.stage import StageRaisedError, StageResult, check_alive, is_alive, plan, run_stage
+from hadron.spark.suspects import Suspects
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,19 @@ _JOBS: Final = 2
 _MOST_JOBS: Final = 8
 """Of one part, at a time: twice as many as Spark has cores hide what starting one takes."""
 
+_TENTH: Final = 10
+"""Parts of one that has failed, where each costs a task."""
+
+_HALF: Final = 2
+"""Where each costs a job, which is planned anew."""
+
+_SEARCH_S: Final = 4.0
+"""How long a worker looks for the rows that its function raises for: in one second, some hundreds
+of pandas batches are tried."""
+
+_SEARCH_SHARE: Final = 0.5
+"""Of the time that a job has, for its workers to look one after the other."""
+
 _BEGIN_EVERY_S: Final = 0.5
 """How often is told that parts are worked on; below the time that a leader adds to a timeout."""
 
@@ -53,10 +67,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some invocations of a micro-batch, and the table of their input."""
+    """Some invocations of a micro-batch, and the table of their input.
+
+    Attributes:
+        is_suspect: one for which a worker has said that the function raises.
+        is_cleared: some for which a worker has tried it, and it has not raised.
+    """
 
     invocations: Sequence[Any]
     table: Any
+    is_suspect: bool = False
+    is_cleared: bool = False
 
     def __len__(self) -> int:
         return len(self.invocations)
@@ -74,15 +95,27 @@ class Part:
     def split(self, count: int) -> list[Part]:
         """In so many parts, or as many as there are invocations."""
         step = -(-len(self) // count) or 1
-        whole = self.table.combine_chunks()
-        return [
-            Part(self.invocations[at : at + step], whole.slice(at, step))
-            for at in range(0, len(self), step)
-        ]
+        whole = Part(self.invocations, self.table.combine_chunks())
+        return [whole.between(at, at + step) for at in range(0, len(self), step)]
 
     def alone(self) -> list[Part]:
         """Each invocation by itself."""
         return self.split(len(self) or 1)
+
+    def around(self, found: Suspects, count: int) -> list[Part]:
+        """The suspects, each by itself, and the others: those that were tried are one part, those
+        that were not are split in so many."""
+        whole = Part(self.invocations, self.table.combine_chunks())
+        suspects = [
+            replace(whole.between(place, place + 1), is_suspect=True) for place in found.places
+        ]
+        ids = {each.invocations[0].instance_id for each in suspects}
+        cleared = replace(whole.between(0, found.tried).only(ids, among=False), is_cleared=True)
+        untried = whole.between(found.tried, len(whole))
+        return [*suspects, *([cleared] if cleared else []), *untried.split(count)]
+
+    def between(self, first: int, end: int) -> Part:
+        return Part(self.invocations[first:end], self.table.slice(first, end - first))
 
     def refusals(self, reason: str) -> list[Refusal]:
         return [Refusal(each.instance_id, each.attempt, reason) for each in self.invocations]
@@ -95,6 +128,8 @@ class Rounds:
         costs_a_task: whether a part may cost a task; it is found out that each costs a job.
         shares_jobs: whether many parts may be one job; it is found out that one takes it too long,
             or fails it.
+        searches: whether workers look for the rows that raise; it is found out that they name the
+            wrong ones, where the rows that reach them are in another order, or others.
         spark_s: how long Spark worked, in seconds, without waiting for a turn.
     """
 
@@ -103,6 +138,7 @@ class Rounds:
     ) -> None:
         self.costs_a_task = True
         self.shares_jobs = True
+        self.searches = True
         self.spark_s = 0.0
         self._spark = spark
         self._turn = turn
@@ -117,8 +153,10 @@ class Rounds:
         does, but for what it raises for rows."""
         planned = await self.plan(parts) if len(parts) > 1 else None
         if planned is not None:
-            return await self._tasks(planned, parts)
-        ended: list[Ended] = []
+            ended = await self._tasks(planned, parts)
+            self._judge(parts, ended)
+            return ended
+        ended = []
         for part in parts:
             call = partial(run_stage, self._spark, self._stage, part.table)
             async with self._turn:
@@ -148,12 +186,34 @@ class Rounds:
                 )
         return planned if self.costs_a_task else None
 
+    def smaller(self, part: Part, end: StageRaisedError) -> list[Part]:
+        """What runs instead of one that has ended so. What raises where it did not when it was
+        tried is halved as if nobody had tried it: so the rounds stay few."""
+        count = _TENTH if self.costs_a_task else _HALF
+        found = end.suspects
+        is_usable = found is not None and found.places and found.rows == len(part)
+        if found is None or not is_usable or part.is_cleared or not self.searches:
+            return part.split(count)
+        return part.around(found, count)
+
+    def _judge(self, parts: Sequence[Part], ended: Sequence[Ended]) -> None:
+        innocent = [
+            isinstance(end, StageResult)
+            for part, end in zip(parts, ended, strict=True)
+            if part.is_suspect
+        ]
+        if 2 * sum(innocent) > len(innocent):
+            self.searches = False
+
     async def _tasks(self, planned: Parts, parts: Sequence[Part]) -> list[Ended]:
         found: list[Ended | None] = [None] * len(parts)
 
         async def run_job(indexes: Sequence[int]) -> None:
             count = sum(len(parts[index]) for index in indexes)
-            ends = await self._call(count, partial(planned.run, indexes))
+            search_s = 0.0
+            if self.searches and count > len(indexes):
+                search_s = min(_SEARCH_S, _SEARCH_SHARE * self._limit_s / len(indexes))
+            ends = await self._call(count, partial(planned.run, indexes, search_s))
             if isinstance(ends, list):
                 for index, end in zip(indexes, ends, strict=True):
                     found[index] = end

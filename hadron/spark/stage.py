@@ -14,6 +14,7 @@ from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.pipelines import StageSpec
 from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, label, load_function
+from hadron.spark.suspects import Suspects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,13 @@ class StageResult:
 
 
 class StageRaisedError(StageError):
-    """The function, or Spark while it ran it, raised: one record may be all that is wrong."""
+    """The function, or Spark while it ran it, raised: one record may be all that is wrong.
+
+    Attributes:
+        suspects: rows that it may have raised for, where a worker has looked for them.
+    """
+
+    suspects: Suspects | None = None
 
 
 def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageResult:

@@ -51,6 +51,7 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
         "spark_p50_ms",
         "raising_sql_1_s",
         "raising_python_10_s",
+        "raising_pandas_10_s",
         "without_per_s",
         "p50_ms",
     ):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -162,6 +163,35 @@ def choking_on_many(frame: DataFrame) -> DataFrame:
         return root
 
     return frame.select("instance_id", F.udf(check)("root").alias("value"))
+
+
+def choking_on_many_backwards(frame: DataFrame) -> DataFrame:
+    """The same, of rows that come in another order."""
+    return choking_on_many(frame.sortWithinPartitions(F.desc("root")))
+
+
+def choking_in_pandas(frame: DataFrame) -> DataFrame:
+    """The same with a function of pandas series, which raises for a batch."""
+
+    @F.pandas_udf("string")  # type: ignore[attr-defined,untyped-decorator]
+    def check(roots: pd.Series) -> pd.Series:
+        if (bad := roots[roots.str.endswith("7")]).any():
+            raise ValueError(f"{bad.iloc[0]} is indigestible")
+        return roots
+
+    return frame.select("instance_id", check("root").alias("value"))
+
+
+def choking_in_frames(frame: DataFrame) -> DataFrame:
+    """The same with a function of pandas frames, in which none is known to stand for which row."""
+
+    def check(parts):  # type: ignore[no-untyped-def]
+        for part in parts:
+            if (bad := part.root[part.root.str.endswith("7")]).any():
+                raise ValueError(f"{bad.iloc[0]} is indigestible")
+            yield part.assign(value=part.root)[["instance_id", "value"]]
+
+    return frame.mapInPandas(check, "instance_id long, value string")
 
 
 def choking_sql(frame: DataFrame) -> DataFrame:

@@ -10,8 +10,10 @@ import pytest
 
 from hadron.model.pipelines import Output, StageSpec
 from hadron.model.record import NewRecord
+from hadron.spark import rounds
 from hadron.spark.parting import Parts
 from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.suspects import Suspects
 from hadron.spark.tests.fakes import FakeClient
 from hadron.spark.tests.test_runner import Play
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+IN_PYTHON = ["choking_on_many", "choking_in_pandas", "choking_in_frames"]
 _ROWS = 5_000
 _MOST_ROUNDS = 5
 """The whole, and then tenths of what has failed: 500, 50, 5 and 1."""
@@ -52,12 +55,46 @@ def test_parts_of_one_job_end_by_themselves(spark: SparkSession, function: str) 
     assert "\tat " not in first
 
 
+@pytest.mark.parametrize("function", IN_PYTHON)
+def test_a_worker_names_the_rows_that_its_function_raises_for(
+    spark: SparkSession, function: str
+) -> None:
+    roots = [f"row {i}" for i in range(40)]
+    tables = [pa.table({"instance_id": range(40), "root": roots}).slice(at, 20) for at in (0, 20)]
+    parts = Parts(spark, stage(function), tables)
+    assert parts.plan()
+    for end in parts.run([0, 1], search_s=600):
+        assert isinstance(end, StageRaisedError)
+        assert end.suspects == Suspects((7, 17), 20, 20)
+        assert "7 is indigestible" in str(end).splitlines()[0]
+        assert "Hadron tried" not in str(end)
+    (untold,) = parts.run([0])
+    assert isinstance(untold, StageRaisedError)
+    assert untold.suspects is None
+
+
+def test_rows_in_another_order_are_found_all_the_same(spark: SparkSession) -> None:
+    """The worker names rows of others, who are done, and is not asked again."""
+    client = FakeClient((stage("choking_on_many_backwards"),))
+    client.publish([NewRecord(value=f"row {i:04}") for i in range(200)])
+    client.invoke("picky", range(200))
+    done = Play(spark, client).until(200)
+    assert (done.completed, done.failed) == (180, 20)
+    assert {each for _, each in client.failures} == set(range(8, 201, 10))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("function", ["choking_on_many", "choking_sql"])
-def test_what_looking_for_bad_rows_costs(spark: SparkSession, function: str) -> None:
-    """One of a hundred; `hadron bench spark --part bad` has more."""
-    bad = set(random.Random(7).sample(range(_ROWS), _ROWS // 100))
+@pytest.mark.parametrize("percent", [1, 10])
+@pytest.mark.parametrize("function", [*IN_PYTHON, "choking_sql"])
+def test_what_looking_for_bad_rows_costs(
+    spark: SparkSession, function: str, percent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In jobs; `hadron bench spark --part bad` has seconds."""
+    # Others may have this machine for a while.
+    monkeypatch.setattr(rounds, "_SEARCH_S", 60.0)
+    monkeypatch.setattr(rounds, "_SEARCH_SHARE", 10.0)
+    bad = set(random.Random(7).sample(range(_ROWS), _ROWS * percent // 100))
     client = FakeClient((stage(function),))
     client.publish([NewRecord(value=f"row {i}:{7 if i in bad else 0}") for i in range(_ROWS)])
     client.invoke("picky", range(_ROWS))
@@ -66,6 +103,8 @@ def test_what_looking_for_bad_rows_costs(spark: SparkSession, function: str) -> 
     assert (done.completed, done.failed) == (_ROWS - len(bad), len(bad))
     assert {each for _, each in client.failures} == {each + 1 for each in bad}
     assert len(play.searched) < _MOST_ROUNDS
+    in_python = (1, 10, len(bad) + 10)
+    in_sql = (1, 10, 100, 10 * min(100, len(bad)), 5 * len(bad))
     assert jobs(spark) - before <= sum(
-        -(-each // 64) for each in (1, 10, 100, 10 * min(100, len(bad)), 5 * len(bad))
+        -(-each // 64) for each in (in_python if function in IN_PYTHON else in_sql)
     )

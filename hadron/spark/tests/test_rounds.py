@@ -1,0 +1,62 @@
+"""Which parts run instead of one that has raised."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+
+from hadron.model.pipelines import StageSpec
+from hadron.spark.rounds import Part, Rounds
+from hadron.spark.stage import StageRaisedError
+from hadron.spark.suspects import Suspects
+
+
+@pytest.fixture
+def rounds() -> Rounds:
+    nothing: Any = None
+    return Rounds(nothing, trio.Lock(), StageSpec(name="picky", run="a:b"), lambda: None)
+
+
+def part(count: int) -> Part:
+    invocations = [SimpleNamespace(instance_id=100 + i, attempt=1) for i in range(count)]
+    return Part(invocations, pa.table({"n": range(count)}))
+
+
+def raised(found: Suspects | None) -> StageRaisedError:
+    error = StageRaisedError("bad")
+    error.suspects = found
+    return error
+
+
+def rows(parts: list[Part]) -> list[list[int]]:
+    for each in parts:
+        ids = [invocation.instance_id - 100 for invocation in each.invocations]
+        assert each.table["n"].to_pylist() == ids
+    return [each.table["n"].to_pylist() for each in parts]
+
+
+def test_suspects_run_alone_and_those_that_were_tried_together(rounds: Rounds) -> None:
+    parts = rounds.smaller(part(30), raised(Suspects((2, 5), 10, 30)))
+    untried = [[at, at + 1] for at in range(10, 30, 2)]
+    assert rows(parts) == [[2], [5], [0, 1, 3, 4, 6, 7, 8, 9], *untried]
+    assert [each.is_suspect for each in parts] == [True, True] + [False] * 11
+    assert [each.is_cleared for each in parts] == [False, False, True] + [False] * 10
+    assert rows(rounds.smaller(part(2), raised(Suspects((0, 1), 2, 2)))) == [[0], [1]]
+
+
+@pytest.mark.parametrize("found", [None, Suspects((), 20, 20), Suspects((2,), 19, 19)])
+def test_without_usable_suspects_there_are_tenths(rounds: Rounds, found: Suspects | None) -> None:
+    assert rows(rounds.smaller(part(20), raised(found))) == [[i, i + 1] for i in range(0, 20, 2)]
+
+
+def test_what_was_cleared_and_raises_is_split_as_if_nobody_had_tried_it(rounds: Rounds) -> None:
+    """Else each round might name one row, and leave all others to the next."""
+    cleared = rounds.smaller(part(21), raised(Suspects((20,), 21, 21)))[1]
+    assert len(cleared) == 20
+    tenths = rounds.smaller(cleared, raised(Suspects((3,), 20, 20)))
+    assert rows(tenths) == [[i, i + 1] for i in range(0, 20, 2)]
+    assert not any(each.is_cleared for each in tenths)
