@@ -295,9 +295,6 @@ class Participant:
         first, and has the last word where it answers; but for what it waits for no more, as it was
         given up there, which may be damaged here.
 
-        What is finished here can only be forgotten, by committing it once more: its driver, if that
-        comes back after all, has to give it up.
-
         Raises `NotFoundError` for what is not here, `RequestError` for aborting what is finished,
         and where the driver answers.
         """
@@ -311,9 +308,6 @@ class Participant:
         fate = await self._word(transaction)
         if fate is not None and fate is not Fate.OVER:
             raise refusals.not_lost(transaction, fate, self._home)
-        if known.is_finished and commit:
-            await self._log.execute(ForgetTransactions((transaction,)))
-            return
         _log.warning(
             "an operator has resolved transaction %s at %s: it is %s here, whatever %s has decided",
             transaction,

@@ -286,8 +286,9 @@ def resolve(
     back within a day. --force-commit and --force-abort end at a participant what a lost driver has
     left there: nobody knows what that had decided, so one part may be done and another one not.
     Where the driver answers they are refused: it has the last word. Each needs --accept-torn. What
-    was committed by force is listed as finished until its driver comes back, or until it is
-    committed by force once more.
+    was committed by force is listed as finished until its driver comes back. Of what was aborted by
+    force that may say that it is committed: then it waits for the participant, until that is given
+    up.
 
     \b
     Examples:

@@ -404,8 +404,9 @@ class Work:
             if self.state is State.UNKNOWN:
                 await self._ask()
         except BaseException:
-            if self.state is State.COMMITTING:
-                # Cancelled: the driver goes on with it.
+            is_known = self.state in (State.COMMITTED, State.ROLLED_BACK)
+            if not is_known and not isinstance(self.error, CommitUnknownError):
+                # Cancelled: the driver goes on with it. A call that was lost knows no better.
                 driver.forget(self)
                 self._end(
                     State.UNKNOWN,
@@ -476,7 +477,7 @@ class Work:
         its program went on after it was rolled back."""
         if error is not None:
             self.rollback()
-        elif self.is_settled:
+        elif self.is_settled or self.state is State.COMMITTED:
             return
         elif self.state is State.UNKNOWN:
             raise self._failure()

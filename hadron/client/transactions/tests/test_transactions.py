@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from hadron.client import Client, connect
 from hadron.client.tests.support import both, served, start, until
 from hadron.client.transactions import contents, driver_call
 from hadron.client.transactions.tests.fake_driver import FakeDriver
+from hadron.client.transactions.work import Work
 from hadron.model.errors import (
     ClosedError,
     CommitUnknownError,
@@ -586,6 +588,48 @@ async def test_who_gives_up_waiting_for_a_commit_hears_of_it_at_the_end_of_the_b
                     await tx.commit()
                 assert tx.state == "not known to be committed or not"
         assert caught.value.transaction == tx.id
+
+
+@both
+async def test_who_gives_up_while_its_outcome_is_asked_for_hears_the_same() -> None:
+    """The call was lost; that error says that nothing was done, and that it may be tried again."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        node.unknown, node.undecided = 1, 1_000
+        with pytest.raises(CommitUnknownError, match="nobody waited") as caught:  # noqa: PT012
+            async with client.transaction() as tx:
+                await tx.publish("s", b"a")
+                with anyio.move_on_after(0.3):
+                    await tx.commit()
+                assert node.asked
+        assert caught.value.transaction == tx.id
+        node.undecided = 0
+        assert (await client.outcome(caught.value.transaction)).is_committed
+        assert tx.state == "committed", "it is remembered"
+
+
+def test_who_gives_up_in_the_moment_of_the_answer_has_committed() -> None:
+    """The answer and the end of its patience come in one turn of asyncio's loop."""
+
+    async def scene() -> None:
+        async with served(driver()) as (node, client):
+            async with client.transaction() as tx:
+                await tx.publish("s", b"a")
+                committing = asyncio.ensure_future(tx.commit())
+                end = Work._end
+
+                def end_and_cancel(work: Work, *given: Any) -> None:
+                    end(work, *given)
+                    committing.cancel()
+
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(Work, "_end", end_and_cancel)
+                    with pytest.raises(asyncio.CancelledError):
+                        await committing
+            assert tx.state == "committed"
+            assert node.values("s") == [b"a"]
+
+    anyio.run(scene, backend="asyncio")
 
 
 @both
