@@ -20,6 +20,8 @@ class StandingProducers:
     def __init__(self, session: Session, catalog: Catalog) -> None:
         self._session = session
         self._catalog = catalog
+        self.settings = ProducerSettings()
+        """Of those that are opened from now on."""
         self._open: dict[str, Producer] = {}
         self._opening: dict[str, anyio.Lock] = {}
 
@@ -32,7 +34,7 @@ class StandingProducers:
             known = self._find(stream)
             if known is None:
                 known = await open_producer(
-                    self._session, self._catalog, stream, ProducerSettings().checked()
+                    self._session, self._catalog, stream, self.settings.checked()
                 )
                 self._open[stream] = await known.__aenter__()
         return known

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-import trio
 from starlette.responses import Response
 
 from hadron.client.client import Client
@@ -25,7 +24,7 @@ from hadron.doors.http.bodies import (
 )
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
 from hadron.doors.http.door import Door
-from hadron.model.errors import HadronError, OutcomeUnknownError, RequestError
+from hadron.model.errors import HadronError, RequestError
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
@@ -112,19 +111,14 @@ async def publish(door: Door, call: Call, query: PublishQuery) -> Response:
     if once is not None:
         receipts = await client.send_once(stream, [record], key=once, partition=query.partition)
         return json_response(_one(receipts[0], record.id))
-    with trio.move_on_after(REQUEST_S):
-        receipt = await client.send(
-            stream,
-            record,
-            partition=query.partition,
-            expect_offset=query.expect_offset,
-            expect_key_offset=query.expect_key_offset,
-        )
-        return json_response(_published(receipt, record.id))
-    raise OutcomeUnknownError(
-        f"the record may or may not be in the log: no answer within {REQUEST_S:g} s",
-        "look for it in the stream; what is sent with an Idempotency-Key may be sent again",
+    receipt = await client.send(
+        stream,
+        record,
+        partition=query.partition,
+        expect_offset=query.expect_offset,
+        expect_key_offset=query.expect_key_offset,
     )
+    return json_response(_published(receipt, record.id))
 
 
 def _published(receipt: Receipt, own_id: str) -> Published:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import trio
 
+from hadron.doors import clients
 from hadron.doors.http import limits
-from hadron.doors.http.tests.support import NDJSON
+from hadron.doors.http.tests.support import NDJSON, http_of, nodes_with_doors, serving
 
 STREAM = "/v1/streams/s"
 
@@ -246,3 +248,21 @@ async def test_a_stream_that_is_made_again_is_another_one(http: httpx.AsyncClien
     await http.put(STREAM)
     told = (await http.post(STREAM, json=1, headers={"idempotency-key": "k"})).json()
     assert (told["offset"], "duplicate" in told) == (0, False)
+
+
+async def test_what_is_not_logged_in_time_is_not_logged_later(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The door's producer went on for two minutes when its caller had long been answered."""
+    monkeypatch.setattr(clients, "REQUEST_S", 2.0)
+    nodes = nodes_with_doors(tmp_path, 3, nursery)
+    async with serving(nodes), http_of(nodes, "n2") as http:
+        assert (await http.post(STREAM, content=b"before")).status_code == 200
+        await nodes.crash("n1")
+        late = await http.post(STREAM, content=b"late")
+        assert late.status_code == 504
+        assert "not sent, and not in the log" in late.json()["detail"]
+        await nodes.restart("n1")
+        await nodes.wait_serving()
+        assert (await http.post(STREAM, content=b"behind")).status_code == 200
+        assert len(await values(http)) == 2
