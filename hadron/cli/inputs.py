@@ -32,6 +32,8 @@ from hadron.model.limits import MAX_RECORD_BYTES
 from hadron.model.record import NewRecord
 
 _CHUNK_BYTES: Final = 1 << 20
+
+_TOO_LARGE: Final = "store large objects elsewhere and send a reference"
 _CHUNK_ROWS: Final = 2_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OTHER_DELIMITERS: Final = ";\t|"
@@ -209,23 +211,28 @@ def _whole(path: str) -> bytes:
         raise InvalidRecordError(
             f"{'stdin' if path == '-' else path} has more than the {MAX_RECORD_BYTES} bytes that "
             "one record may have",
-            "store large objects elsewhere and send a reference",
+            _TOO_LARGE,
         )
     return data
 
 
 def _bursts(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Lists of whole lines, without their ends: what one read of the file had."""
+    """Lists of whole lines, without their ends: what one read of the file had. Raises
+    `InvalidRecordError` rather than read more of a line than a record may have."""
     read = getattr(file, "read1", file.read)
-    rest = b""
+    rest, count = b"", 0
     while data := read(_CHUNK_BYTES):
         lines = (rest + data).split(b"\n")
         rest = lines.pop()
         if lines:
+            count += len(lines)
             yield [line.removesuffix(b"\r") for line in lines]
         if len(rest) > MAX_RECORD_BYTES:
-            # Too large a line however it ends.
-            break
+            raise InvalidRecordError(
+                f"line {count + 1} has more than the {MAX_RECORD_BYTES} bytes that one record may "
+                "have",
+                _TOO_LARGE,
+            )
     if rest:
         yield [rest]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -127,17 +127,23 @@ def _names(nodes: Sequence[dict[str, Any]], several: bool) -> str:
 
 async def _ask(url: str) -> dict[str, Any]:
     from hadron.cli.patience import connected
+    from hadron.client.connecting.url import parse_url
 
+    endpoint = parse_url(url)
+    config = "" if is_local_cluster(url) else " --config DIR|FILE"
     async with connected(url, _CONNECT_WITHIN_S) as client:
-        return await collect(client, "" if is_local_cluster(url) else " --config DIR|FILE")
+        return await collect(client, config, endpoint.addresses if endpoint.over_grpc else ())
 
 
-async def collect(client: Client, config: str = " --config DIR|FILE") -> dict[str, Any]:
+async def collect(
+    client: Client, config: str = " --config DIR|FILE", doors: Sequence[str] = ()
+) -> dict[str, Any]:
     """The whole cluster's state, as `--output json` has it: nodes that this client cannot reach
     are asked by others.
 
     Args:
         config: the option with which other commands find the cluster's files.
+        doors: of nodes, for gRPC: only these are reached, and under their own addresses.
     """
     from hadron.cli.overview import Overview
 
@@ -149,6 +155,9 @@ async def collect(client: Client, config: str = " --config DIR|FILE") -> dict[st
         for address in {each for overview in known.values() for each in overview.addresses}:
             tasks.start_soon(_ask_node, client, address, found)
     helpers = [address for address, said in found.items() if not isinstance(said, str)]
+    async with anyio.create_task_group() as tasks:
+        for door in doors:
+            tasks.start_soon(_ask_door, client, door, known, found, helpers)
     async with anyio.create_task_group() as tasks:
         for name, overview in known.items():
             for node in overview.newest.nodes:
@@ -204,6 +213,22 @@ async def _ask_node(
             found[address] = await client.status(address)
     except HadronError as error:
         found[address] = error.message
+
+
+async def _ask_door(
+    client: Client,
+    door: str,
+    known: Mapping[str, Overview],
+    found: dict[str, cluster_pb2.StatusResponse | str],
+    helpers: list[str],
+) -> None:
+    """Note the status of the node behind a door, which may ask others."""
+    with contextlib.suppress(HadronError), anyio.move_on_after(_ANSWER_WITHIN_S):
+        said = await client.status(door)
+        helpers.append(door)
+        for node in known[said.replica_set].newest.nodes if said.replica_set in known else ():
+            if node.name == said.node:
+                found[node.address] = said
 
 
 async def _ask_for_node(
