@@ -140,6 +140,16 @@ class _Session:
         number = check_number("a transaction's number", part.number)
         first = check_number("a statement's number", part.first)
         transaction = TransactionId.of(self._home, self._ballot, number)
+        try:
+            self._hand_over(part, batches, transaction, first)
+        finally:
+            if self._transactions.driver.machine.held(transaction) is None:
+                # It is over, or never was: what its statements have claimed is no part of it.
+                self._transactions.settle(transaction)
+
+    def _hand_over(
+        self, part: _Part, batches: Batches, transaction: TransactionId, first: int
+    ) -> None:
         records = tuple(part.records)
         if records:
             _check_shared(part, self._home)
@@ -163,9 +173,6 @@ class _Session:
             self._caller.receive(Add(transaction, first, statements))
         else:
             raise FrameError(f"{part.end} is no end of a transaction that is known here")
-        if self._transactions.driver.machine.held(transaction) is None:
-            # It is over, or never was: what its statements have claimed is no part of it.
-            self._transactions.settle(transaction)
 
     def _read(
         self, transaction: TransactionId, statement: transactions_pb2.Statement, batch: memoryview

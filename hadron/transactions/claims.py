@@ -7,8 +7,8 @@ back; what the log has given to the transaction by then, the log takes away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from hadron.model.ranges import RangeSet
 from hadron.model.transactions import Lock, TransactionId
@@ -53,9 +53,14 @@ class Claims:
     def _on_written(self, events: Sequence[IntentsWritten]) -> None:
         """Told before who has sent them is answered: from here on these are the log's."""
         for event in events:
+            written: dict[tuple[Any, ...], RangeSet] = {}
+            for lock in event.locks:
+                known = written.setdefault(lock[:3], RangeSet())
+                for each in lock.ranges:
+                    known.add(*each)
             for first in list(self._firsts.get(event.transaction, ())):
                 claim = event.transaction, first
-                left = [each for each in self._claimed[claim] if not _has(event.locks, each)]
+                left = [each for each in self._claimed[claim] if not _has(written, each)]
                 self._claimed[claim] = left
                 if not left:
                     del self._claimed[claim]
@@ -69,7 +74,7 @@ class Claims:
             del self._firsts[transaction]
 
 
-def _has(locks: Sequence[Lock], wanted: Lock) -> bool:
-    """Whether all of a lock is among these."""
-    ranges = RangeSet(item for lock in locks if lock[:3] == wanted[:3] for item in lock.ranges)
-    return not any(ranges.gaps(first, last) for first, last in wanted.ranges)
+def _has(written: Mapping[tuple[Any, ...], RangeSet], wanted: Lock) -> bool:
+    """Whether all of a lock is among what was written, by what it is of."""
+    known = written.get(wanted[:3])
+    return known is not None and not any(known.gaps(first, last) for first, last in wanted.ranges)

@@ -103,7 +103,7 @@ class Driver:
         self.machine = Machine(home, log.ballot, random, leaders.knows, limits)
         self.callers = Callers(self.step)
         self.on_over: Callable[[TransactionId], None] = lambda _transaction: None
-        """Told when a transaction of this leadership is rolled back, or done everywhere."""
+        """Told when a transaction of this leadership is rolled back, or done here."""
         self._log = log
         self._home = home
         self._leaders = leaders
@@ -181,6 +181,7 @@ class Driver:
         self, transaction: TransactionId, result: Any, error: HadronError | None
     ) -> None:
         if error is None:
+            self.on_over(transaction)
             self._decided += 1
             if self._decided == _FORGET_AFTER:
                 self._decided_many.set()

@@ -292,8 +292,8 @@ class Participant:
     async def resolve(self, transaction: TransactionId, *, commit: bool) -> None:
         """An operator's unsafe act: end here what a driver that is lost has begun. Nobody knows
         what it has decided; where that was otherwise, the transaction is torn. So it is asked
-        first, and has the last word where it answers; but for what it waits for no more, as it was
-        given up there, which may be damaged here.
+        first, and has the last word where it answers; but what it waits for no more, as it was
+        given up there, may be damaged here, and be aborted.
 
         Raises `NotFoundError` for what is not here, `RequestError` for aborting what is finished,
         and where the driver answers.
@@ -306,7 +306,8 @@ class Participant:
                 f"nothing of transaction {transaction} is at {self._home}", "see `hadron tx list`"
             )
         fate = await self._word(transaction)
-        if fate is not None and fate is not Fate.OVER:
+        # A copy that came after it was over must not be done once more.
+        if fate is not None and (commit or fate is not Fate.OVER):
             raise refusals.not_lost(transaction, fate, self._home)
         _log.warning(
             "an operator has resolved transaction %s at %s: it is %s here, whatever %s has decided",

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from hadron.model.errors import (
     ConflictError,
     ConnectionLostError,
+    FrameError,
     HadronError,
     NotFoundError,
     NotReadyError,
@@ -308,6 +309,23 @@ async def test_a_delivery_that_is_over_is_not_acknowledged(
                 )
         await until_over(cluster)
         assert await values(cluster, US) == [b"of the second one"]
+
+
+async def test_what_no_client_says_claims_nothing(tmp_path: Path, clock: MockClock) -> None:
+    """The first part of a transaction ends in a way that is none: nobody would ever let go what it
+    has claimed by then."""
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with subscribed(cluster, EU, ids[EU]) as member:
+            delivery = await member.delivery()
+            stated = acknowledge(EU, ids[EU], member.ballot, delivery)
+            async with driving(cluster, EU) as client:
+                number = await client.number()
+                client.say(number, stated, end=99)
+                with pytest.raises(FrameError, match="is no end of a transaction"):
+                    await client.answer(number)
+            async with driving(cluster, EU) as client:
+                await client.commit(stated)
 
 
 @pytest.mark.parametrize("home", [EU, US])
