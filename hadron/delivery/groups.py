@@ -334,7 +334,13 @@ class Groups(Part):
         driver = self._drivers.get(key)
         if driver is not None and (
             driver.is_closed
-            or (driver.is_idle and not driver.is_ephemeral and not self._joining[key])
+            or (
+                driver.is_idle
+                and not driver.is_ephemeral
+                and not self._joining[key]
+                # No table has that (GROUPS G16).
+                and not driver.machine.waiting.any_apart
+            )
         ):
             self._forget(key, driver)
         if not self._joining[key]:

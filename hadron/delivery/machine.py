@@ -494,8 +494,8 @@ class Group:
         """These offsets were delivered in vain."""
         attempt, member = delivery.attempt, delivery.member
         is_over = 0 < self.rules.max_attempts <= attempt
-        # The only attempt of all is never a second one.
-        is_spared = is_over and not dies and attempt > 1
+        # Who wants one attempt wants no second one.
+        is_spared = is_over and not dies and self.rules.max_attempts > 1
         for first, last in ranges:
             if is_unseen or is_spared:
                 apart = delivery.is_apart or is_spared

@@ -60,6 +60,11 @@ class Waiting:
             item.last - item.first + 1 for item in self._items.values() if item.not_before > now
         )
 
+    @property
+    def any_apart(self) -> bool:
+        """Whether something is to be delivered apart; looks at all items."""
+        return any(item.apart for item in self._items.values())
+
     def lowest(self) -> Again | None:
         return self._items[self._firsts[0]] if self._firsts else None
 

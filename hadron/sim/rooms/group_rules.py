@@ -96,6 +96,8 @@ class Life:
         self.ended = dict(self.progress.attempts)
         self.not_before: dict[int, float] = {}
         self.dying: dict[int, float] = {}
+        self.apart: set[int] = set()
+        """G16: each is to be alone with its member."""
         self.letter_refused_at = float("-inf")
         self.overruled: set[int] = set()
         """A transaction wanted them, and the log gave them to another one. Where that one is rolled
@@ -241,6 +243,11 @@ class Rules:
             to.filled = 0 if ends_batch else to.filled
         if life.is_strict and count > 1:
             self.complain(f"{what}: more than one in strict order")
+        beside = [each for each, held in life.held.items() if held.holder is to]
+        if beside and not life.apart.isdisjoint([*beside, *range(first, last + 1)]):
+            self.complain(f"{what}, which holds {beside}, and one of these is to be alone")
+        if count > 1 and not life.apart.isdisjoint(range(first, last + 1)):
+            self.complain(f"{what}: one of these is to be alone")
         if last >= len(self.records):
             self.complain(f"{what}: the stream ends at {len(self.records)}")
             return
@@ -359,6 +366,7 @@ class Rules:
         return True
 
     def _accept(self, life: Life, offset: int, by: Holder, now: float) -> None:
+        life.apart.discard(offset)
         life.accepted.add(offset)
         life.not_before.pop(offset, None)
         life.rightful.add((offset, self.records[offset].number))
@@ -410,6 +418,7 @@ class Rules:
     ) -> None:
         """It was delivered in vain."""
         if not is_unseen:
+            life.apart.discard(offset)
             life.ended[offset] = life.ended.get(offset, 0) + 1
             if 0 < life.options.max_attempts <= life.ended[offset]:
                 life.dying[offset] = now
@@ -419,9 +428,18 @@ class Rules:
     # --- members that end -----------------------------------------------------------------------
 
     def left(self, life: Life, holder: Holder, now: float) -> None:
+        """G16: which of its records ended it nobody knows."""
         holder.is_over = True
-        for offset in [each for each, given in life.held.items() if given.holder is holder]:
+        most = life.options.max_attempts
+        lost = [each for each, given in life.held.items() if given.holder is holder]
+        for offset in lost:
             del life.held[offset]
+            is_last = 1 < most <= life.ended.get(offset, 0) + 1
+            if is_last and len(lost) > 1:
+                life.apart.add(offset)
+                life.not_before[offset] = now
+                self.reached["left for somebody who is alone with it"] += 1
+                continue
             self._end(life, offset, now)
 
     def expired(

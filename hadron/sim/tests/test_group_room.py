@@ -58,6 +58,18 @@ BUGS: Final[dict[str, Edit]] = {
         "            self.frontier.acknowledge(first, last)\n",
         "            pass\n",
     ),
+    "who dies takes all along that it held": Edit(
+        "delivery.machine:Group.leave", "dies=was_alone", "dies=True"
+    ),
+    "nothing dies of its member's end": Edit(
+        "delivery.machine:Group.leave", "dies=was_alone", "dies=False"
+    ),
+    "what is to be alone is given to who has others": Edit(
+        "delivery.members:Takers.pick", "if not member.deliveries:", "if True:"
+    ),
+    "others are given to who has one that is to be alone": Edit(
+        "delivery.members:Member.wants", "self.apart is not None and self.apart.held", "False"
+    ),
     "a record that a transaction has is given to somebody": Edit(
         "delivery.taking:Taking.keep", "if not self._taken:", "if True:"
     ),
