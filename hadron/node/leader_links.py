@@ -37,7 +37,7 @@ from hadron.server.statements import read
 from hadron.server.transaction_messages import Batches, message_from, message_to
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading, Part
-from hadron.transactions.messages import Body, Message, Prepared, PrepareRefused
+from hadron.transactions.messages import Body, Message, Prepare, Prepared, PrepareRefused
 from hadron.transactions.part import Transactions
 from hadron.wire.calls import Call, Exchange
 from hadron.wire.connection import Connection
@@ -56,6 +56,10 @@ _FRAME_MESSAGES: Final = 1_000
 MAX_WAITING: Final = 100_000
 """Messages that wait to be said to one set. A driver has at most 10,000 unfinished transactions
 with it and says each once a second, so more are copies."""
+
+MAX_WAITING_BYTES: Final = 320 << 20
+"""Of statements in them: what a driver has that is not logged (256 MiB), and some room. More are of
+transactions that were rolled back meanwhile, to a set that does not read."""
 
 Incoming: TypeAlias = Call[transactions_pb2.CoordinateRequest, transactions_pb2.CoordinateEvent]
 _Wired: TypeAlias = transactions_pb2.TransactionMessage
@@ -213,6 +217,8 @@ class _Link:
         self.name = name
         self._links = links
         self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
+        """Of statements in them."""
         self._wanted = trio.Event()
         """Set while something waits to be said."""
         self._ways: dict[_Any, _Way] = {}
@@ -225,10 +231,18 @@ class _Link:
         self._backoff = links.new_backoff()
 
     def say(self, message: Message) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            self._waiting.popleft()
         self._waiting.append(message)
+        self._waiting_bytes += _statement_bytes(message)
+        while len(self._waiting) > MAX_WAITING or self._waiting_bytes > MAX_WAITING_BYTES:
+            # Whoever misses it says it again.
+            self._next()
         self._wanted.set()
+
+    def _next(self) -> Message:
+        message = self._waiting.popleft()
+        self._waiting_bytes -= _statement_bytes(message)
+        assert self._waiting or not self._waiting_bytes, self._waiting_bytes
+        return message
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -300,7 +314,7 @@ class _Link:
         bodies: list[Body] = []
         size = 0
         while self._waiting and size < _FRAME_BYTES and len(messages) < _FRAME_MESSAGES:
-            for wired, body in message_to(self._waiting.popleft()):
+            for wired, body in message_to(self._next()):
                 messages.append(wired)
                 size += wired.ByteSize() + len(body)
                 if len(body):
@@ -423,3 +437,9 @@ METHODS: Final = (
         _coordinate,
     ),
 )
+
+
+def _statement_bytes(message: Message) -> int:
+    if not isinstance(message, Prepare):
+        return 0
+    return len(message.body) + sum(map(len, message.statements))

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import trio
@@ -59,6 +60,10 @@ _log = logging.getLogger(__name__)
 
 _PAGE: Final = 1_000
 """Decisions read at a time."""
+
+_MAX_ASKED_MEANWHILE: Final = 10_000
+"""By one set, while it is being answered: as many may be prepared there. Those of a leader that has
+failed were begun together, and are asked about together."""
 
 KEPT_MS: Final = 24 * 3_600_000
 """Outcomes are known for so long after all have finished (PROTOCOL E1)."""
@@ -259,7 +264,7 @@ class Driver:
         """One question of each set at a time: what it asks meanwhile is the next one. Beyond a
         bound it asks again.
 
-        *(Transactions are asked about one by one: of a thousand that a failed leader has left, all
+        *(Transactions are asked about one by one: of thousands that a failed leader has left, all
         but the first would wait for their next turn, which is seconds later.)*
         """
         if self._nursery is None:
@@ -269,12 +274,14 @@ class Driver:
         if waiting is None:
             waiting = self._asked[name] = {}
             self._nursery.start_soon(self._answer_all, name)
-        waiting.update(dict.fromkeys(effect.transactions[: MAX_ASKED - len(waiting)]))
+        room = _MAX_ASKED_MEANWHILE - len(waiting)
+        waiting.update(dict.fromkeys(effect.transactions[:room]))
 
     async def _answer_all(self, name: str) -> None:
         try:
-            while wanted := tuple(self._asked[name]):
-                self._asked[name] = {}
+            while wanted := tuple(islice(self._asked[name], MAX_ASKED)):
+                for each in wanted:
+                    del self._asked[name][each]
                 await self._answer(name, wanted)
         finally:
             del self._asked[name]

@@ -16,9 +16,10 @@ from hadron.metadata.pusher import Target, Wires
 from hadron.model.errors import ConnectionLostError, HadronError
 from hadron.model.ports import Transport
 from hadron.model.transactions import TransactionId
+from hadron.node import leader_links
 from hadron.node.leader_links import LeaderLinks
 from hadron.serving.tests.stack import EvenRandom, FakeCall
-from hadron.transactions.messages import Asked
+from hadron.transactions.messages import Asked, Prepare
 from hadron.transactions.part import Transactions
 from hadron.wire.connection import Cork
 from hadron.wire.dialing import DIAL_TIMEOUT_S
@@ -124,6 +125,19 @@ async def test_what_is_said_leaves_on_a_call_of_the_other_end(scene: Scene) -> N
     await scene.ask(2)
     assert call.heard == [1, 2]
     assert not scene.network.dials
+
+
+async def test_statements_that_wait_to_be_said_are_bounded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their transactions may be rolled back long since; what is not said drives nobody."""
+    monkeypatch.setattr(leader_links, "MAX_WAITING_BYTES", 3_000)
+    for number in range(1, 6):
+        scene.links.send(EU, Prepare(TransactionId(US, 1, 1, number), 0, (), bytes(1_000)))
+    await scene.ask(6)
+    call = TheirCall(scene.links)
+    await wait_all_tasks_blocked()
+    assert call.heard == [3, 4, 5, 6]
 
 
 async def test_what_cannot_be_said_to_anybody_is_dropped_and_told(scene: Scene) -> None:

@@ -481,9 +481,9 @@ async def test_participants_ask_when_nothing_is_said(it: World, autojump_clock: 
 async def test_all_that_a_participant_asks_about_is_answered_at_once(
     it: World, autojump_clock: MockClock
 ) -> None:
-    """Each comes as a question of its own; a leader that failed has left it a thousand."""
+    """Each comes as a question of its own; a leader that failed has left it thousands."""
     client = Client(it.leader("p0"))
-    ids = [client.id()._replace(epoch=0, number=number) for number in range(1_000)]
+    ids = [client.id()._replace(epoch=0, number=number) for number in range(3_000)]
     for one in ids:
         it.leader("p0").part.receive("p1", Asked((one,)))
     await trio.sleep(0.9)
