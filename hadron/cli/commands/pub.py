@@ -220,6 +220,18 @@ def command(
         ) as producer:  # fmt: skip
             tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
+    if form is None and any(map(_looks_like_json, values)):
+        click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
+
+
+def _looks_like_json(value: str) -> bool:
+    """An object or a list: other values may well be meant as text."""
+    import msgspec
+
+    try:
+        return value[:1] in ("{", "[") and msgspec.json.decode(value) is not None
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
 
 
 def _check_many(

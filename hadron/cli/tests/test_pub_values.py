@@ -1,4 +1,4 @@
-"""Conditions and the latest record of a key, from the command line."""
+"""Publishing from the command line: conditions, the latest record of a key, and what values are."""
 
 from __future__ import annotations
 
@@ -30,3 +30,17 @@ def test_what_makes_no_sense() -> None:
     assert "a condition is for one VALUE" in several.stderr
     both = run("read", "accounts", "--latest-of", "k", "--limit", "1")
     assert "--latest-of is one record" in both.stderr
+
+
+def test_who_sends_json_as_text_is_told() -> None:
+    good("create", "stream", "carts")
+    for value, form, is_told in (
+        ('{"n": 1}', (), True),
+        ('{"n": 1}', ("--format", "jsonl"), False),
+        ('{"n": 1}', ("--format", "lines"), False),
+        ("{n}", (), False),
+        ("1", (), False),
+    ):
+        said = run("pub", "carts", value, *form)
+        assert said.returncode == 0
+        assert ("note: sent as text; --format jsonl" in said.stderr) is is_told, value
