@@ -229,8 +229,8 @@ def _bursts(file: BinaryIO) -> Iterator[list[bytes]]:
             yield [line.removesuffix(b"\r") for line in lines]
         if len(rest) > MAX_RECORD_BYTES:
             raise InvalidRecordError(
-                f"line {count + 1} has more than the {MAX_RECORD_BYTES} bytes that one record may "
-                "have",
+                f"line {count + 1} cannot be sent: it has more than the {MAX_RECORD_BYTES} bytes "
+                "that one record may have",
                 _TOO_LARGE,
             )
     if rest:
