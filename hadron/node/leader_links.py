@@ -354,6 +354,7 @@ class _Link:
         _log.debug("nothing can be said to %s: %s", self.name, error)
         if not self._ways:
             self._waiting.clear()
+            self._waiting_bytes = 0
             self._rest()
         self._links.unanswered(self.name, error)
 

@@ -141,6 +141,7 @@ async def test_statements_that_wait_to_be_said_are_bounded(
 
 
 async def test_what_cannot_be_said_to_anybody_is_dropped_and_told(scene: Scene) -> None:
+    scene.links.send(EU, Prepare(TransactionId(US, 1, 1, 1), 0, (), bytes(1_000)))
     await scene.ask(1)
     await trio.sleep(DIAL_TIMEOUT_S + 1)
     assert scene.leadership.troubles == [
