@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 import hadron
+from hadron.cli.commands import status
 from hadron.client.connecting.over_grpc import GrpcNetwork
 from hadron.doors.grpc.tests.support import Program
 from hadron.model.errors import PeerError, RequestError, StrangerError
@@ -148,6 +149,19 @@ async def test_a_connection_that_breaks_is_dialed_again(tmp_path: Path) -> None:
                 await anyio.to_thread.run_sync(cluster.start, "n1")
                 await producer.send("after")
             assert [each.value async for each in client.read("s")] == ["before", "after"]
+
+
+def test_status_through_the_door_of_one_node_is_that_of_all(tmp_path: Path) -> None:
+    """Nodes whose doors the URL does not name are asked by that one: they are no outage."""
+    ports = free_ports(2)
+    config = write_config(tmp_path / "cluster.yaml", 2, "os", grpc_ports=ports)
+    with LocalCluster(tmp_path, config=config):
+        report = anyio.run(status._ask, f"grpc://127.0.0.1:{ports[1]}", backend="trio")
+    assert [(each["node"], each["state"]) for each in report["nodes"]] == [
+        ("n1", "serving"),
+        ("n2", "following"),
+    ]
+    assert report["ways_out"] == []
 
 
 async def test_what_cannot_be_reached_is_told() -> None:
