@@ -642,6 +642,24 @@ async def test_an_operator_ends_nothing_whose_driver_answers(
     assert len(it.sets["p1"].values()) == 1
 
 
+async def test_what_is_done_at_the_drivers_set_claims_nothing_while_others_finish(
+    it: World, autojump_clock: MockClock
+) -> None:
+    leader = it.leader("p0")
+    client = Client(leader)
+    one = client.id()
+    leader.part.claims.claim((one, HOME), [deliveries(1, ((3, 3),))])
+    drops(it, Finish)
+    client.caller.receive(Commit(one, 0, [acknowledging("p0", 3), publishing("p1", "a")]))
+
+    def is_decided() -> bool:
+        held = leader.part.driver.machine.held(one)
+        return held is not None and held.finishing is not None
+
+    await until(is_decided)
+    assert len(leader.part.claims) == 0
+
+
 async def test_what_cannot_be_finished_says_why(it: World, autojump_clock: MockClock) -> None:
     client = Client(it.leader("p0"))
     one = client.id()
