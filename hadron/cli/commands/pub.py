@@ -202,14 +202,9 @@ def command(
         raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
-        None if key is None else inputs.argument(key),
-        key_field,
-        event_type,
-        {**event_headers, **headers},
-        event_id,
-        timestamp_ms,
-        conditions,
-    )
+        None if key is None else inputs.argument(key), key_field, event_type,
+        {**event_headers, **headers}, event_id, timestamp_ms, conditions,
+    )  # fmt: skip
     chunks = source.chunks(recipe)
     delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
@@ -220,7 +215,13 @@ def command(
         ) as producer:  # fmt: skip
             tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
-    if form is None and any(map(_looks_like_json, values)):
+    if form is None:
+        _note_json(values)
+
+
+def _note_json(values: Iterable[str]) -> None:
+    """What looks like JSON, and was sent as text, may have been meant as JSON."""
+    if any(map(_looks_like_json, values)):
         click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
 
 
