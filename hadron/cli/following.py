@@ -43,12 +43,15 @@ class Request:
     output: str | None
     membership: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `Client.subscribe` that were given."""
+    timeout_s: float | None = None
+    """Without an answer; the client's own patience when None."""
 
 
 async def run(url: str, request: Request) -> None:
     """Print records until the limit, the end (when asked for), or an interrupt."""
     printer = RecordPrinter(request.form, request.output, request.limit)
-    async with connected(url) as client, anyio.create_task_group() as tasks:
+    limit_s = request.timeout_s
+    async with connected(url, limit_s, limit_s) as client, anyio.create_task_group() as tasks:
         # On a quiet stream nothing is written that would find it out.
         tasks.start_soon(watch_reader)
         if request.group:

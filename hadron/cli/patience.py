@@ -75,19 +75,20 @@ def connected_sync(url: str, timeout_s: float | None = None) -> Iterator[SyncCli
 
 
 @asynccontextmanager
-async def connected(url: str, timeout_s: float | None = None) -> AsyncIterator[Client]:
+async def connected(
+    url: str, timeout_s: float | None = None, request_timeout_s: float | None = None
+) -> AsyncIterator[Client]:
     """A client; says what is tried when no node answers soon.
 
     Args:
         timeout_s: how long that is tried; the client's own patience when None.
+        request_timeout_s: how long an answer is waited for, likewise.
     """
     import hadron
 
-    client = (
-        hadron.connect(url)
-        if timeout_s is None
-        else hadron.connect(url, connect_timeout_s=timeout_s)
-    )
+    limits = {"connect_timeout_s": timeout_s, "request_timeout_s": request_timeout_s}
+    given = {name: limit_s for name, limit_s in limits.items() if limit_s is not None}
+    client = hadron.connect(url, **given)
     async with AsyncExitStack() as stack:
         with _connecting(url):
             entered = await stack.enter_async_context(client)

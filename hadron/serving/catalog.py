@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
+from hadron.model.problems import did_you_mean
 from hadron.model.schema import RegisteredSet, SchemaObject, Spec, StreamSpec, Tombstone
 from hadron.partition.observers import Observers, Order
 from hadron.state.events import SchemaChanged
@@ -141,7 +142,8 @@ class Catalog:
         )
         listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
         raise NotFoundError(
-            f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}",
+            f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}"
+            f"{did_you_mean(name, others)}",
             f"there are: {listed}"
             if others
             else f"there is no {kind.lower()} yet; declare one with `hadron apply -f FILE`",

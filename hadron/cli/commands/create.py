@@ -52,7 +52,23 @@ def _creates(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group("create", short_help="Create a stream or a namespace without a file.")
+_namespaced = click.option(
+    "--namespace",
+    "-n",
+    default="",
+    shell_complete=names_of("Namespace"),
+    metavar="NAME",
+    help="Where it stands; that of the server's URL else.",
+)
+_led = click.option(
+    "--replica-set",
+    metavar="NAME",
+    shell_complete=complete_replica_sets,
+    help="Whose leader connects those who use it. Default: the cluster's only one.",
+)
+
+
+@click.group("create", short_help="Create a stream, an endpoint, an exchange, a namespace.")
 def command() -> None:
     """Create an object from the command line; `hadron apply` takes files, and changes what exists.
 
@@ -62,6 +78,8 @@ def command() -> None:
     Examples:
       hadron create stream hello
       hadron create stream flights --max-age 7d --max-bytes 10GiB
+      hadron create endpoint quote
+      hadron create exchange prices
     """
 
 
@@ -93,14 +111,7 @@ def command() -> None:
     type=click.Choice(["indexed"]),
     help="Keep the latest record of each key known, from the first record on.",
 )
-@click.option(
-    "--namespace",
-    "-n",
-    default="",
-    shell_complete=names_of("Namespace"),
-    metavar="NAME",
-    help="Where it stands; that of the server's URL else.",
-)
+@_namespaced
 @_creates
 @click.pass_context
 def stream(
@@ -139,6 +150,99 @@ def stream(
         _create(client, "Stream", name, options, fields)
 
 
+@command.command("endpoint")
+@click.argument("name", type=Checked("endpoint", _check_name("endpoint")))
+@click.option("--stream-input", is_flag=True, help="A caller sends as many values as it likes.")
+@click.option("--stream-output", is_flag=True, help="A server answers with as many.")
+@click.option(
+    "--idempotent",
+    is_flag=True,
+    help="A call may be run twice: it goes elsewhere when its server is lost.",
+)
+@_led
+@_namespaced
+@_creates
+@click.pass_context
+def endpoint(
+    ctx: click.Context,
+    /,
+    name: str,
+    stream_input: bool,
+    stream_output: bool,
+    idempotent: bool,
+    replica_set: str | None,
+    namespace: str,
+    **options: Any,
+) -> None:
+    """Create endpoint NAME, which `hadron serve` serves and `hadron call` calls.
+
+    \b
+    Examples:
+      hadron create endpoint quote --idempotent
+      hadron create endpoint rows --stream-output
+    """
+    from hadron.model.services import SINGLE, STREAM
+
+    with session_of(ctx).connect(namespace=namespace) as client:
+        given = {
+            "input": STREAM if stream_input else SINGLE,
+            "output": STREAM if stream_output else SINGLE,
+            "idempotent": idempotent,
+        }
+
+        def fields(known: SchemaObject | None) -> dict[str, Any]:
+            return given | {"replica_set": replica_set or _replica_set(client, known)}
+
+        _create(client, "Endpoint", name, options, fields)
+
+
+@command.command("exchange")
+@click.argument("name", type=Checked("exchange", _check_name("exchange")))
+@click.option(
+    "--from-stream",
+    metavar="STREAM",
+    shell_complete=names_of("Stream"),
+    help="Publish its records on the exchange, by their type.",
+)
+@click.option(
+    "--to-stream",
+    metavar="STREAM",
+    shell_complete=names_of("Stream"),
+    help="Log what is published, with the topic as its type.",
+)
+@_led
+@_namespaced
+@_creates
+@click.pass_context
+def exchange(
+    ctx: click.Context,
+    /,
+    name: str,
+    from_stream: str | None,
+    to_stream: str | None,
+    replica_set: str | None,
+    namespace: str,
+    **options: Any,
+) -> None:
+    """Create exchange NAME, for `hadron exchange pub` and `hadron exchange sub`.
+
+    \b
+    Examples:
+      hadron create exchange prices
+      hadron create exchange flying --from-stream flights
+    """
+    with session_of(ctx).connect(namespace=namespace) as client:
+
+        def fields(known: SchemaObject | None) -> dict[str, Any]:
+            return {
+                "replica_set": replica_set or _replica_set(client, known),
+                "from_stream": from_stream,
+                "to_stream": to_stream,
+            }
+
+        _create(client, "Exchange", name, options, fields)
+
+
 @command.command("namespace")
 @click.argument("name", type=Checked("namespace", _check_name("namespace")))
 @_creates
@@ -160,11 +264,21 @@ def _partitions(client: SyncClient, known: SchemaObject | None) -> list[str]:
 
     if known is not None and isinstance(known.spec, StreamSpec):
         return list(known.spec.partitions)
-    return [_only_replica_set(client)]
+    several = "which of them should have a partition", "for all of them: --partitions {0}"
+    return [_only_replica_set(client, *several)]
 
 
-def _only_replica_set(client: SyncClient) -> str:
-    """Raises `RequestError` when there are several, `NotFoundError` while nobody knows of the one
+def _replica_set(client: SyncClient, known: SchemaObject | None) -> str:
+    """Of what names none: as it is, or the cluster's only one."""
+    from hadron.model.services import EndpointSpec, ExchangeSpec
+
+    if known is not None and isinstance(known.spec, EndpointSpec | ExchangeSpec):
+        return known.spec.replica_set
+    return _only_replica_set(client, "which of them has it", "--replica-set, one of {0}")
+
+
+def _only_replica_set(client: SyncClient, question: str, way_out: str) -> str:
+    """Raises `RequestError` with these words when there are several, `NotFoundError` while nobody knows of the one
     that owns the schema: there may be others, too."""
     from hadron.client.connecting.topology import owner_not_found
     from hadron.model.errors import RequestError
@@ -176,8 +290,7 @@ def _only_replica_set(client: SyncClient) -> str:
     if len(names) == 1:
         return names[0]
     raise RequestError(
-        f"the cluster has {len(names)} replica sets: which of them should have a partition?",
-        f"for all of them: --partitions {','.join(names)}",
+        f"the cluster has {len(names)} replica sets: {question}?", way_out.format(",".join(names))
     )
 
 

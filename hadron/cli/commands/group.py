@@ -318,7 +318,7 @@ def _in_words(described: dict[str, Any]) -> str:
     if options["max_attempts"]:
         out = options["dead_letter_stream"]
         parts.append(
-            f"{options['max_attempts']} attempts"
+            counted(options["max_attempts"], "attempt")
             + (f", then to {out}" if out else f"; {described['group']['trouble']}")
         )
     for field, text in (

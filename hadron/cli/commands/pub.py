@@ -192,6 +192,8 @@ def command(
     from hadron.cli import inputs
     from hadron.client.producing.settings import DEFAULT_DELIVERY_TIMEOUT_S
 
+    if key == "":
+        raise click.UsageError("--key is empty; leave it out for records without a key", ctx)
     source = inputs.Source.choose(values, file, form, delimiter)
     conditions = expect_offset, expect_key_offset
     if key_field and (key or source.form not in ("jsonl", "csv")):

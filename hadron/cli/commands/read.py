@@ -6,7 +6,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.quantities import once
+from hadron.cli.quantities import Duration, once
 from hadron.cli.records import TOKENS_HELP, RecordPrinter, records_output_option
 from hadron.cli.session import Session, connects, session_of
 
@@ -39,6 +39,13 @@ from hadron.cli.session import Session, connects, session_of
 )
 @click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Duration(is_above_zero=True),
+    metavar="TIME",
+    help="Give up after so long without an answer. Default: 10s to connect, 30s for an answer.",
+)
 @records_output_option
 @connects
 @click.pass_context
@@ -51,6 +58,7 @@ def command(
     limit: int | None,
     form: str | None,
     output: str | None,
+    timeout_s: float | None,
 ) -> None:
     """Print the records of STREAM that are there now.
 
@@ -67,7 +75,7 @@ def command(
     if key is not None:
         if start or limit:
             raise click.UsageError("--latest-of is one record: no --from, and no --limit", ctx)
-        _read_latest(session_of(ctx), stream, key, partition, form, output)
+        _read_latest(session_of(ctx), stream, key, partition, form, output, timeout_s)
         return
     read_once(
         session_of(ctx).url,
@@ -77,6 +85,7 @@ def command(
         limit=limit,
         form=form,
         output=output,
+        timeout_s=timeout_s,
     )
 
 
@@ -87,12 +96,13 @@ def _read_latest(
     partition: str | None,
     form: str | None,
     output: str | None,
+    timeout_s: float | None,
 ) -> None:
     from hadron.cli.inputs import argument
     from hadron.model.errors import NotFoundError
 
     printer = RecordPrinter(form, output, None)
-    with session.connect() as client:
+    with session.connect(timeout_s=timeout_s) as client:
         record = client.latest(stream, argument(key), partition=partition)
         if record is None:
             raise NotFoundError(

@@ -92,13 +92,8 @@ def command(
     from hadron.cli.session import session_of
 
     session_of(ctx).debug |= debug
-    _check_usage(ctx, config, replica_set, [node is not None, everyone, data is not None])
-    if node is None and not accept_loss:
-        raise click.UsageError(
-            "a new history begins: everything that was acknowledged after the backup is lost; "
-            "say --accept-loss",
-            ctx,
-        )
+    targets = {"--node": node is not None, "--all": everyone, "--data": data is not None}
+    _check_usage(ctx, config, replica_set, targets, accept_loss)
     if raise_epoch and not everyone:
         raise click.UsageError("--raise-epoch goes with --all", ctx)
     if data is not None:
@@ -149,14 +144,32 @@ def _start(config: ReplicaSetConfig, node: str, given: Path | None = None) -> st
 
 
 def _check_usage(
-    ctx: click.Context, config: Path | None, replica_set: str | None, targets: list[bool]
+    ctx: click.Context,
+    config: Path | None,
+    replica_set: str | None,
+    targets: dict[str, bool],
+    accept_loss: bool,
 ) -> None:
-    if sum(targets) != 1:
-        raise click.UsageError("say what to restore: --node NAME, --all, or --data DIR", ctx)
-    if targets[-1] and (config is not None or replica_set is not None):
+    """Raises `click.UsageError` that names all that is missing, so that nobody finds it out one by
+    one. `targets`: the options that say what to restore, and whether each was given."""
+    chosen = [option for option, is_given in targets.items() if is_given]
+    if chosen == ["--data"] and (config is not None or replica_set is not None):
         raise click.UsageError("--data and --config or --replica-set exclude each other", ctx)
-    if not targets[-1] and config is None:
-        raise click.UsageError("name the replica set's configuration file with --config", ctx)
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other", ctx)
+    missing = []
+    if not chosen:
+        missing.append("what to restore: --node NAME, --all, or --data DIR")
+    if config is None and chosen != ["--data"]:
+        missing.append("the replica set's configuration file: --config FILE")
+    if chosen != ["--node"] and not accept_loss:
+        missing.append(
+            "--accept-loss"
+            + ("" if chosen else " with --all or --data")
+            + ": a new history begins, and what was acknowledged after the backup is lost"
+        )
+    if missing:
+        raise click.UsageError(f"say {'; and '.join(missing)}", ctx)
 
 
 def _restore_sets(

@@ -159,7 +159,10 @@ def _run(db: apsw.Connection, text: str, output: str) -> None:
         for row in cursor.execute(text):
             printer.add(row)
     except apsw.Error as error:
-        raise RequestError(f"SQL: {error}", "see `hadron sql --help`") from error
+        hint = "see `hadron sql --help`"
+        if "no such table" in f"{error}":
+            hint = "records are in the table record: " + hint
+        raise RequestError(f"SQL: {error}", hint) from error
     printer.end()
 
 

@@ -195,6 +195,7 @@ def read_once(
     limit: int | None,
     form: str | None,
     output: str | None,
+    timeout_s: float | None = None,
 ) -> None:
     """Print what is there from `start` on, and stop at the end."""
     from hadron.cli.following import Request
@@ -211,5 +212,6 @@ def read_once(
             exit_at_end=True,
             form=form,
             output=output,
+            timeout_s=timeout_s,
         ),
     )

@@ -101,8 +101,9 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
     ("words", "told"),
     [
         ("restore monday", "say what to restore: --node NAME, --all, or --data DIR"),
-        ("restore monday --all --node n1", "say what to restore"),
-        ("restore monday --all --accept-loss", "with --config"),
+        ("restore monday", "configuration file: --config FILE; and --accept-loss with --all"),
+        ("restore monday --all --node n1", "--node and --all exclude each other"),
+        ("restore monday --all --accept-loss", "configuration file: --config FILE"),
         ("restore monday --config c --all", "say --accept-loss"),
         ("restore monday --config c --data d --accept-loss", "exclude each other"),
         ("recover --config c --node n1", "say --accept-loss"),

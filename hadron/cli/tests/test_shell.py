@@ -102,6 +102,24 @@ class TestCreate:
         good("apply", "-f", "-", stdin=document)
         assert good("get", "stream", "kept", "-o", "yaml") == document
 
+    def test_endpoints_and_exchanges(self) -> None:
+        assert good("create", "endpoint", "rows", "--stream-output", "--idempotent") == (
+            b"Endpoint default/rows created\n"
+        )
+        again = ("create", "endpoint", "rows", "--stream-output")
+        assert "exists with another idempotent: it has True, not none" in refused(*again)
+        good("create", "stream", "told")
+        bridge = ("create", "exchange", "prices", "--from-stream", "told", "-o", "yaml")
+        assert yaml.safe_load(good(*bridge)) == {
+            "kind": "Exchange",
+            "name": "prices",
+            "replica_set": "local/p0",
+            "from_stream": "told",
+        }
+        assert good(*bridge[:-2]) == b"Exchange default/prices unchanged\n"
+        missing = ("create", "exchange", "lost", "--from-stream", "nowhere")
+        assert "nowhere" in refused(*missing)
+
     def test_a_document_without_partitions_means_the_only_replica_set(self) -> None:
         document = b"kind: Stream\nname: bare\n"
         for action in (b"created (dry run)", b"created", b"unchanged"):

@@ -100,6 +100,10 @@ def test_statements_and_their_rows(three: LocalCluster) -> None:
     ("query", "said"),
     [
         ("SELECT nope FROM record", b"error: SQL: no such column: nope\n"),
+        (
+            "SELECT * FROM records",
+            b"error: SQL: no such table: records\nhint: records are in the table record: see",
+        ),
         ("SELEC 1", b'error: SQL: near "SELEC": syntax error\n'),
         ("DELETE FROM record", b"error: SQL: table record may not be modified\n"),
     ],

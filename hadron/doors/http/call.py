@@ -264,7 +264,9 @@ def decoded(data: bytes | str, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise RequestError(f"the body is not as it should be: {error}") from None
+        raise RequestError(
+            f"the body is not as it should be: {error}", fields_hint(error, kind)
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}") from None
 
@@ -276,7 +278,15 @@ def converted(given: Any, kind: type[Any], *, strict: bool) -> Any:
         found, _, name = str(error).partition(" - at `$.")
         name = name.rstrip("`")
         shown = f" {shorten(given[name])}" if isinstance(given, dict) and name in given else ""
-        raise RequestError(f"{found}, in `{name}`{shown}" if name else found) from None
+        told = f"{found}, in `{name}`{shown}" if name else found
+        raise RequestError(told, fields_hint(error, kind)) from None
+
+
+def fields_hint(error: msgspec.ValidationError, kind: Any) -> str:
+    """Which fields there are, where the error is about one that there is not."""
+    if "unknown field" not in f"{error}" or not hasattr(kind, "__struct_encode_fields__"):
+        return ""
+    return f"there are: {', '.join(kind.__struct_encode_fields__)}"
 
 
 def json_response(value: Any, status: int = 200, media: str = JSON) -> Response:

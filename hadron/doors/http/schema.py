@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -84,6 +84,16 @@ async def objects(door: Door, _call: Call, query: SchemaQuery) -> Response:
     client = await door.clients.of(query.namespace)
     found = await client.objects(query.kind, query.namespace, query.name)
     return json_response(_listed(found))
+
+
+def of_kind(kind: str) -> Callable[[Door, Call, Query], Awaitable[Response]]:
+    """Lists what is declared of one kind in a namespace."""
+
+    async def listing(door: Door, _call: Call, query: Query) -> Response:
+        client = await door.clients.of(query.namespace)
+        return json_response(_listed(await client.objects(kind, query.namespace)))
+
+    return listing
 
 
 async def stream(door: Door, call: Call, query: Query) -> Response:

@@ -24,6 +24,20 @@ from hadron.doors.http.operations import Operation
 _GROUP: Final = "/v1/streams/{stream}/groups/{group}"
 _ANY: Final = {"type": "string", "format": "binary"}
 
+
+
+def _listing(name: str, kind: str) -> Operation:
+    return Operation(
+        name=name,
+        method="GET",
+        path=f"/v1/{name}",
+        summary=f"The {name} of a namespace, as they are declared.",
+        handle=schema.of_kind(kind),
+        query=Query,
+        answer={JSON: schema.ObjectsAnswer},
+    )
+
+
 OPERATIONS: Final = (
     Operation(
         name="publish",
@@ -273,6 +287,9 @@ OPERATIONS: Final = (
         query=Query,
         answer={JSON: {"type": "object"}},
     ),
+    _listing("streams", "Stream"),
+    _listing("endpoints", "Endpoint"),
+    _listing("exchanges", "Exchange"),
     Operation(
         name="objects",
         method="GET",

@@ -18,7 +18,10 @@ LATE: Final = 6
 """Of a stage, as `SKIPPED`."""
 PASSED: Final = (2, SKIPPED, LATE)
 """Done, or as good as that to what comes after."""
-NO_KEY: Final = "the record that triggered it has no key: no record can be awaited by it"
+NO_KEY: Final = (
+    "the record that triggered it has no key, by which another is awaited: publish it with one, or "
+    "wait for a signal"
+)
 
 
 @dataclass(slots=True)

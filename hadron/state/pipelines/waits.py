@@ -40,7 +40,10 @@ CAME: Final = 2
 SLICE: Final = 500
 """Waits that are over by one entry; each may begin another stage, or end its instance."""
 
-NO_KEY: Final = "the record that triggered it has no key: no record can be awaited by it"
+NO_KEY: Final = (
+    "the record that triggered it has no key, by which another is awaited: publish it with one, or "
+    "wait for a signal"
+)
 
 
 class Signal(NamedTuple):

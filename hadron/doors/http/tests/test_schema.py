@@ -47,6 +47,36 @@ async def test_documents_are_applied_and_deleted(http: httpx.AsyncClient) -> Non
     assert (await http.delete("/v1/schema/strem/t")).status_code == 400
 
 
+async def test_what_is_declared_is_listed_by_kind(http: httpx.AsyncClient) -> None:
+    endpoint = {"kind": "Endpoint", "name": "quote", "replica_set": "local/p0"}
+    assert (await http.post("/v1/schema", json=[endpoint])).status_code == 200
+    listed = {
+        kind: [each["name"] for each in (await http.get(f"/v1/{kind}")).json()["objects"]]
+        for kind in ("streams", "endpoints", "exchanges")
+    }
+    assert listed == {"streams": ["s"], "endpoints": ["quote"], "exchanges": []}
+
+
+async def test_fields_that_there_are_not_are_told_with_those_that_there_are(
+    http: httpx.AsyncClient,
+) -> None:
+    answer = await http.put("/v1/streams/t", json={"partitons": []})
+    assert (answer.status_code, answer.json()["hint"]) == (
+        400,
+        "there are: partitions, retention, description, keys",
+    )
+    answer = await http.get("/v1/streams/s/records", params={"limt": "1"})
+    assert answer.status_code == 400
+    assert "limit" in answer.json()["hint"]
+    answer = await http.post(
+        "/v1/streams/s?lines=records",
+        content=b'{"valu": 1}\n',
+        headers={"content-type": "application/x-ndjson"},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["hint"].startswith("there are: value, ")
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
