@@ -85,10 +85,13 @@ async def connected(
         request_timeout_s: how long an answer is waited for, likewise.
     """
     import hadron
+    from hadron.client.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
 
-    limits = {"connect_timeout_s": timeout_s, "request_timeout_s": request_timeout_s}
-    given = {name: limit_s for name, limit_s in limits.items() if limit_s is not None}
-    client = hadron.connect(url, **given)
+    client = hadron.connect(
+        url,
+        connect_timeout_s=CONNECT_TIMEOUT_S if timeout_s is None else timeout_s,
+        request_timeout_s=REQUEST_TIMEOUT_S if request_timeout_s is None else request_timeout_s,
+    )
     async with AsyncExitStack() as stack:
         with _connecting(url):
             entered = await stack.enter_async_context(client)

@@ -229,6 +229,10 @@ class DirectoryLock:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DataDirectoryError(
+                f"the data directory {directory} is, or is in, a file", "name a directory"
+            ) from error
         except OSError as error:
             raise DataDirectoryError(
                 f"the data directory {directory} cannot be written: {error.strerror}",

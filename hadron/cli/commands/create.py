@@ -278,8 +278,8 @@ def _replica_set(client: SyncClient, known: SchemaObject | None) -> str:
 
 
 def _only_replica_set(client: SyncClient, question: str, way_out: str) -> str:
-    """Raises `RequestError` with these words when there are several, `NotFoundError` while nobody knows of the one
-    that owns the schema: there may be others, too."""
+    """Raises `RequestError` with these words when there are several, `NotFoundError` while nobody
+    knows of the one that owns the schema: there may be others, too."""
     from hadron.client.connecting.topology import owner_not_found
     from hadron.model.errors import RequestError
 

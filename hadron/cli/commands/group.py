@@ -13,6 +13,7 @@ from hadron.cli.printing import output_option, print_json, print_rows
 from hadron.cli.quantities import duration
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
+from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,6 @@ _GROUP: Final = "/v1/streams/{stream}/groups/{group}"
 _ANY: Final = {"type": "string", "format": "binary"}
 
 
-
 def _listing(name: str, kind: str) -> Operation:
     return Operation(
         name=name,
