@@ -170,7 +170,7 @@ class TestDirectoryLock:
     def test_a_file_in_its_place_is_refused(self, tmp_path: Path) -> None:
         place = tmp_path / "data"
         place.write_text("a file")
-        with pytest.raises(DataDirectoryError, match=re.escape(f"{place} cannot be written")):
+        with pytest.raises(DataDirectoryError, match=re.escape(f"{place} is, or is in, a file")):
             DirectoryLock(place)
         assert place.read_text() == "a file"
 
