@@ -184,10 +184,8 @@ class Load:
     async def start(self, *names: str) -> None:
         """Start nodes; returns once they serve or follow."""
         for name in names:
-            # From this thread: a node ends with the thread that started it.
-            self.cluster.spawn(name)
             self.history.event("start", name)
-        await self.wait_ready(*names)
+        await start_nodes(self.cluster, *names)
 
     async def wait_ready(self, *names: str) -> None:
         """Until nodes serve or follow."""
@@ -327,6 +325,14 @@ async def _wait_drained(cluster: FaultyCluster) -> int:
                     seen = "; ".join(str(group).replace("\n", " ") for group in groups)
                 await trio.sleep(_POLL_S)
     raise AssertionError(f"the group is not drained after {PATIENCE_S:g} s: {seen}")
+
+
+async def start_nodes(cluster: LocalCluster, *names: str) -> None:
+    """Start nodes; returns once they serve or follow. They are started by this thread: a node ends
+    with the one that started it, and a thread that only waits is idle soon."""
+    for name in names:
+        cluster.spawn(name)
+    await trio.to_thread.run_sync(cluster.wait_ready, names)
 
 
 async def wait_in_step(cluster: LocalCluster, *, ports: ClientPorts | None = None) -> None:

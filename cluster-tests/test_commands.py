@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 from crew import PATIENCE_S, environment
-from load import STREAM
+from load import STREAM, start_nodes
 
 import hadron
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -39,7 +39,7 @@ async def test_pub_without_a_majority(plain: LocalCluster) -> None:
     plain.kill("n3")
     async with publishing(plain) as (process, told):
         assert "majority" in await anext(told)
-        await trio.to_thread.run_sync(plain.start, "n3")
+        await start_nodes(plain, "n3")
         assert [line async for line in told] == []
         assert await process.wait() == 0
 

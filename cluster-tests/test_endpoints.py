@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 import trio
-from load import ALONE, WORKERS
+from load import ALONE, WORKERS, start_nodes
 from regions import EU, SETS, US
 from report import Row, quantile
 
@@ -130,7 +130,7 @@ async def test_the_leader_is_killed_with_calls_in_flight(cluster: FaultyCluster,
         row.kills += 1
         await until(lambda: book.are_over(once))
         book.gate.set()
-        await trio.to_thread.run_sync(cluster.start, "n1")
+        await start_nodes(cluster, "n1")
         back_s = trio.current_time()
         await until(lambda: book.are_over(twice))
     told_s = [book.ended_s[token] - killed_s for token in once]
@@ -165,7 +165,7 @@ async def test_twenty_servers_are_back_with_the_leader(cluster: FaultyCluster, r
         for time in range(3):
             cluster.kill("n1")
             row.kills += 1
-            await trio.to_thread.run_sync(cluster.start, "n1")
+            await start_nodes(cluster, "n1")
             back_s = trio.current_time()
             polled_s = await listed(cluster, SERVERS)
             took_s.append(trio.current_time() - back_s)
@@ -261,7 +261,7 @@ async def test_the_node_that_a_server_is_attached_through_is_killed(
             book.gate.set()
             await until(lambda: book.are_over(twice))
             await call_each(near, ONCE, "goes on", 10)
-            await trio.to_thread.run_sync(cluster.start, "n2")
+            await start_nodes(cluster, "n2")
             await listed(cluster, 2)
             await call_each(near, ONCE, "and with both", 10)
     told_s = [book.ended_s[token] - killed_s for token in once]

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 import trio
-from load import ALONE, PROGRESS_S
+from load import ALONE, PROGRESS_S, start_nodes
 from report import Row
 
 import hadron
@@ -177,9 +177,7 @@ async def harm(cluster: FaultyCluster, crowd: Crowd, row: Row, kills: int) -> No
             cluster.pause("n3")
         cluster.kill("n1")
         row.kills += 1
-        # From this thread: a node ends with the thread that started it.
-        cluster.spawn("n1")
-        await trio.to_thread.run_sync(cluster.wait_ready, ("n1",))
+        await start_nodes(cluster, "n1")
         await crowd.hear_again(row)
         if is_paused:
             cluster.resume("n3")
