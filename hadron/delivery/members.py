@@ -184,17 +184,17 @@ class Takers:
     # --- records that are delivered apart -------------------------------------------------------
 
     def any_is_empty(self) -> bool:
-        """Whether somebody takes something who holds nothing. If not, one of those who take
-        something gets nothing more until that is so."""
-        if self.filling is not None:
-            return False
-        if any(not each.deliveries and each.takes_more for each in self._line.values()):
-            return True
-        if self.draining is None:
+        """Whether somebody takes something who holds nothing."""
+        return self.filling is None and any(
+            not each.deliveries and each.takes_more for each in self._line.values()
+        )
+
+    def drain_one(self) -> None:
+        """One of those who take something gets nothing more until it holds nothing."""
+        if self.draining is None and self.filling is None:
             self.draining = next(iter(self._line.values()), None)
             if self.draining is not None:
                 self.draining.drains = True
-        return False
 
     def _drained(self, member: Member) -> None:
         if self.draining is member:

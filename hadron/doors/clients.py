@@ -16,7 +16,6 @@ import trio
 from hadron.client.client import Client
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.url import Endpoint
-from hadron.client.producing.settings import ProducerSettings
 from hadron.doors.defects import defect
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ids import check_name
@@ -85,10 +84,10 @@ class Clients:
             Endpoint(addresses=(self._own_address(),), namespace=namespace),
             connect_timeout_s=_CONNECT_S,
             request_timeout_s=REQUEST_S,
+            # Who asks is answered by then: what is said of a record then is its end.
+            delivery_timeout_s=REQUEST_S,
             ports=self._ports,
         )
-        # Who asks is answered by then: what is said of a record then is its end.
-        client._standing.settings = ProducerSettings(delivery_timeout_s=REQUEST_S)
         ended = anyio.Event()
         try:
             async with client:

@@ -15,13 +15,12 @@ from hadron.client.schema.catalog import Catalog
 
 
 class StandingProducers:
-    """Of one client."""
+    """Of one client, with its settings."""
 
-    def __init__(self, session: Session, catalog: Catalog) -> None:
+    def __init__(self, session: Session, catalog: Catalog, settings: ProducerSettings) -> None:
         self._session = session
         self._catalog = catalog
-        self.settings = ProducerSettings()
-        """Of those that are opened from now on."""
+        self._settings = settings.checked()
         self._open: dict[str, Producer] = {}
         self._opening: dict[str, anyio.Lock] = {}
 
@@ -33,9 +32,7 @@ class StandingProducers:
         async with self._opening.setdefault(stream, anyio.Lock()):
             known = self._find(stream)
             if known is None:
-                known = await open_producer(
-                    self._session, self._catalog, stream, self.settings.checked()
-                )
+                known = await open_producer(self._session, self._catalog, stream, self._settings)
                 self._open[stream] = await known.__aenter__()
         return known
 
