@@ -139,9 +139,7 @@ class Summary:
             for seed in sorted(self.mismatches)
         ]
         for seed, violations in sorted(self.failures.items())[:_SHOWN_FAILURES]:
-            many = counted(len(violations), "violation")
-            lines.append(f"seed {seed}: {many}; {replay_command(seed)}")
-            lines += [f"    {violation}" for violation in violations[:3]]
+            lines += _failure(seed, violations)
         if len(self.failures) > _SHOWN_FAILURES:
             lines.append(f"… and {counted(len(self.failures) - _SHOWN_FAILURES, 'more seed')}")
         if not self.acknowledged:
@@ -162,6 +160,7 @@ class Progress:
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
+        self._told: set[int] = set()
         self._is_terminal = sys.stderr.isatty()
         self._every_s = _SHOWN_EVERY_S[self._is_terminal]
         self._started_s = self._shown_s = time.monotonic()
@@ -169,6 +168,11 @@ class Progress:
     def step(self, summary: Summary) -> None:
         """One more run is over."""
         self._done += 1
+        # Who has them run for hours, or stops them, wants to look at what is found.
+        for seed in summary.failures.keys() - self._told:
+            self._told.add(seed)
+            clear = "\r\x1b[K" if self._is_terminal else ""
+            self._show(clear + "\n".join(_failure(seed, summary.failures[seed])) + "\n")
         now_s = time.monotonic()
         if self._done == self._total:
             self._show("\r\x1b[K" if self._is_terminal and self._shown_s > self._started_s else "")
@@ -185,6 +189,12 @@ class Progress:
     def _show(self, text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
+
+
+def _failure(seed: int, violations: list[str]) -> list[str]:
+    many = counted(len(violations), "violation")
+    told = [f"    {violation}" for violation in violations[:3]]
+    return [f"seed {seed}: {many}; {replay_command(seed)}", *told]
 
 
 def _counts(counter: Counter[str]) -> str:

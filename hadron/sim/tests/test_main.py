@@ -206,3 +206,12 @@ def test_progress_is_told_as_time_passes(
     for _ in range(3):
         progress.step(Summary())
     assert capsys.readouterr().err == "2 of 3 runs, 0 violations, about 6 s left\n"
+
+
+def test_what_is_found_is_told_at_once_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, summary = Progress(9), Summary()
+    for seed, violations in ((1, []), (2, ["lost"]), (3, [])):
+        summary.add(Outcome(seed=seed, violations=violations))
+        progress.step(summary)
+    told = capsys.readouterr().err
+    assert told == "seed 2: 1 violation; python -m hadron.sim --seed 2 --replay\n    lost\n"
