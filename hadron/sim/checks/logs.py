@@ -150,7 +150,7 @@ def files_agree(evidence: Evidence) -> Iterator[Violation]:
                     f"{reference.name} has {reference.log[lsn].chain.hex()}",
                 )
                 break
-        if node.committed_lsn > node.last_lsn:
+        if node.committed_lsn > node.last_lsn and 0 not in node.damage:
             yield Violation(
                 "files_agree",
                 f"{node.name} says that {node.committed_lsn} is committed, its log ends at "

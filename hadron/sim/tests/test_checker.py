@@ -613,6 +613,14 @@ def test_retention_may_drop_what_is_over_a_bound(
     assert not scene.verdict().violations
 
 
+def test_how_far_a_log_goes_is_not_judged_by_a_file_that_is_read_in_part(scene: Scene) -> None:
+    beyond_its_log(scene)
+    assert [each.invariant for each in scene.verdict().violations] == ["files_agree"]
+    scene.history.event("damage", "n3")
+    scene.files[2].damage[0] = "CorruptError: database disk image is malformed"
+    assert not scene.verdict().violations
+
+
 def test_retention_is_not_judged_by_a_log_that_does_not_reach_back(scene: Scene) -> None:
     all_but_the_last_dropped(scene)
     scene.end()
