@@ -86,10 +86,9 @@ class Client(
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
-        delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,
+        delivery_timeout_s: float = DEFAULT_DELIVERY_TIMEOUT_S,  # of what `publish` sends
         ports: ClientPorts | None = None,
     ) -> None:
-        """`delivery_timeout_s` is of records without a producer, as `publish` sends them."""
         self.namespace = endpoint.namespace
         self._connect_timeout_s = connect_timeout_s
         self._background = Background()
@@ -101,8 +100,7 @@ class Client(
         self._catalog = Catalog(self._session)
         self._declarations = Declarations(self._session, self._catalog)
         self._reading = ReadCalls(self._session, self._catalog)
-        sends = ProducerSettings(delivery_timeout_s=delivery_timeout_s)
-        self._standing = StandingProducers(self._session, self._catalog, sends)
+        self._standing = StandingProducers(self._session, self._catalog, delivery_timeout_s)
         self._once = OnceCalls(self._session, self._catalog, self._reading)
         self._pipelines = PipelineCalls(self._session, self._catalog)
         self._groups = GroupCalls(self._session, self._catalog)

@@ -179,10 +179,7 @@ class Group:
         if self.rules.is_strict:
             return self._next_in_order(visible_end, now)
         again = self.waiting.due(now) if self.waiting else None
-        if again is not None and again.apart and not self.takers.any_is_empty():
-            self.takers.drain_one()
-            again = None
-        if again is not None:
+        if again is not None and (not again.apart or self.takers.make_way()):
             # Who gets one record at a time, and could not deal with this one, is tried with another
             # one: else nothing would ever follow it.
             is_tried = self.takers.is_alone_on_trial(again.avoid) and self._has_new(visible_end)

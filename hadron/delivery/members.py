@@ -183,6 +183,14 @@ class Takers:
 
     # --- records that are delivered apart -------------------------------------------------------
 
+    def make_way(self) -> bool:
+        """Whether somebody takes something who holds nothing. If not, one gets nothing more until
+        that is so."""
+        if self.any_is_empty():
+            return True
+        self.drain_one()
+        return False
+
     def any_is_empty(self) -> bool:
         """Whether somebody takes something who holds nothing."""
         return self.filling is None and any(

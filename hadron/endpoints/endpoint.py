@@ -190,6 +190,15 @@ class Endpoint:
             )
         return NoServerError(f"nobody serves {self.label}: the call was not run", hint)
 
+    def _left(self, run: Run, call: Call) -> HadronError:
+        """For one whose input is gone with its server."""
+        if call.attempts:
+            return self._no_server(call)
+        return NoServerError(
+            f"the server {run.server.terms.name!r} of {self.label} leaves: the call was not run",
+            "call again",
+        )
+
     def refuse_without_servers(self) -> None:
         """Who waits is told at once that nobody is left."""
         if self.waiting and self.is_settled and all(each.is_leaving for each in self.servers):
@@ -316,7 +325,8 @@ class Endpoint:
             elif call.values and not call.runs:
                 self._wait(call, again=True)
             elif not call.runs:
-                self.fail(call, self._no_server(call))
+                # Of a streamed input nothing is kept: there is nothing to give to another one.
+                self.fail(call, self._left(run, call))
         self.done(run, now_s)
         self.serve_waiting(now_s)
         self.refuse_without_servers()

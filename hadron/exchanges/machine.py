@@ -9,7 +9,7 @@ order of its publisher. It looks at no clock and at no bytes; who sends is the d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from hadron.exchanges.parcels import Gaps, Parcel, Published
@@ -275,7 +275,9 @@ class Exchange:
         if len(members) > 1:
             able = [
                 each for each in members if not each.session.waiting and each.session.writable()
-            ] or members
+            ]
+            able = able or [each for each in members if self._has_room(each, parcels, batch)]
+            able = able or members
         turn = self._turns.get(group, 0)
         share = -(-(last - first + 1) // len(able))
         while first <= last:
@@ -285,6 +287,14 @@ class Exchange:
             parcels.setdefault(member.session, Parcel([], [])).add(batch, first, stop, (member.id,))
             first = stop + 1
         self._turns[group] = turn % (1 << 30)
+
+    def _has_room(
+        self, member: Subscription, parcels: Mapping[Session, Parcel], batch: Published
+    ) -> bool:
+        """Whether the batch may wait for it, with what it is given already."""
+        session = member.session
+        size = len(batch.data) + (parcels[session].size if session in parcels else 0)
+        return session.waiting_bytes + size <= min(SESSION_BYTES, self._room.free_bytes)
 
     def _count(self, parcel: Parcel) -> None:
         for run in parcel.runs:

@@ -176,9 +176,12 @@ async def _running(
     except ExceptionGroup as errors:
         raise first_of(errors) from None
     finally:
-        await _end(process, is_over=is_over)
-        if not is_over:
-            heirs.forget(process)
+        try:
+            await _end(process, is_over=is_over)
+        finally:
+            # Also where the call is cancelled: its number may be another's soon.
+            if not is_over:
+                heirs.forget(process)
     if process.returncode:
         told = last_words.decode(errors="replace").strip().splitlines()
         raise _failed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shlex
 import signal
@@ -17,9 +18,13 @@ import pytest
 import trio
 
 import hadron
+from hadron.cli.endpoints.heirs import Heirs
+from hadron.cli.endpoints.serving import Asked, _handler
 from hadron.cli.tests.support import run_bytes, run_text
 from hadron.client.endpoints import calls
+from hadron.client.endpoints.incoming import IncomingCall
 from hadron.model.record import JSON
+from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster
 
 _SCHEMA = """\
@@ -305,3 +310,24 @@ def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
         assert said.returncode in (1, 2)
         assert told in said.stderr
         assert "defect" not in said.stderr
+
+
+async def test_a_program_of_a_cancelled_call_is_forgotten() -> None:
+    """By who would end it with the command: its number may be another's by then."""
+    told = io.BytesIO()
+    spec = EndpointSpec(replica_set="local/p0")
+    asked = Asked("e", "sleep 100", False, False, "auto", 1, "", "")
+    answer = _handler(Heirs(told), ["sleep", "100"], spec, asked)
+    call = IncomingCall("e", {}, "a test", 1, 10.0, trio.current_time)
+    with trio.CancelScope() as scope:
+
+        async def run() -> None:
+            await answer("x", call)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            while not told.getvalue():  # noqa: ASYNC110 - of another process
+                await trio.sleep(0.005)
+            scope.cancel()
+    (began, ended) = told.getvalue().splitlines()
+    assert (began[:1], ended[:1], began[1:]) == (b"+", b"-", ended[1:])

@@ -41,6 +41,9 @@ _DESCRIBE: Final = method("DescribeEndpoints")
 
 MAX_TIMEOUT_S: Final = MAX_CALL_MS / 1_000
 
+MAY_CHANGE: Final = (CallUnknownError, NotFoundError, MetadataBehindError)
+"""What may be otherwise at once: where it lives, or who serves."""
+
 _NOT_RUN: Final = (NotFoundError, NoServerError, OverloadedError, MetadataBehindError)
 """What says that a call was not run."""
 
@@ -199,8 +202,8 @@ class EndpointCalls:
             # Nearly always: nothing has to be waited for but the answer.
             try:
                 return await self._ask(channel, self.opening(item, told, left_s), packed)
-            except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
-                self._check_again(item, error)
+            except MAY_CHANGE as error:
+                self.check_again(item, error)
                 trouble = error
 
         async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
@@ -238,8 +241,8 @@ class EndpointCalls:
                     break
                 try:
                     return await attempt(item, channel, left_s)
-                except (CallUnknownError, NotFoundError, MetadataBehindError) as error:
-                    self._check_again(item, error)
+                except MAY_CHANGE as error:
+                    self.check_again(item, error)
                     before, trouble = item, error
                     unknown = error if isinstance(error, CallUnknownError) else unknown
                 await anyio.sleep(
@@ -273,7 +276,7 @@ class EndpointCalls:
             return item, channel
         return None
 
-    def _check_again(self, item: SchemaObject, error: HadronError) -> None:
+    def check_again(self, item: SchemaObject, error: HadronError) -> None:
         """Raises `error` for a call that has ended so, unless it was not run, or may be again."""
         if isinstance(error, CallUnknownError) and not spec_of(item).idempotent:
             raise error

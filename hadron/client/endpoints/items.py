@@ -74,6 +74,11 @@ def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
     for name, text in given.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise RequestError(f"the header {name!r}: {text!r} is no text", "give str for both")
+        if not (_is_unicode(name) and _is_unicode(text)):
+            raise RequestError(
+                f"the header {name!r}: {text!r} has half of a character (a lone surrogate)",
+                "send bytes that are no text as the value, or in base64",
+            )
         if not name:
             raise RequestError(f"the header with the text {shorten(text)} has no name", "name it")
         found[name] = text
@@ -84,6 +89,14 @@ def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
             "send what is long as the value, or a part of it",
         )
     return found
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def error_of(item: Item) -> HadronError:
@@ -100,9 +113,17 @@ def set_error(item: Item, error: BaseException) -> None:
         item.error.CopyFrom(error_to_message(error))
         item.error_type = error.type if isinstance(error, CallFailedError) else error.code
     else:
-        told = HadronError(f"{error}" or type(error).__name__)
+        told = HadronError(_words_of(error) or type(error).__name__)
         item.error.CopyFrom(error_to_message(told))
         item.error_type = type(error).__name__
+
+
+def _words_of(error: BaseException) -> str:
+    """ "" also where a class of a program's own cannot say them."""
+    try:
+        return f"{error}"
+    except Exception:
+        return ""
 
 
 class Outbox:
@@ -240,12 +261,8 @@ class Inflow:
             await self._arrival.wait()
         return self._pop()
 
-    async def take_some(self, max_bytes: int) -> list[Packed]:
-        """The next values, those that are here, up to so many bytes or one; none at the end. Raises
-        what ended it, behind all values."""
-        packed = await self.take()
-        if packed is None:
-            return []
+    def with_rest(self, packed: Packed, max_bytes: int) -> list[Packed]:
+        """What was taken, and those behind it that are here, up to so many bytes."""
         found, size = [packed], len(packed[1])
         while self._values and size < max_bytes:
             found.append(self._pop())

@@ -35,6 +35,7 @@ from hadron.client.endpoints.items import (
     pack,
     set_error,
 )
+from hadron.client.terms.cancelling import is_stray
 from hadron.model.errors import CallFailedError, RequestError
 
 _log: Final = logging.getLogger(__name__)
@@ -190,7 +191,9 @@ class Runs:
                     await self._answer(run)
                 else:
                     await self._answer_all(run)
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and not is_stray(error):
+                raise
             self._failed(run, error)
         finally:
             CURRENT.reset(token)
@@ -199,7 +202,7 @@ class Runs:
                 self._last(run, END)
                 self._flush()
 
-    def _failed(self, run: Run, error: Exception) -> None:
+    def _failed(self, run: Run, error: BaseException) -> None:
         if not isinstance(error, CallFailedError):
             _log.error(
                 "a call of endpoint %r by %s failed",

@@ -7,11 +7,12 @@ from typing import Any, Self
 
 import anyio
 
-from hadron.client.endpoints.calls import EndpointCalls, Told, unpack
+from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Told, unpack
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Item, Outflow, Packed, pack
 from hadron.client.terms.opening import EnteredOnce
+from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.schema import SchemaObject
 
@@ -23,9 +24,11 @@ class _Waiter:
         self.inflow = Inflow(grant)
         self.outflow = Outflow()
         self.headers: dict[str, str] = {}
+        self.has_answered = False
 
     def value(self, packed: Packed, item: Item) -> None:
         self._note(item)
+        self.has_answered = True
         self.inflow.put(packed, end=item.end)
         if item.end:
             self.outflow.end()
@@ -63,7 +66,10 @@ class CallStream(EnteredOnce):
         self._told = told
         self._packed = packed
         self._answer_type = answer_type
+        self._item: SchemaObject | None = None
         self._channel: Channel | None = None
+        self._deadline_s = 0.0
+        self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
         self._waiter = _Waiter(self._grant)
         self._has_ended = packed is not None
@@ -79,15 +85,15 @@ class CallStream(EnteredOnce):
 
     async def __aenter__(self) -> Self:
         self._enter("call")
-        deadline_s = anyio.current_time() + time_left_s(self._told.timeout_s)
-        await self._calls.attempt_until(self._told, deadline_s, self._open)
+        self._deadline_s = anyio.current_time() + time_left_s(self._told.timeout_s)
+        await self._calls.attempt_until(self._told, self._deadline_s, self._open)
         return self
 
     async def _open(self, item: SchemaObject, channel: Channel, left_s: float) -> None:
         opening = self._calls.opening(item, self._told, left_s)
         if self._packed is not None:
             self._waiter.outflow.spend(len(self._packed[1]))
-        self._channel = channel
+        self._item, self._channel = item, channel
         self._number = channel.open(self._waiter, opening, self._packed, end=True)
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -142,8 +148,25 @@ class CallStream(EnteredOnce):
         return unpack(packed, self._answer_type)
 
     async def _take(self) -> Packed | None:
-        """The next value as it was sent; None at the end."""
-        return await self._waiter.inflow.take()
+        """The next value as it was sent; None at the end. Raises what ended it."""
+        while True:
+            waiter = self._waiter
+            try:
+                return await waiter.inflow.take()
+            except MAY_CHANGE as error:
+                await self._again(waiter, error)
+
+    async def _again(self, waiter: _Waiter, error: HadronError) -> None:
+        """Call once more, where that can do no harm (ENDPOINTS N1) and all that was sent is here.
+        Raises `error`, or what has ended the last try."""
+        assert self._item is not None
+        item = self._item
+        self._calls.check_again(item, error)
+        if self._packed is None or waiter.has_answered or self._waiter is not waiter:
+            raise error
+        await anyio.sleep(self._backoff.next_s())
+        self._waiter = _Waiter(self._grant)
+        await self._calls.attempt_until(self._told, self._deadline_s, self._open, item, error)
 
     async def result(self) -> Any:
         """End the input, and return the one value of the answer. Raises `RequestError` where there
@@ -164,4 +187,5 @@ class CallStream(EnteredOnce):
 async def take_some(call: CallStream, max_bytes: int) -> list[Packed]:
     """Values of the answer as they came, for who hands them on: those that are here, up to so many
     bytes or one; none at the end."""
-    return await call._waiter.inflow.take_some(max_bytes)
+    packed = await call._take()
+    return [] if packed is None else call._waiter.inflow.with_rest(packed, max_bytes)

@@ -7,6 +7,7 @@ return. What was published meanwhile is lost, and each is told that it may have 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -148,14 +149,17 @@ class Attendance:
         if start != len(attachment):
             raise PeerError(f"{len(attachment)} bytes of batches are said to be {start}")
         inboxes = self._inboxes
+        # What one has of a batch counts as if the batch had no others.
+        counts = Counter[tuple[int, int]]()
+        for run in said.runs:
+            for id in run.ids:
+                counts[run.batch, id] += run.last - run.first + 1
         for run in said.runs:
             batch, first, last = batches[run.batch], run.first, run.last
-            # Of a batch only these count, as if it had no others.
-            share = batch.message_bytes // (last - first + 1)
             for id in run.ids:
                 inbox = inboxes.get(id)
                 if inbox is not None:
-                    inbox.push(batch, first, last, share)
+                    inbox.push(batch, first, last, batch.message_bytes // counts[run.batch, id])
                     if inbox.failure is not None:
                         self._give_up(inbox)
 

@@ -12,9 +12,10 @@ from hadron.client.terms.arguments import names_of, text_of, whole_of
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import Dispatched
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import RequestError
+from hadron.model.errors import OutcomeUnknownError, PeerError, RequestError
 from hadron.model.record import Headers, NewRecord
 from hadron.model.topics import MAX_PATTERNS, check_pattern, check_topic
+from hadron.model.words import counted
 from hadron.wire.messages import exchanges_pb2
 
 DEFAULT_BUFFER_BYTES: Final = 4 << 20
@@ -76,20 +77,33 @@ class Exchange:
         """Publish messages in this order: (topic, value) each, or a `NewRecord` whose type is the
         topic. The bulk way: many go in one call, and those in a row with one topic together.
 
-        Whatever is no message is refused before anything behind the last full call is published;
-        `publish_many` raises as `publish` does, and what came before is published then.
+        Whatever is no message is refused before anything behind the last full call is published.
+        Raises as `publish` does; but where some are published, `OutcomeUnknownError` for all that
+        could be tried again: it says how many are.
         """
-        deliveries = dropped = 0
+        deliveries = dropped = published = 0
         receipts = []
-        for batches in self._packed(messages):
-            found = await self._calls.publish(self._name, batches, logged=logged)
+        for batches, count in self._packed(messages):
+            try:
+                found = await self._calls.publish(self._name, batches, logged=logged)
+            except PeerError as error:
+                if not published:
+                    raise
+                raise OutcomeUnknownError(
+                    f"the first {counted(published, 'message')} are published, and none behind "
+                    f"them: {error.message}",
+                    "publish those that follow",
+                ) from error
+            published += count
             deliveries += found.deliveries
             dropped += found.dropped
             receipts += found.receipts
         return Dispatched(deliveries, dropped, receipts)
 
-    def _packed(self, messages: Iterable[tuple[str, Any] | NewRecord]) -> Iterator[list[bytes]]:
-        """Batches for one call after the other."""
+    def _packed(
+        self, messages: Iterable[tuple[str, Any] | NewRecord]
+    ) -> Iterator[tuple[list[bytes], int]]:
+        """Batches for one call after the other, and how many messages these are."""
         batches: list[bytes] = []
         size = count = 0
         builder, current = BatchBuilder(), ""
@@ -102,7 +116,7 @@ class Exchange:
                 size += len(batches[-1])
                 builder = BatchBuilder()
                 if size >= _CALL_BYTES or len(batches) >= _CALL_BATCHES or count >= _CALL_MESSAGES:
-                    yield batches
+                    yield batches, count
                     batches, size, count = [], 0, 0
             if topic != current:
                 _check_topic(topic)
@@ -112,7 +126,7 @@ class Exchange:
         if len(builder):
             batches.append(builder.build())
         if batches:
-            yield batches
+            yield batches, count
 
     def _add(self, builder: BatchBuilder, record: NewRecord) -> None:
         builder.add(record, self._calls.session.ports.clock.now_ms())

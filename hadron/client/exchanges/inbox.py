@@ -141,12 +141,12 @@ class Inbox:
 
     def take_now(self) -> Message | None:
         """The next message if one is here. Raises `CorruptionError`."""
+        self._unread_since = None
         for message in self._messages:
             return message
         while self._parcels:
             batch, first, last, size, missed, interrupted = self._parcels.popleft()
             self._held_bytes -= size
-            self._unread_since = None
             if self._untold:
                 self._tell()
             messages = batch.messages()

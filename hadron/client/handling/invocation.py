@@ -15,6 +15,7 @@ import anyio
 
 from hadron.client.handling.ends import End, Ends, Kind
 from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
+from hadron.client.terms.cancelling import is_stray
 from hadron.client.terms.results import Receipt
 from hadron.model.errors import ClosedError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import StageSpec
@@ -86,7 +87,7 @@ class Given:
         self._ends = ends
         self._serializer = serializer
 
-    def is_news(self, error: Exception) -> bool:
+    def is_news(self, error: BaseException) -> bool:
         """Whether the program has not raised it before, at the same line."""
         return self._ends.is_news(error)
 
@@ -309,12 +310,12 @@ class StageInvocation(AnyInvocation):
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if error is not None and not isinstance(error, Exception):
+        if error is not None and not isinstance(error, Exception) and not is_stray(error):
             return False
         return await settle(self._given, error)
 
 
-async def settle(given: Given, error: Exception | None) -> bool:
+async def settle(given: Given, error: BaseException | None) -> bool:
     """A block has ended, by an error or without: end its invocation. Returns whether the program
     goes on."""
     if isinstance(error, ClosedError):

@@ -15,12 +15,12 @@ from hadron.client.schema.catalog import Catalog
 
 
 class StandingProducers:
-    """Of one client, with its settings."""
+    """Of one client."""
 
-    def __init__(self, session: Session, catalog: Catalog, settings: ProducerSettings) -> None:
+    def __init__(self, session: Session, catalog: Catalog, delivery_timeout_s: float) -> None:
         self._session = session
         self._catalog = catalog
-        self._settings = settings.checked()
+        self._settings = ProducerSettings(delivery_timeout_s=delivery_timeout_s).checked()
         self._open: dict[str, Producer] = {}
         self._opening: dict[str, anyio.Lock] = {}
 

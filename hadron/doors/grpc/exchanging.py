@@ -9,6 +9,7 @@ import trio
 from hadron.client.exchanges.inbox import CUT_S
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_one, take_ready
+from hadron.client.producing.new_records import check_record
 from hadron.doors.clients import Clients
 from hadron.doors.damage import told_raw
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
@@ -19,6 +20,7 @@ from hadron.doors.held import Held
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
+from hadron.model.topics import check_topic
 from hadron.wire._pb import messages_pb2 as pb
 
 _DEFAULT_BUFFER_BYTES: Final = 1 << 20
@@ -41,6 +43,10 @@ class Exchanging:
         request = await receive_one(talk, pb.MessagesRequest, is_kept=True)
         check_count("a request with {} messages", len(request.messages))
         messages = [new_message(each) for each in request.messages]
+        for each in messages:
+            # Before the first of them is published.
+            check_topic(each.type)
+            check_record(each)
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         exchange = client.exchange(request.exchange)
         found = await exchange.publish_many(messages, logged=request.logged)

@@ -73,6 +73,13 @@ class _Given:
     async def change(self) -> None:
         await self._news.wait()
 
+    def give_up(self, error: HadronError) -> None:
+        """Its caller is told this, and the program that it was cancelled: its last word is still to
+        come."""
+        if self.error is None and not self.is_over:
+            self.error = error
+            self.wake()
+
     def end(self, error: HadronError | None = None) -> None:
         """The last word."""
         if not self.is_over:
@@ -193,7 +200,8 @@ class Served:
                     await self._talk.send(pb.ServerEvent(input=told).SerializeToString())
             except Exception as error:
                 # Of a caller that sends what is no value.
-                given.end(_bad_answer(f"the input cannot be read: {error}"))
+                why = f"the input cannot be read: {error}"
+                given.give_up(CallFailedError(why, type=type(error).__name__))
                 return
             ended = pb.ServerEvent.InputEnded(id=number)
             await self._talk.send(pb.ServerEvent(input_ended=ended).SerializeToString())

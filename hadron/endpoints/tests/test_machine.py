@@ -345,3 +345,15 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     other = Caller(room.broker)
     other.call(1)
     assert isinstance(other.error_of(1), NoServerError)
+
+
+def test_a_refused_streamed_input_says_that_another_call_may_do() -> None:
+    """Nothing of it is kept, so another server cannot be given it."""
+    room = Room(input="stream")
+    leaving, other = room.serve(5, name="a"), room.serve(5, name="b")
+    room.caller.call(1, b"x", is_last=False)
+    has = leaving if leaving.told else other
+    room.broker.server_refuses(has.it, 1, 1.5)
+    error = room.caller.error_of(1)
+    assert isinstance(error, NoServerError)
+    assert "leaves: the call was not run" in error.message

@@ -302,3 +302,20 @@ def test_a_message_with_very_many_runs_is_several() -> None:
     assert len(parts) > 10
     assert [run.first for part in parts for run in part.runs] == list(range(100))
     assert all(part.batches == [batch] for part in parts)
+
+
+def test_a_groups_message_waits_for_a_member_that_has_room() -> None:
+    """Also while nobody can be written to this very moment."""
+    exchange = Exchange(Room())
+    full, free = exchange.attend(lambda: False), exchange.attend(lambda: False)
+    for number, session in enumerate((full, free), 1):
+        exchange.subscribe(session, number, ["t"], "g")
+    while full.waiting_bytes + 100_000 < machines.SESSION_BYTES:
+        exchange.publish([Published(b"." * 100_000, [("t", 0, 0)])], 0.0)
+    while exchange.next(free) is not None:
+        pass
+    # Something is on its way to it.
+    exchange.publish([Published(b".", [("t", 0, 0)])] * 2, 0.0)
+    for _ in range(10):
+        exchange.publish([Published(b"." * 100_000, [("t", 0, 0)])], 0.0)
+    assert not exchange.dropped

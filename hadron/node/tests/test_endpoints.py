@@ -24,7 +24,7 @@ from hadron.model.errors import (
 )
 from hadron.model.schema import SchemaObject
 from hadron.model.services import STREAM, EndpointSpec
-from hadron.testing.nodes import Nodes, running_nodes
+from hadron.testing.nodes import Nodes, running_cluster, running_nodes
 
 SET = "local/p0"
 LIMIT_S = 20.0
@@ -444,3 +444,88 @@ async def test_a_call_in_a_handler_takes_over_time_and_trace(tmp_path: Path) -> 
             )
             assert headers == trace
             assert 0 < left_s <= 3
+
+
+class _MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+async def test_whatever_a_handler_says_its_call_gets_a_last_word(tmp_path: Path) -> None:
+    """And so the next one gets the slot."""
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "odd")
+
+        async def odd(value: Any, call: IncomingCall) -> Any:
+            if value == "header":
+                # As of a file's name that is no UTF-8.
+                call.answer_headers["file"] = "\udcff.txt"
+            elif value == "mute":
+                raise _MuteError
+            return value
+
+        async with server.serve("odd", odd, max_in_flight=1):
+            with pytest.raises(CallFailedError, match="lone surrogate"):
+                await client.call("odd", "header")
+            with pytest.raises(CallFailedError, match="_MuteError"):
+                await client.call("odd", "mute")
+            assert await client.call("odd", "fine") == "fine"
+        with pytest.raises(RequestError, match="lone surrogate"):
+            await client.call("odd", 1, headers={"\udcff": "x"})
+
+
+async def test_a_streamed_call_finds_an_endpoint_that_has_moved(tmp_path: Path) -> None:
+    sets = {"meta": 1, "eu/p0": 1, "us/p0": 1}
+
+    async def echo(value: Any) -> Any:
+        return value
+
+    with trio.fail_after(LIMIT_S):
+        async with (
+            running_cluster(tmp_path, sets) as cluster,
+            cluster.client("server") as server,
+            cluster.client() as client,
+            cluster.client("other") as other,
+        ):
+
+            async def live_at(home: str) -> None:
+                spec = EndpointSpec(replica_set=home)
+                await other.apply([SchemaObject(kind="Endpoint", name="e", spec=spec)])
+
+            async def stream(value: Any) -> Any:
+                async with client.call_stream("e", value, timeout_s=10) as call:
+                    return await call.result()
+
+            await live_at("eu/p0")
+            async with server.serve("e", echo):
+                assert await stream(1) == 1
+                await live_at("us/p0")
+            async with server.serve("e", echo):
+                assert await stream(2) == 2
+
+
+async def test_a_streamed_call_with_one_value_is_run_again_where_that_may_be(
+    tmp_path: Path,
+) -> None:
+    """Until a part of its answer has come."""
+    async with one_node(tmp_path) as (nodes, server, client):
+        await declare(client, "rows", output=STREAM, idempotent=True)
+        begun: list[Any] = []
+        gate = trio.Event()
+
+        async def rows(value: Any) -> AsyncIterator[Any]:
+            begun.append(value)
+            if len(begun) == 1:
+                await trio.sleep_forever()
+            yield value
+            await gate.wait()
+            yield "more"
+
+        async with server.serve("rows", rows), client.call_stream("rows", 7) as call:
+            await until(lambda: begun)
+            await nodes.restart("n1")
+            assert await anext(call) == 7
+            assert begun == [7, 7]
+            await nodes.restart("n1")
+            with pytest.raises(CallUnknownError):
+                await anext(call)

@@ -149,7 +149,8 @@ class _ServerSession:
         call.on_message = self._received
         call.on_end = self._ended
         call.on_writable = self._writable
-        self._driver.due(trio.current_time() + terms.silence_s)
+        # From here on it is looked after, again and again.
+        self._driver.due(trio.current_time())
         self._driver.settle()
 
     def _received(self, message: pb.ServeRequest, attachment: memoryview) -> None:

@@ -13,7 +13,7 @@ from hadron.exchanges.driver import ExchangeDriver, Exchanges
 from hadron.exchanges.machine import Subscription
 from hadron.exchanges.parcels import Gaps, Parcel, Published
 from hadron.model.batch import judge_batch, split_batches
-from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
+from hadron.model.errors import HadronError, OutcomeUnknownError, RecordTooLargeError, RequestError
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.schema import SchemaObject
 from hadron.model.topics import check_topic
@@ -250,13 +250,13 @@ class _Logging:
     def _failed(self, count: int, error: HadronError) -> None:
         self._driver.not_logged += count
         if self._call is not None:
-            # Published it is: who does so again, publishes it twice.
+            # Published it is: who does so again, as a client does whose leader is another one
+            # now, publishes it twice.
             self._call.fail(
-                type(error)(
+                OutcomeUnknownError(
                     f"published, to {self._answer.deliveries} subscriptions, and not known to be "
                     f"logged in {self._answer.stream}: {error.message}",
                     error.hint,
-                    retryable=False,
                 )
             )
             self._call = None

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from hadron.client import IncomingCall
 from hadron.model.errors import (
+    CallUnknownError,
     DeadlineExceededError,
     FrameError,
     HadronError,
@@ -306,3 +308,23 @@ class _Model:
     @staticmethod
     def model_validate(value: Any) -> Any:
         return value
+
+
+async def test_the_first_server_that_falls_silent_is_lost_in_time(
+    tmp_path: Path,
+    autojump_clock: MockClock,  # noqa: ARG001
+) -> None:
+    """Though the leader had nobody to look after for long."""
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        await trio.sleep(100)
+        async with nodes.connection("n1", "silent") as connection:
+            terms = pb.ServeRequest.Open(
+                endpoint="e", max_in_flight=1, heartbeat_ms=500, heartbeat_misses=4
+            )
+            async with connection.open_stream(SERVE, pb.ServeRequest(open=terms)) as stream:
+                await answer(stream)
+                began_s = trio.current_time()
+                with pytest.raises(CallUnknownError):
+                    await client.call("e", 1, timeout_s=60)
+                assert trio.current_time() - began_s <= 3

@@ -50,8 +50,9 @@ class SyncExchange(PartBase[Exchange]):
         """Publish messages in this order: (topic, value) each, or a `NewRecord` whose type is the
         topic. The bulk way: many go in one call, and those in a row with one topic together.
 
-        Whatever is no message is refused before anything behind the last full call is published;
-        `publish_many` raises as `publish` does, and what came before is published then.
+        Whatever is no message is refused before anything behind the last full call is published.
+        Raises as `publish` does; but where some are published, `OutcomeUnknownError` for all that
+        could be tried again: it says how many are.
         """
         return self._call(lambda exchange: exchange.publish_many(messages, logged=logged))
 

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from hadron.client.exchanges.tests.test_exchanges_with_nodes import PLAIN, subscribed, take, values
 from hadron.exchanges import machine
 from hadron.model.errors import CorruptionError, OverloadedError, RequestError, SchemaError
+from hadron.model.record import NewRecord
 from hadron.testing.nodes import running_cluster, running_nodes
 from hadron.wire.messages import exchanges_pb2, method
 
@@ -211,3 +212,29 @@ async def test_what_no_client_says_ends_its_call_only(tmp_path: Path) -> None:
         async with client.exchange("prices").subscribe() as messages:
             await client.exchange("prices").publish("a", 1)
             assert values(await take(messages, 1)) == [1]
+
+
+async def test_a_batch_of_many_types_counts_once(tmp_path: Path) -> None:
+    """And not as often as it has runs of one type."""
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.apply(BRIDGED_MIX)
+        async with client.exchange("mix").subscribe() as messages:
+            async with client.producer("mixed") as producer:
+                await producer.send_many(
+                    [NewRecord("x" * 50, type="ab"[number % 2]) for number in range(2_000)]
+                )
+            with trio.fail_after(20):
+                for _ in range(2_000):
+                    assert not (await anext(messages)).missed
+
+
+BRIDGED_MIX = """\
+kind: Stream
+name: mixed
+partitions: [local/p0]
+---
+kind: Exchange
+name: mix
+replica_set: local/p0
+from_stream: mixed
+"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,18 @@ from hadron.client.exchanges import inbox as inboxes
 from hadron.client.exchanges.exchange import Exchange
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages
+from hadron.client.terms.results import Dispatched
 from hadron.exchanges import machine
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
+    OutcomeUnknownError,
     OverloadedError,
     RecordTooLargeError,
     RequestError,
 )
 from hadron.model.record import NewRecord
+from hadron.node.tests.test_promotion import changed, file_of
 from hadron.testing.nodes import running_nodes
 
 PLAIN = "kind: Exchange\nname: prices\nreplica_set: local/p0\n"
@@ -195,3 +200,72 @@ async def test_subscribers_come_back_to_a_leader_and_are_told(tmp_path: Path) ->
                 assert (first.value, first.interrupted) == (2, True)
                 assert (second.value, second.interrupted) == (3, False)
                 assert messages.interruptions == 1
+
+
+async def test_who_publishes_many_hears_how_many_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client(request_timeout_s=1.0) as client:
+        await client.apply(PLAIN)
+        publish = client._exchanges.publish
+
+        async def once(name: str, batches: Sequence[bytes], *, logged: bool) -> Dispatched:
+            found = await publish(name, batches, logged=logged)
+            await nodes.crash("n1")
+            return found
+
+        monkeypatch.setattr(client._exchanges, "publish", once)
+        with pytest.raises(OutcomeUnknownError, match="the first 5,000 messages are published"):
+            await client.exchange("prices").publish_many([("t", 1)] * 10_000)
+
+
+LOGGED = """\
+kind: Stream
+name: audit
+partitions: [local/p0]
+---
+kind: Exchange
+name: news
+replica_set: local/p0
+to_stream: audit
+"""
+
+
+async def test_what_was_published_and_not_logged_is_not_published_again(tmp_path: Path) -> None:
+    """By a leader that is replaced, and of which its client hears that before it hears of the next
+    one."""
+    with trio.fail_after(60):
+        async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
+            await client.apply(LOGGED)
+            await nodes.wait_in_step()
+            news = client.exchange("news")
+            async with news.subscribe() as messages, trio.open_nursery() as nursery:
+                nodes.network.isolate("n1", "n2", "n3")
+                nodes.network.isolate("client", "n2", "n3")
+                promoted = changed(nodes.config, "n1", "n2", "n3", leader="n2", epoch=2)
+                file_of(nodes, promoted, "n2", "n3")
+                await nodes.restart("n2", "n3")
+                await nodes.wait_for("serving", lambda: nodes.status("n2").state == "serving")
+                outcome: list[object] = []
+
+                async def publish() -> None:
+                    try:
+                        outcome.append(await news.publish("order", "ship it", logged=True))
+                    except HadronError as error:
+                        outcome.append(type(error))
+
+                nursery.start_soon(publish)
+                assert values(await take(messages, 1)) == ["ship it"]
+                for name in ("n2", "n3"):
+                    nodes.network.heal("n1", name)
+                await nodes.wait_for("told", lambda: bool(outcome))
+                assert outcome == [OutcomeUnknownError]
+                nodes.network.heal_all()
+                heard: Message | None = None
+                while heard is None:
+                    # Until it is subscribed at the new one.
+                    with suppress(OutcomeUnknownError):
+                        await news.publish("order", "the next")
+                    with trio.move_on_after(0.2):
+                        heard = await anext(messages)
+                assert heard.value == "the next"

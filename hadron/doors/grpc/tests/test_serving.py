@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,4 +109,40 @@ async def test_an_answer_that_is_not_taken_holds_its_program_and_does_not_make_i
         nursery.start_soon(scene.listen, 60.0)
         with pytest.raises(StopAsyncIteration):
             await anext(answer)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_callers_broken_input_is_told_to_both_and_keeps_the_slot(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+) -> None:
+    """Until the program's last word: it may still be at work."""
+
+    async def broken() -> AsyncIterator[Any]:
+        yield "good"
+        raise ValueError("half a value")
+
+    async with trio.open_nursery() as nursery:
+        scene = Scene(nursery, 10_000, is_single=True)
+        nursery.start_soon(scene.listen, float("inf"))
+        outcome: list[Exception] = []
+
+        async def call() -> None:
+            try:
+                await scene.served.answer(broken(), incoming())
+            except CallFailedError as error:
+                outcome.append(error)
+
+        nursery.start_soon(call)
+        await trio.sleep(1)
+        said = [pb.ServerEvent.FromString(each).WhichOneof("said") for each in scene.told]
+        assert said == ["call", "input", "cancelled"]
+        assert not outcome
+        scene.say(end=pb.ServerRequest.End(id=1))
+        await trio.sleep(1)
+        (error,) = outcome
+        assert isinstance(error, CallFailedError)
+        assert (error.type, error.message) == (
+            "ValueError",
+            "the input cannot be read: half a value",
+        )
         nursery.cancel_scope.cancel()
