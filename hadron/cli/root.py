@@ -34,7 +34,7 @@ COMMANDS: Final = {
     "cluster": "Start, stop and show a local cluster of processes.",
     "status": "Show replica sets, roles, lag, ballots and trouble.",
     "apply": "Apply schema documents; print what changes.",
-    "create": "Create a stream or a namespace without a file.",
+    "create": "Create a stream, an endpoint, an exchange, a namespace.",
     "get": "List schema objects of a kind.",
     "describe": "Show one schema object and how it is doing.",
     "delete": "Delete schema objects, by name or by file.",

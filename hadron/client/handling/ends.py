@@ -6,7 +6,9 @@ its leader calls stale somebody else has ended, or the same program, whose answe
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,10 +17,18 @@ import anyio
 from hadron.client.connecting.session import Session
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.terms.results import Receipt
+from hadron.model.backoff import Backoff
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import ConflictError, HadronError, StaleCompletionError
+from hadron.model.errors import (
+    ConflictError,
+    HadronError,
+    OutcomeUnknownError,
+    StaleCompletionError,
+)
 from hadron.model.record import NewRecord
 from hadron.wire.messages import pipelines_pb2
+
+_log: Final = logging.getLogger(__name__)
 
 _TOLD: Final = 1_000
 """Errors of handlers that are remembered, so that they are told at length once."""
@@ -67,6 +77,13 @@ class End:
         return self.receipt
 
 
+def may_be_repeated(error: HadronError) -> bool:
+    """Whether what was said, and ended so, may be said once more: an attempt ends once."""
+    return not isinstance(error, StaleCompletionError) and (
+        error.retryable or isinstance(error, OutcomeUnknownError)
+    )
+
+
 class Ends:
     """Of a program's invocations of one pipeline."""
 
@@ -91,8 +108,31 @@ class Ends:
             return len(self._told) > known
         return where not in self._told
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is."""
+        return self._session.closed is not None
+
+    async def insist(
+        self, say: Callable[[], Awaitable[object]], is_over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Say it until somebody hears it, or it `is_over`: that a leader is away takes no attempt
+        (PIPELINES P9). Raises what `say` does where to repeat it is of no use."""
+        backoff = Backoff(self._session.ports.random)
+        while not is_over():
+            try:
+                await say()
+            except HadronError as error:
+                if self.is_closed or not may_be_repeated(error):
+                    raise
+                _log.warning("what became of an invocation is said again soon: %s", error)
+            else:
+                return
+            await anyio.sleep(backoff.next_s())
+
     def add(self, kind: Kind, end: End) -> None:
-        """Say it soon: with others that end until then."""
+        """Say it soon: with others that end until then. Raises `ClosedError`."""
+        self._session.check_open()
         self._waiting.setdefault(kind, deque()).append(end)
         if self._senders.get(kind, 0) < _SENDERS and (
             not self._senders.get(kind) or len(self._waiting[kind]) >= _MAX_ENDS

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import anyio
 
-from hadron.client.handling.ends import End, Ends, Kind
+from hadron.client.handling.ends import End, Ends, Kind, may_be_repeated
 from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
 from hadron.client.terms.cancelling import is_stray
 from hadron.client.terms.results import Receipt
@@ -41,12 +41,15 @@ class Given:
         is_late: its time was over before the program has ended it.
         on_end: called once it is over, however.
         on_late: called when its time is over: nothing that the program makes of it counts.
+        on_return: called when it is the program's again: the transaction that was to end it is
+            rolled back.
     """
 
     __slots__ = (
         "_ends",
         "_is_over",
         "_serializer",
+        "_unheard",
         "began_s",
         "call",
         "invocation",
@@ -55,6 +58,7 @@ class Given:
         "micro_batch",
         "on_end",
         "on_late",
+        "on_return",
         "outputs",
         "root",
         "stage",
@@ -79,13 +83,20 @@ class Given:
         self.outputs = outputs
         self.on_end = on_end
         self.on_late: Callable[[], object] = lambda: None
+        self.on_return: Callable[[], object] = lambda: None
         self.call = call
         self.began_s = anyio.current_time()
         self.is_ended = False
         self.is_late = False
         self._is_over = False
+        self._unheard: tuple[HadronError, Kind, Any] | None = None
         self._ends = ends
         self._serializer = serializer
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its client is."""
+        return self._ends.is_closed
 
     def is_news(self, error: BaseException) -> bool:
         """Whether the program has not raised it before, at the same line."""
@@ -117,9 +128,31 @@ class Given:
         self.check_open()
         await self._end(self._kind()._replace(reason=reason_of(error), is_final=not retryable))
 
+    async def insist(self, error: BaseException | None) -> bool:
+        """Where `error` is of what was said of it and nobody heard: say that until it is heard, or
+        its time is over. Returns whether it was so. Raises `StaleCompletionError`."""
+        if self._unheard is None or self._unheard[0] is not error:
+            return False
+        _, kind, record = self._unheard
+        if not may_be_repeated(self._unheard[0]):
+            return False
+        await self._ends.insist(lambda: self._end(kind, record), lambda: self.is_ended)
+        return True
+
+    async def fail_surely(self, error: object) -> None:
+        """`fail`, until it is heard, or its time is over."""
+        kind = self._kind()._replace(reason=reason_of(error))
+        await self._ends.insist(lambda: self._end(kind), lambda: self.is_ended)
+
     def claim(self) -> None:
-        """A transaction ends it, whatever becomes of that."""
+        """A transaction ends it, once that is committed."""
         self._over()
+
+    def _unclaim(self) -> None:
+        """That was rolled back: what the program makes of it counts."""
+        if not self.is_late:
+            self.is_ended = False
+            self.on_return()
 
     async def expire(self, is_ours: bool) -> None:
         """Its time is over, and the program has not ended it: that its attempt has failed is said
@@ -156,16 +189,18 @@ class Given:
 
     async def _end(self, kind: Kind, record: Any = None) -> Receipt | None:
         end = End(self.invocation, self._took_ms, record)
-        self.is_ended = True
         self._ends.add(kind, end)
+        self.is_ended = True
         try:
             receipt = await end.wait()
         except StaleCompletionError:
             self._over()
             raise
-        except BaseException:
+        except BaseException as error:
             # It may be said once more: it counts once.
             self.is_ended = False
+            if isinstance(error, HadronError):
+                self._unheard = error, kind, record
             raise
         self._over()
         return receipt
@@ -318,12 +353,14 @@ class StageInvocation(AnyInvocation):
 async def settle(given: Given, error: BaseException | None) -> bool:
     """A block has ended, by an error or without: end its invocation. Returns whether the program
     goes on."""
-    if isinstance(error, ClosedError):
+    if isinstance(error, ClosedError) and given.is_closed:
         return False
     if isinstance(error, StaleCompletionError):
         _log.info("%s", error)
         return True
     try:
+        if await given.insist(error):
+            return True
         if error is not None:
             is_news = given.is_news(error)
             _log.error(
@@ -336,13 +373,15 @@ async def settle(given: Given, error: BaseException | None) -> bool:
                 if is_news
                 else reason_of(error),
             )
-            if not given.is_ended:
-                await given.fail(error, retryable=True)
+            await given.fail_surely(error)
+        elif given.stage.output is not None:
+            await given.fail_surely("its handler came to an end without an output")
         elif not given.is_ended:
-            if given.stage.output is not None:
-                await given.fail("its handler came to an end without an output", retryable=True)
-            else:
+            try:
                 await given.complete(None)
+            except HadronError as unheard:
+                if not await given.insist(unheard):
+                    raise
     except StaleCompletionError as stale:
         _log.info("%s", stale)
     return True

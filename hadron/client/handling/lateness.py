@@ -46,6 +46,11 @@ class Lateness:
         """From here on it has the time that its stage may take."""
         self._add(given, given.stage.timeout_ms)
 
+    def resume(self, given: Given) -> None:
+        """It has what is left of that time."""
+        passed_ms = int((anyio.current_time() - given.began_s) * 1_000)
+        self._add(given, max(_AGAIN_MS, given.stage.timeout_ms - passed_ms))
+
     def _add(self, given: Given, in_ms: int) -> None:
         ends_at = anyio.current_time() + in_ms / 1_000
         self._open.setdefault(in_ms, {})[given] = ends_at

@@ -251,6 +251,7 @@ class StageInvocations(EnteredOnce):
             self._over,
             current.call,
         )
+        given.on_return = lambda: self._late.resume(given)
         self._late.add(given)
         return given
 
@@ -272,10 +273,14 @@ class StageInvocations(EnteredOnce):
         """Of an attempt: its records are gone."""
         sent, why = current.sent, f"a record that it is about cannot be read: {reason_of(error)}"
         _log.error("stage %r of instance %d: %s", sent.stage, invocation.instance_id, why)
-        end = End(invocation, 0)
-        self._ends.add(Kind(sent.pipeline_id, sent.stage, sent.version, reason=why), end)
-        try:
+
+        async def say() -> None:
+            end = End(invocation, 0)
+            self._ends.add(Kind(sent.pipeline_id, sent.stage, sent.version, reason=why), end)
             await end.wait()
+
+        try:
+            await self._ends.insist(say)
         except StaleCompletionError as stale:
             _log.info("%s", stale)
         self._on_end()

@@ -13,6 +13,7 @@ Nothing goes on with either on the next call (PROTOCOL E).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -146,8 +147,8 @@ class DriverCall:
         self._spoken: dict[int, Spoken] = {}
         self._owed: dict[int, float] = {}
         """Transactions that are to be committed, by number, and since when."""
-        self._parts: list[transactions_pb2.TransactRequest.Part] = []
-        self._bodies: list[bytes] = []
+        self._parts: deque[tuple[transactions_pb2.TransactRequest.Part, Sequence[bytes]]] = deque()
+        """What is to be said, each with its bodies."""
         self._bytes = 0
         self._shared: _Shared | None = None
         """What is said last, and not a part yet."""
@@ -258,8 +259,7 @@ class DriverCall:
         shared, self._shared = self._shared, None
         if shared is not None:
             part, data = shared.part()
-            self._parts.append(part)
-            self._bodies.append(data)
+            self._parts.append((part, (data,)))
 
     def _owe(self, spoken: Spoken) -> None:
         """It is to be committed."""
@@ -282,11 +282,11 @@ class DriverCall:
         end: transactions_pb2.TransactRequest.End,
     ) -> None:
         self._close_shared()
-        self._parts.append(
-            _Request.Part(number=spoken.number, first=spoken.said, statements=statements, end=end)
+        part = _Request.Part(
+            number=spoken.number, first=spoken.said, statements=statements, end=end
         )
+        self._parts.append((part, bodies))
         spoken.said += len(statements)
-        self._bodies += bodies
         self._bytes += sum(map(len, bodies))
 
     def linger(self, spoken: Spoken) -> None:
@@ -310,13 +310,28 @@ class DriverCall:
         call = self._call
         while (self._parts or self._shared) and call is not None and call.writable:
             self._close_shared()
-            parts, bodies = self._parts, self._bodies
-            self._parts, self._bodies, self._bytes = [], [], 0
+            parts, bodies = self._portion()
             message = _Request(parts=parts)
             if self._wants_block:
                 self._has_asked = message.take_block = True
             call.send(message, bodies)
         self._notify()
+
+    def _portion(self) -> tuple[list[transactions_pb2.TransactRequest.Part], list[bytes]]:
+        """As many parts as one message takes, the first in any case: a part has room in one."""
+        parts: list[transactions_pb2.TransactRequest.Part] = []
+        bodies: list[bytes] = []
+        size = 0
+        while self._parts:
+            part, of_part = self._parts[0]
+            size += part.ByteSize() + sum(map(len, of_part))
+            if parts and size > _MESSAGE_BYTES:
+                break
+            self._parts.popleft()
+            parts.append(part)
+            bodies += of_part
+        self._bytes = sum(len(body) for _, of_part in self._parts for body in of_part)
+        return parts, bodies
 
     @property
     def _wants_block(self) -> bool:
@@ -444,7 +459,8 @@ class DriverCall:
         self._next = self._end = 0
         self._next_block = None
         self._has_asked = False
-        self._parts, self._bodies, self._bytes = [], [], 0
+        self._parts.clear()
+        self._bytes = 0
         self._shared = None
         self._lingering.clear()
         self._owed.clear()

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from hadron.client.connecting.session import can_retry
-from hadron.client.handling.invocation import AnyInvocation
+from hadron.client.handling.invocation import AnyInvocation, Given
 from hadron.client.producing.bulk import check_many, cut, slices
 from hadron.client.producing.new_records import whole_record
 from hadron.client.transactions.contents import (
@@ -101,7 +101,7 @@ class Work:
         self._settings = settings
         self._new_record = settings.new_record
         self._driver: DriverCall | None = None
-        self._claimed: list[Claimable] = []
+        self._claimed: list[Claimable | Given] = []
         self._answered: anyio.Event | None = None
 
     def __str__(self) -> str:
@@ -270,6 +270,7 @@ class Work:
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()
+            self._claimed.append(given._given)
         published = PublishedMany()
         if batch is not None:
             published._add(batch, 0, len(records))
@@ -292,6 +293,7 @@ class Work:
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()
+            self._claimed.append(given._given)
 
     def add_statement(self, statement: transactions_pb2.Statement) -> None:
         """One that is whole, and has no batch."""

@@ -85,7 +85,7 @@ async def test_a_directory_in_use(
 async def test_a_file_where_the_directory_should_be(tmp_path: Path, clock: MockClock) -> None:
     (tmp_path / "n1").write_text("not a directory")
     async with running_nodes(tmp_path, 1, start=False) as nodes:
-        with pytest.raises(DataDirectoryError, match="cannot be written"):
+        with pytest.raises(DataDirectoryError, match="is, or is in, a file"):
             await nodes.start()
 
 

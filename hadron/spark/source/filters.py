@@ -36,15 +36,23 @@ class Restriction:
     def narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
         """The parts of `ranges` that can hold matching records."""
         narrowed = [
-            OffsetRange(
-                each.partition,
-                max(each.start, self.first_offset),
-                min(each.stop, self.last_offset + 1),
-            )
+            self._narrowed(each)
             for each in ranges
             if self.partitions is None or each.partition in self.partitions
         ]
         return [each for each in narrowed if len(each)]
+
+    def _narrowed(self, range: OffsetRange) -> OffsetRange:
+        """Of the same stream; what is known of its ends stays with them."""
+        start = max(range.start, self.first_offset)
+        stop = min(range.stop, self.last_offset + 1)
+        return replace(
+            range,
+            start=start,
+            stop=stop,
+            after=range.after if start == range.start else None,
+            last=range.last if stop == range.stop else None,
+        )
 
     @property
     def _limits_time(self) -> bool:

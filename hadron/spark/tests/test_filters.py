@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import datasource as ds
 
+from hadron.model.ids import Ballot
 from hadron.model.record import NewRecord
 from hadron.spark.source.filters import Restriction, take_over
 from hadron.spark.source.ranges import OffsetRange
@@ -68,3 +69,13 @@ def test_a_timestamp_lets_batches_stay_closed(condition: ds.Filter, may_match: b
     restriction, rest = take_over([condition])
     assert rest == [condition], "Spark still has to check each record"
     assert restriction.may_match(data) is may_match
+
+
+def test_what_is_narrowed_is_of_the_same_stream() -> None:
+    """Of one that was deleted and made again nothing is taken for it; a ballot is of its end."""
+    before, last = Ballot(1, 1), Ballot(1, 2)
+    whole = OffsetRange("a", 0, 100, stream_id=7, after=before, last=last)
+    restriction, _ = take_over([ds.GreaterThan(OFFSET, 97)])
+    assert restriction.narrow([whole]) == [OffsetRange("a", 98, 100, stream_id=7, last=last)]
+    restriction, _ = take_over([ds.LessThan(OFFSET, 2)])
+    assert restriction.narrow([whole]) == [OffsetRange("a", 0, 2, stream_id=7, after=before)]

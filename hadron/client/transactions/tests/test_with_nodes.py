@@ -300,3 +300,21 @@ async def test_each_record_has_its_output_once_while_leaders_and_members_crash(
             await until_over(client)
         assert sorted(await values(client, "us")) == sorted(sent)
         assert sum(map(int, await values(client, "eu"))) == len(sent)
+
+
+async def test_more_than_a_message_takes_is_said_in_several(tmp_path: Path) -> None:
+    """However many tasks have a transaction to say at one moment."""
+    async with running_cluster(tmp_path, {EU: 1}) as cluster, cluster.client() as client:
+        await client.create_stream("many", partitions=[EU])
+
+        async def write() -> None:
+            async with client.transaction() as tx:
+                await tx.publish("many", bytes(200_000))
+
+        await write()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(120):
+                    nursery.start_soon(write)
+        (offsets,) = await client.offsets("many")
+        assert offsets.next_offset == 121

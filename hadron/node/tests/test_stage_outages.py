@@ -1,0 +1,141 @@
+"""Stages that a program runs itself, while somebody is away or the program errs: an attempt is used
+up by what its handler does, and by nothing else."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from hadron.client import Client
+from hadron.client.handling.invocation import StageInvocation
+from hadron.model.errors import ClosedError
+from hadron.model.pipelines import Output, Retry
+from hadron.node.tests.test_stage_handlers import EU, SETS, US, declare, made, publish
+from hadron.testing.nodes import running_cluster
+
+TWICE = Retry(max_attempts=2, backoff_ms=10)
+
+
+async def make_of(client: Client, instance_id: int) -> Any:
+    """What became of stage `make`, once it is done or failed for good."""
+    with trio.fail_after(600):
+        while True:
+            shown = {each.id: each for each in await client.instances("p")}[instance_id]
+            stage = {each.name: each for each in shown.stages}["make"]
+            if stage.status in ("done", "failed"):
+                return stage
+            await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("away", [US, EU])
+@pytest.mark.parametrize("is_explicit", [False, True])
+async def test_an_output_whose_set_is_away_uses_no_attempt(
+    tmp_path: Path, clock: MockClock, away: str, is_explicit: bool
+) -> None:
+    """Nor does one whose pipeline's set is: it is said again until it is heard."""
+    ran: list[int] = []
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def handle(invocation: StageInvocation) -> Any:
+            ran.append(invocation.attempt)
+            if len(ran) == 1:
+                await cluster.crash(away)
+            if is_explicit:
+                await invocation.complete("made")
+            return "made"
+
+        await declare(client, output=Output("out", US), retry=TWICE, timeout_ms=600_000)
+        await publish(client, EU, "a")
+        await made(client, 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stage("p", "make").run, handle)
+            await trio.sleep(100)
+            await cluster.start(away)
+            stage = await make_of(client, 1)
+            nursery.cancel_scope.cancel()
+        assert (stage.status, stage.attempts) == ("done", 0)
+        assert set(ran) == {1}
+
+
+async def test_what_raises_behind_a_transaction_that_was_to_end_it_fails_its_attempt(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    ran: list[int] = []
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def handle(invocation: StageInvocation) -> None:
+            ran.append(invocation.attempt)
+            async with client.transaction() as tx:
+                await tx.complete(invocation, "never written")
+                raise ValueError("a bug behind it")
+
+        await declare(client, output=Output("out", EU), retry=TWICE, timeout_ms=30_000)
+        await publish(client, EU, "a")
+        await made(client, 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stage("p", "make").run, handle)
+            stage = await make_of(client, 1)
+            nursery.cancel_scope.cancel()
+        assert (stage.status, stage.reason) == ("failed", "ValueError: a bug behind it")
+        assert ran == [1, 2]
+
+
+async def test_an_invocation_whose_transaction_is_rolled_back_has_the_time_that_is_left(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=Output("out", EU), timeout_ms=20_000)
+        await publish(client, EU, "a")
+        await made(client, 1)
+        async with client.stage("p", "make") as stage:
+            invocation = await anext(stage)
+            await trio.sleep(15)
+            async with client.transaction() as tx:
+                await tx.complete(invocation, "never written")
+                assert invocation.is_ended
+                await tx.rollback()
+            assert not invocation.is_ended
+            await trio.sleep(4)
+            assert not invocation.is_late
+            await trio.sleep(2)
+            assert invocation.is_late
+
+
+async def test_a_handlers_mistake_with_what_is_closed_fails_its_attempt(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """And does not end the run."""
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def handle(invocation: StageInvocation) -> Any:
+            if invocation.root.value == "bad":
+                async with client.transaction() as tx:
+                    await tx.publish("out", "once", partition=US)
+                    await tx.commit()
+                    await tx.publish("out", "twice", partition=US)
+            return invocation.root.value
+
+        await declare(client, output=Output("out", EU), retry=TWICE, timeout_ms=30_000)
+        await publish(client, EU, "bad", "good")
+        await made(client, 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stage("p", "make", max_in_flight=1).run, handle)
+            assert (await make_of(client, 1)).reason.startswith("ClosedError")
+            assert (await make_of(client, 2)).status == "done"
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_is_said_to_a_closed_client_is_refused(tmp_path: Path, clock: MockClock) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        async with cluster.client() as client:
+            await declare(client, output=Output("out", EU))
+            await publish(client, EU, "a")
+            async with client.stage("p", "make") as stage:
+                invocation = await anext(stage)
+        with trio.fail_after(10), pytest.raises(ClosedError):
+            await invocation.complete("x")
