@@ -75,10 +75,12 @@ async def test_an_old_copy_is_no_voice_for_what_it_has_forgotten(
         nodes.network.heal_all()
         await nodes.start("n2", "n3")
         await nodes.wait_for("noticed", lambda: not is_member(nodes, "n2"))
-        assert (
+        told = (
             "this node's data directory is an old copy: n3 has seen a later start of it; it counts "
             "in no majority until it has been taught"
-        ) in nodes.status("n2").trouble
+        )
+        # Its disk knows a moment before it does.
+        await nodes.wait_for("told", lambda: told in nodes.status("n2").trouble)
         nodes.wipe("n1")
         await nodes.start("n1")
         await wait_for_lost_memory(nodes)
