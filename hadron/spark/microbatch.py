@@ -248,8 +248,8 @@ class MicroBatchWorker:
                 else:
                     smaller += rounds.smaller(part, end)
                     reason = str(end)
-            if given:
-                odd |= await self._settle(course, stage, given)
+            for alike in _alike(given):
+                odd |= await self._settle(course, stage, alike)
             if smaller:
                 unknown = sum(map(len, smaller))
                 self._on_search(Search(stage.name, len(course.invocations), unknown, reason))
@@ -267,7 +267,8 @@ class MicroBatchWorker:
     async def _settle(
         self, course: _Course, stage: StageSpec, given: Sequence[tuple[Part, StageResult]]
     ) -> dict[int, Refusal]:
-        """Report what the stage gave for each invocation of these parts; see `_run_parts`."""
+        """Report what the stage gave for each invocation of these parts, which are alike; see
+        `_run_parts`."""
         began = time.perf_counter()
         invocations = [each for part, _ in given for each in part.invocations]
         result = StageResult(
@@ -424,3 +425,13 @@ class MicroBatchWorker:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _alike(given: Sequence[tuple[Part, StageResult]]) -> list[list[tuple[Part, StageResult]]]:
+    """By the columns that a function gave, and what its values are: it may choose them anew for
+    each part."""
+    groups: dict[tuple[str, bool], list[tuple[Part, StageResult]]] = {}
+    for part, result in given:
+        schema = result.table.schema.to_string(show_schema_metadata=False)
+        groups.setdefault((schema, result.values_are_json), []).append((part, result))
+    return list(groups.values())

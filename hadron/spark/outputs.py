@@ -165,7 +165,8 @@ def _stored(value: Any, is_json: bool) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return _raw_json(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
+            # Text, too, where it is nested so deeply that nobody could read it as JSON.
             return value
     return value
 

@@ -263,7 +263,7 @@ def _position(given: Mapping[str, str], which: str, default: str) -> Position:
 def _offsets(option: str, text: str) -> dict[str, int]:
     try:
         parsed: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     good = (
         isinstance(parsed, dict)

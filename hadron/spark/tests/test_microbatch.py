@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 import trio
@@ -15,7 +16,7 @@ from hadron.model.errors import ConfigurationError, DiskFullError, HadronError, 
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
 from hadron.spark import rounds as rounds_room
-from hadron.spark.microbatch import MicroBatchWorker, _Course
+from hadron.spark.microbatch import MicroBatchWorker, _alike, _Course
 from hadron.spark.outputs import Completion, Output
 from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
@@ -127,6 +128,43 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
     await worker._fail(course)
     assert client.failed == [_IDS[0]]
     assert course.report().failed_attempts == (1,)
+
+
+async def test_parts_for_which_a_function_chooses_other_columns_are_settled_by_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or values of another kind: text beside structs stays text."""
+    client = HeldClient()
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    completed: list[Completion] = []
+
+    async def complete(_course: _Course, completion: Completion) -> None:
+        completed.append(completion)
+
+    monkeypatch.setattr(worker, "_complete", complete)
+    stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
+
+    def part(instance_id: int, is_json: bool, **columns: Any) -> tuple[Part, StageResult]:
+        ids = [instance_id]
+        invocation = pipelines_pb2.Invocation(instance_id=instance_id, attempt=1)
+        table = pa.table({"instance_id": ids, **{name: [each] for name, each in columns.items()}})
+        return Part([invocation], pa.table({"instance_id": ids})), StageResult(table, is_json)
+
+    given = [
+        part(3, True, value='{"a": 1}'),
+        part(4, False, value="hello"),
+        part(5, False, value="x", error="no"),
+    ]
+    course = _Course(
+        1, "copy", [], open_ids=dict.fromkeys(_IDS, 1), created_ms=dict.fromkeys(_IDS, 5)
+    )
+    for alike in _alike(given):
+        assert await worker._settle(course, stage, alike) == {}
+    values = [each.record.value for made in completed for each in made.outputs if each.record]
+    assert values == [msgspec.Raw(b'{"a": 1}'), "hello"]
+    await worker._fail(course)
+    assert client.failed == [5]
 
 
 class Context:

@@ -52,6 +52,12 @@ def test_how_values_are_stored() -> None:
     assert read_back(outputs) == [{"a": 1}, 12, None]
 
 
+def test_what_is_nested_too_deeply_is_text() -> None:
+    deep = "[" * 2_000 + "]" * 2_000
+    outputs = matched(result([1, 2], [deep, '{"a":' * 2_000]), [1, 2]).outputs
+    assert read_back(outputs) == [deep, '{"a":' * 2_000]
+
+
 def test_keys_types_and_partitions() -> None:
     given = result([1, 2], ["a", "b"], key=["k", None], type=[None, "t"], partition=["x", None])
     assert matched(given, [1, 2]).outputs == [

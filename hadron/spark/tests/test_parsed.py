@@ -48,6 +48,12 @@ def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None)
     assert parsed(ONE, *rows) == [*expected[:4], None, *expected[4:], None]
 
 
+def test_nobody_is_given_the_object_of_another_row() -> None:
+    """Of two torn rows one object could be made, and as many of another one as are missing then."""
+    rows = [b'{"x":', b"{}}", b'{"f":7}', b'{"f":1}{"f":2}']
+    assert parsed(ONE, *rows) == [None, None, {"f": 7}, None]
+
+
 def test_nothing_is_parsed_to_nothing() -> None:
     assert parsed(ONE) == []
     assert parsed(ONE, None, b"x") == [None, None]
