@@ -119,7 +119,7 @@ def set_error(item: Item, error: BaseException) -> None:
 
 
 def _words_of(error: BaseException) -> str:
-    """ "" also where a class of a program's own cannot say them."""
+    """None, too, where a class of a program's own cannot say any."""
     try:
         return f"{error}"
     except Exception:

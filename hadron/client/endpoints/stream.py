@@ -71,6 +71,7 @@ class CallStream(EnteredOnce):
         self._deadline_s = 0.0
         self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
+        self._is_closed = False
         self._waiter = _Waiter(self._grant)
         self._has_ended = packed is not None
 
@@ -101,6 +102,7 @@ class CallStream(EnteredOnce):
 
     def close(self) -> None:
         """Give it up, if it is not over."""
+        self._is_closed = True
         if self._channel is not None:
             self._channel.cancel(self._number)
         closed = RequestError("the call was closed", "use it within its block")
@@ -162,9 +164,14 @@ class CallStream(EnteredOnce):
         assert self._item is not None
         item = self._item
         self._calls.check_again(item, error)
-        if self._packed is None or waiter.has_answered or self._waiter is not waiter:
+        if self._packed is None or waiter.has_answered:
             raise error
         await anyio.sleep(self._backoff.next_s())
+        if self._is_closed:
+            raise error
+        if self._waiter is not waiter:
+            # Another task, which takes from it too, has done so.
+            return
         self._waiter = _Waiter(self._grant)
         await self._calls.attempt_until(self._told, self._deadline_s, self._open, item, error)
 

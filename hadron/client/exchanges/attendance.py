@@ -149,17 +149,16 @@ class Attendance:
         if start != len(attachment):
             raise PeerError(f"{len(attachment)} bytes of batches are said to be {start}")
         inboxes = self._inboxes
-        # What one has of a batch counts as if the batch had no others.
-        counts = Counter[tuple[int, int]]()
-        for run in said.runs:
-            for id in run.ids:
-                counts[run.batch, id] += run.last - run.first + 1
+        counts = _counts(said)
         for run in said.runs:
             batch, first, last = batches[run.batch], run.first, run.last
+            count = last - first + 1
             for id in run.ids:
                 inbox = inboxes.get(id)
                 if inbox is not None:
-                    inbox.push(batch, first, last, batch.message_bytes // counts[run.batch, id])
+                    # What one has of a batch counts as if the batch had no others.
+                    share = batch.message_bytes // counts.get((run.batch, id), count)
+                    inbox.push(batch, first, last, share)
                     if inbox.failure is not None:
                         self._give_up(inbox)
 
@@ -175,3 +174,15 @@ class Attendance:
         self._on_end(self)
         for inbox in inboxes:
             inbox.fail(error)
+
+
+def _counts(said: exchanges_pb2.AttendEvent.Messages) -> Counter[tuple[int, int]]:
+    """How many messages of a batch a subscription is given, by (batch, id): of those that come in
+    several runs, as a bridge's batch of many types does; mostly there is none."""
+    counts = Counter[tuple[int, int]]()
+    runs = Counter(run.batch for run in said.runs)
+    for run in said.runs:
+        if runs[run.batch] > 1:
+            for id in run.ids:
+                counts[run.batch, id] += run.last - run.first + 1
+    return counts

@@ -314,17 +314,30 @@ async def test_the_first_server_that_falls_silent_is_lost_in_time(
     tmp_path: Path,
     autojump_clock: MockClock,  # noqa: ARG001
 ) -> None:
-    """Though the leader had nobody to look after for long."""
+    """Though the leader had nobody to look after for long, and sleeps until a call is over."""
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         await _declare(client)
         await trio.sleep(100)
-        async with nodes.connection("n1", "silent") as connection:
-            terms = pb.ServeRequest.Open(
-                endpoint="e", max_in_flight=1, heartbeat_ms=500, heartbeat_misses=4
-            )
-            async with connection.open_stream(SERVE, pb.ServeRequest(open=terms)) as stream:
+        busy = pb.ServeRequest.Open(endpoint="e", max_in_flight=1)
+        silent = pb.ServeRequest.Open(
+            endpoint="e", max_in_flight=1, heartbeat_ms=500, heartbeat_misses=4
+        )
+        async with (
+            nodes.connection("n1", "servers") as connection,
+            connection.open_stream(SERVE, pb.ServeRequest(open=busy)) as at_work,
+            trio.open_nursery() as nursery,
+        ):
+            await answer(at_work)
+
+            async def wait_for_the_busy_one() -> None:
+                with pytest.raises(DeadlineExceededError):
+                    await client.call("e", 1, timeout_s=1.5)
+
+            nursery.start_soon(wait_for_the_busy_one)
+            await answer(at_work)
+            async with connection.open_stream(SERVE, pb.ServeRequest(open=silent)) as stream:
                 await answer(stream)
                 began_s = trio.current_time()
                 with pytest.raises(CallUnknownError):
-                    await client.call("e", 1, timeout_s=60)
+                    await client.call("e", 2, timeout_s=60)
                 assert trio.current_time() - began_s <= 3

@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.tests.test_exchanges_with_nodes import PLAIN, subscribed, take, values
 from hadron.exchanges import machine
-from hadron.model.errors import CorruptionError, OverloadedError, RequestError, SchemaError
+from hadron.model.errors import (
+    CorruptionError,
+    HadronError,
+    OutcomeUnknownError,
+    OverloadedError,
+    RequestError,
+    SchemaError,
+)
 from hadron.model.record import NewRecord
+from hadron.node.tests.test_promotion import changed, file_of
 from hadron.testing.nodes import running_cluster, running_nodes
 from hadron.wire.messages import exchanges_pb2, method
 
@@ -217,9 +227,9 @@ async def test_what_no_client_says_ends_its_call_only(tmp_path: Path) -> None:
 async def test_a_batch_of_many_types_counts_once(tmp_path: Path) -> None:
     """And not as often as it has runs of one type."""
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
-        await client.apply(BRIDGED_MIX)
-        async with client.exchange("mix").subscribe() as messages:
-            async with client.producer("mixed") as producer:
+        await client.apply(BRIDGED)
+        async with client.exchange("named").subscribe() as messages:
+            async with client.producer("orders") as producer:
                 await producer.send_many(
                     [NewRecord("x" * 50, type="ab"[number % 2]) for number in range(2_000)]
                 )
@@ -228,13 +238,41 @@ async def test_a_batch_of_many_types_counts_once(tmp_path: Path) -> None:
                     assert not (await anext(messages)).missed
 
 
-BRIDGED_MIX = """\
-kind: Stream
-name: mixed
-partitions: [local/p0]
----
-kind: Exchange
-name: mix
-replica_set: local/p0
-from_stream: mixed
-"""
+async def test_what_was_published_and_not_logged_is_not_published_again(tmp_path: Path) -> None:
+    """By a leader that is replaced, and of which its client hears that before it hears of the next
+    one."""
+    with trio.fail_after(60):
+        async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
+            await client.apply(BRIDGED)
+            await nodes.wait_in_step()
+            news = client.exchange("news")
+            async with news.subscribe() as messages, trio.open_nursery() as nursery:
+                nodes.network.isolate("n1", "n2", "n3")
+                nodes.network.isolate("client", "n2", "n3")
+                promoted = changed(nodes.config, "n1", "n2", "n3", leader="n2", epoch=2)
+                file_of(nodes, promoted, "n2", "n3")
+                await nodes.restart("n2", "n3")
+                await nodes.wait_for("serving", lambda: nodes.status("n2").state == "serving")
+                outcome: list[object] = []
+
+                async def publish() -> None:
+                    try:
+                        outcome.append(await news.publish("order", "ship it", logged=True))
+                    except HadronError as error:
+                        outcome.append(type(error))
+
+                nursery.start_soon(publish)
+                assert values(await take(messages, 1)) == ["ship it"]
+                for name in ("n2", "n3"):
+                    nodes.network.heal("n1", name)
+                await nodes.wait_for("told", lambda: bool(outcome))
+                assert outcome == [OutcomeUnknownError]
+                nodes.network.heal_all()
+                heard: Message | None = None
+                while heard is None:
+                    # Until it is subscribed at the new one.
+                    with suppress(OutcomeUnknownError):
+                        await news.publish("order", "the next")
+                    with trio.move_on_after(0.2):
+                        heard = await anext(messages)
+                assert heard.value == "the next"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.record import NewRecord
-from hadron.node.tests.test_promotion import changed, file_of
 from hadron.testing.nodes import running_nodes
 
 PLAIN = "kind: Exchange\nname: prices\nreplica_set: local/p0\n"
@@ -217,55 +215,3 @@ async def test_who_publishes_many_hears_how_many_are_published(
         monkeypatch.setattr(client._exchanges, "publish", once)
         with pytest.raises(OutcomeUnknownError, match="the first 5,000 messages are published"):
             await client.exchange("prices").publish_many([("t", 1)] * 10_000)
-
-
-LOGGED = """\
-kind: Stream
-name: audit
-partitions: [local/p0]
----
-kind: Exchange
-name: news
-replica_set: local/p0
-to_stream: audit
-"""
-
-
-async def test_what_was_published_and_not_logged_is_not_published_again(tmp_path: Path) -> None:
-    """By a leader that is replaced, and of which its client hears that before it hears of the next
-    one."""
-    with trio.fail_after(60):
-        async with running_nodes(tmp_path, 3) as nodes, nodes.client() as client:
-            await client.apply(LOGGED)
-            await nodes.wait_in_step()
-            news = client.exchange("news")
-            async with news.subscribe() as messages, trio.open_nursery() as nursery:
-                nodes.network.isolate("n1", "n2", "n3")
-                nodes.network.isolate("client", "n2", "n3")
-                promoted = changed(nodes.config, "n1", "n2", "n3", leader="n2", epoch=2)
-                file_of(nodes, promoted, "n2", "n3")
-                await nodes.restart("n2", "n3")
-                await nodes.wait_for("serving", lambda: nodes.status("n2").state == "serving")
-                outcome: list[object] = []
-
-                async def publish() -> None:
-                    try:
-                        outcome.append(await news.publish("order", "ship it", logged=True))
-                    except HadronError as error:
-                        outcome.append(type(error))
-
-                nursery.start_soon(publish)
-                assert values(await take(messages, 1)) == ["ship it"]
-                for name in ("n2", "n3"):
-                    nodes.network.heal("n1", name)
-                await nodes.wait_for("told", lambda: bool(outcome))
-                assert outcome == [OutcomeUnknownError]
-                nodes.network.heal_all()
-                heard: Message | None = None
-                while heard is None:
-                    # Until it is subscribed at the new one.
-                    with suppress(OutcomeUnknownError):
-                        await news.publish("order", "the next")
-                    with trio.move_on_after(0.2):
-                        heard = await anext(messages)
-                assert heard.value == "the next"
