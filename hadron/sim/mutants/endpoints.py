@@ -18,7 +18,7 @@ plant(
     "call run again by its client",
     "a client calls again when its leader was lost, whether the endpoint is idempotent or not",
     Edit(
-        "client.endpoints.calls:EndpointCalls._check_again",
+        "client.endpoints.calls:EndpointCalls.check_again",
         "isinstance(error, CallUnknownError) and not spec_of(item).idempotent",
         "False",
     ),

@@ -27,6 +27,13 @@ def test_the_list_is_long_enough_and_names_scenarios_that_exist() -> None:
         assert mutant.bug
 
 
+def test_every_bug_can_be_planted() -> None:
+    """Whoever renames what a bug edits is told at once, not after the long tests."""
+    for mutant in MUTANTS.values():
+        with patched(*mutant.patches):
+            pass
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_planted_bug_is_caught(name: str) -> None:
