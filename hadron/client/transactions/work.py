@@ -153,7 +153,7 @@ class Work:
             )
             raise
         except BaseException:
-            self.rollback(RequestError(f"{call} was cancelled in the middle", _AGAIN))
+            self.rollback(RequestError(f"{call} was cancelled before it was done", _AGAIN))
             raise
 
     async def _publish_slice(
@@ -383,8 +383,10 @@ class Work:
         if self.contents.is_empty:
             self._end(State.COMMITTED, None)
             return
-        driver = await self._ready()
-        self._check_usable()
+        # Nothing was said yet of what is to become of it.
+        with self._whole("commit"):
+            driver = await self._ready()
+            self._check_usable()
         place = self.contents.lone_place() if self.id is None else None
         is_shared = place is not None and place.replica_set == driver.home
         if not is_shared:

@@ -294,7 +294,7 @@ async def test_half_of_what_was_cancelled_is_not_committed() -> None:
         node.give_block = waiting.append  # type: ignore[assignment, method-assign]
         many = [NewRecord(b"x" * 1_000)] * 1_000
         for is_bulk in (True, False):
-            with pytest.raises(RequestError, match="cancelled in the middle"):  # noqa: PT012
+            with pytest.raises(RequestError, match="cancelled before it was done"):  # noqa: PT012
                 async with client.transaction() as tx:
                     with anyio.move_on_after(0.1) as scope:
                         if is_bulk:
@@ -588,6 +588,29 @@ async def test_who_gives_up_waiting_for_a_commit_hears_of_it_at_the_end_of_the_b
                     await tx.commit()
                 assert tx.state == "not known to be committed or not"
         assert caught.value.transaction == tx.id
+
+
+@both
+async def test_who_gives_up_before_its_commit_was_said_has_committed_nothing() -> None:
+    """Its driver cannot be asked yet: the end of the block must not commit what was given up."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        waiting: list[Any] = []
+        give_block = node.give_block
+        node.give_block = waiting.append  # type: ignore[assignment, method-assign]
+        with pytest.raises(RequestError, match="commit was cancelled before"):  # noqa: PT012
+            async with client.transaction() as tx:
+                await tx.publish("s", b"a")
+                with anyio.move_on_after(0.1) as scope:
+                    await tx.commit()
+                assert scope.cancelled_caught
+                assert tx.state == "rolled back"
+                node.give_block = give_block  # type: ignore[method-assign]
+                for each in waiting:
+                    give_block(each)
+        async with client.transaction() as tx:
+            await tx.publish("s", b"b")
+        assert node.values("s") == [b"b"]
 
 
 @both
