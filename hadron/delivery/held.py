@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from hadron.delivery.members import Delivery, Member
+from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range, RangeSet, size
 
 
@@ -45,9 +46,9 @@ class Held:
         delivery = self._by_number.get(number)
         return delivery is not None and not delivery.held.gaps(first, last)
 
-    def begin(self, member: Member, first: int, last: int, attempt: int, now: float) -> Delivery:
+    def begin(self, member: Member, first: int, last: int, tries: Tries, now: float) -> Delivery:
         number = next(self._numbers)
-        delivery = Delivery(number, member.number, attempt, RangeSet(), now)
+        delivery = Delivery(number, member.number, tries, RangeSet(), now)
         self.put(delivery, first, last, now)
         return delivery
 

@@ -26,6 +26,7 @@ from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Next, Takers
 from hadron.delivery.patience import ASKED_CAP_S, again_after_s
 from hadron.delivery.taking import Taking
+from hadron.delivery.tries import Cause, Tries
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
@@ -112,17 +113,16 @@ class Group:
         return member
 
     def leave(self, number: int, now: float, reason: str = _MEMBER_GONE) -> Effects:
-        """What the member holds goes to another one, at once; what is taken, once it comes back.
-        Which of its records ended it nobody knows: none dies of that unless it was the only one."""
+        """What the member holds goes to another one, at once; what is taken, once it comes back."""
         effects = Effects()
         member = self.members.pop(number, None)
         if member is None:
             return effects
         self.takers.forget(member)
         self.held.leave(member)
-        was_alone = sum(len(each.held) for each in member.deliveries.values()) == 1
+        cause = Cause.LOST_ALONE if member.outstanding == 1 else Cause.LOST_WITH_OTHERS
         for delivery in member.deliveries.values():
-            self._end(delivery, delivery.held.ranges(), now, reason, effects, dies=was_alone)
+            self._end(delivery, delivery.held.ranges(), now, cause, effects, reason)
         return effects
 
     def resize(self, number: int, max_in_flight: int) -> None:
@@ -179,12 +179,13 @@ class Group:
         if self.rules.is_strict:
             return self._next_in_order(visible_end, now)
         again = self.waiting.due(now) if self.waiting else None
-        if again is not None and (not again.apart or self.takers.make_way()):
+        is_apart = again is not None and again.tries.is_apart
+        if again is not None and (not is_apart or self.takers.make_way()):
             # Who gets one record at a time, and could not deal with this one, is tried with another
             # one: else nothing would ever follow it.
             is_tried = self.takers.is_alone_on_trial(again.avoid) and self._has_new(visible_end)
             if not is_tried:
-                return Next(again.first, again.avoid, again.apart)
+                return Next(again.first, again.avoid, is_apart)
         return Next(self.frontier.cursor) if self._has_new(visible_end) else None
 
     def _next_in_order(self, visible_end: int, now: float) -> Next | None:
@@ -268,15 +269,19 @@ class Group:
             return None
         most = 1 if self.rules.is_strict or found.is_apart else member.most
         if wanted != self.frontier.cursor:
-            run: Attempts | None = self.waiting.pop(wanted, now, below=batch_end, count=most)
+            first = wanted
+            last, tries = self.waiting.pop(first, now, below=batch_end, count=most)
         else:
             run = self._advance(min(batch_end, visible_end, wanted + most), keys, now)
-            if run is not None and 0 < self.rules.max_attempts < run[2]:
+            if run is None:
+                return None
+            first, last, attempt = run
+            if 0 < self.rules.max_attempts < attempt:
                 # The leader before had no time to write them.
-                return self._exhaust(run[0], run[1], run[2] - 1, _USED_UP)
-        if run is None:
-            return None
-        return self._hold(member, run, visible_end, now, is_apart=found.is_apart)
+                return self._exhaust(first, last, attempt - 1, _USED_UP)
+            tries = Tries(attempt)
+        assert found.is_apart <= tries.is_apart, (wanted, tries)
+        return self._hold(member, first, last, tries, visible_end, now)
 
     def _advance(self, end: int, keys: BatchKeys | None, now: float) -> Attempts | None:
         """Move the cursor to `end` at most; returns what is to be delivered of what it passed."""
@@ -290,7 +295,7 @@ class Group:
             return None
         if is_taken:
             # Under an earlier leader. It comes back to those that wait, and keeps its key busy.
-            self.taken.keep(Again(first, end - 1, attempt, now, 0))
+            self.taken.keep(Again(first, end - 1, Tries(attempt), now, 0))
             return None
         return first, end - 1, attempt
 
@@ -310,21 +315,19 @@ class Group:
         return first, offset
 
     def _hold(
-        self, member: Member, run: Attempts, visible_end: int, now: float, *, is_apart: bool
+        self, member: Member, first: int, last: int, tries: Tries, visible_end: int, now: float
     ) -> Assignment:
-        first, last, attempt = run
         count = last - first + 1
         assert first >= self.floor, (first, self.floor)
         assert 0 < count <= member.credit, (count, member.credit)
-        delivery = self.held.begin(member, first, last, attempt, now)
-        if is_apart:
-            assert len(member.deliveries) == count == 1, (member.number, member.holds())
-            delivery.is_apart, member.apart = True, delivery
+        delivery = self.held.begin(member, first, last, tries, now)
+        member.has_apart = tries.is_apart
+        assert not tries.is_apart or member.outstanding == 0 < count == 1, (member.holds(), count)
         member.credit -= count
         member.delivered += count
         is_last = bool(member.batch_size) and self._source(visible_end, now) is None
         ends = self.takers.served(member, count, is_last=is_last)
-        return Assignment(member.number, delivery.number, first, last, attempt, ends)
+        return Assignment(member.number, delivery.number, first, last, tries.attempt, ends)
 
     def rest(self) -> Sequence[int]:
         """Nothing can be delivered now: members whose batch was begun, and ends as it is."""
@@ -412,7 +415,7 @@ class Group:
         assert self.keys is not None
         for parked in self.keys.finish(ranges, above=self.dropped_below):
             offset, attempt = parked.offset, parked.attempt
-            self._put_again_or_exhaust(Again(offset, offset, attempt, now, 0), effects)
+            self._put_again_or_exhaust(Again(offset, offset, Tries(attempt), now, 0), effects)
 
     # --- deliveries that end --------------------------------------------------------------------
 
@@ -438,11 +441,10 @@ class Group:
         ranges = self._release(delivery, first, last, now)
         if ranges and not is_unseen:
             self.members[member].dealt_at = now
-        again_s = delay_s or 0.0 if is_unseen else again_after_s(delivery.attempt, delay_s, share)
-        not_before, why = now + again_s, reason or "refused"
-        self._end(delivery, ranges, not_before, why, effects, is_unseen=is_unseen)
-        is_over = 0 < self.rules.max_attempts <= delivery.attempt and not is_unseen
-        if ranges and not is_over and (delay_s is None or delay_s < ASKED_CAP_S):
+        attempt, cause = delivery.tries.attempt, Cause.UNSEEN if is_unseen else Cause.FAILED
+        again_s = delay_s or 0.0 if is_unseen else again_after_s(attempt, delay_s, share)
+        self._end(delivery, ranges, now + again_s, cause, effects, reason or "refused")
+        if ranges and not effects.exhausted and (delay_s is None or delay_s < ASKED_CAP_S):
             self.takers.gave_back(self.members[member], now, share)
         return effects
 
@@ -458,7 +460,7 @@ class Group:
             # What it dealt with in the moment in which this began was before it.
             member.is_stalled = member.dealt_at <= armed
             self.takers.gave_back(member, now, 1.0)
-            self._end(delivery, ranges, now, "its ack deadline passed", effects)
+            self._end(delivery, ranges, now, Cause.FAILED, effects, "its ack deadline passed")
             effects.expired.append(Expired(member.number, delivery.number, tuple(ranges)))
         return effects
 
@@ -485,27 +487,20 @@ class Group:
         delivery: Delivery,
         ranges: Iterable[Range],
         not_before: float,
-        reason: str,
+        cause: Cause,
         effects: Effects,
-        *,
-        is_unseen: bool = False,
-        dies: bool = True,
+        reason: str,
     ) -> None:
         """These offsets were delivered in vain."""
-        attempt, member = delivery.attempt, delivery.member
-        is_over = 0 < self.rules.max_attempts <= attempt
-        # Who wants one attempt wants no second one.
-        is_spared = is_over and not dies and self.rules.max_attempts > 1
+        tries, member = delivery.tries, delivery.member
+        then = tries.after(cause, self.rules.max_attempts)
         for first, last in ranges:
-            if is_unseen or is_spared:
-                apart = delivery.is_apart or is_spared
-                self._put_again(Again(first, last, attempt, not_before, member, apart), effects)
-                continue
-            effects.ended.append((first, last, attempt))
-            if is_over:
-                effects.exhausted.append(self._exhaust(first, last, attempt, reason))
+            if then is None or then.attempt > tries.attempt:
+                effects.ended.append((first, last, tries.attempt))
+            if then is None:
+                effects.exhausted.append(self._exhaust(first, last, tries.attempt, reason))
             else:
-                self._put_again(Again(first, last, attempt + 1, not_before, member), effects)
+                self._put_again(Again(first, last, then, not_before, member), effects)
 
     def _exhaust(self, first: int, last: int, attempts: int, reason: str) -> Exhausted:
         self._note_settling([(first, last)])
@@ -515,7 +510,8 @@ class Group:
         """It could not be written to the dead letters: deliver it again."""
         effects = Effects()
         self._note_settled([(dead.first, dead.last)])
-        self._put_again(Again(dead.first, dead.last, dead.attempts + 1, not_before, 0), effects)
+        tries = Tries(dead.attempts + 1)
+        self._put_again(Again(dead.first, dead.last, tries, not_before, 0), effects)
         return effects
 
     def _put_again(self, again: Again, effects: Effects) -> None:
@@ -530,9 +526,9 @@ class Group:
 
     def _put_again_or_exhaust(self, again: Again, effects: Effects) -> None:
         """The same of what an earlier leader may have had no time to write as a dead letter."""
-        if 0 < self.rules.max_attempts < again.attempt:
+        if 0 < self.rules.max_attempts < again.tries.attempt:
             for each in self.taken.keep(again):
-                dead = self._exhaust(each.first, each.last, again.attempt - 1, _USED_UP)
+                dead = self._exhaust(each.first, each.last, each.tries.attempt - 1, _USED_UP)
                 effects.exhausted.append(dead)
         else:
             self._put_again(again, effects)
@@ -554,7 +550,10 @@ class Group:
             elif place is not None and place.member in self.members:
                 self.held.put(place, first, last, now)
             elif place is not None:
-                self._end(place, [(first, last)], now, _MEMBER_GONE, effects)
+                # What else it had, nobody remembers.
+                is_alone = place.tries.is_apart or self.rules.is_strict
+                cause = Cause.LOST_ALONE if is_alone else Cause.LOST_WITH_OTHERS
+                self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)
         return effects
 
     def finish(self, ranges: Sequence[Range], now: float) -> Effects:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hadron.delivery.patience import FREE_IN_A_ROW, rest_s
+from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range, RangeSet
 
 
@@ -35,14 +36,12 @@ class Delivery:
 
     number: int
     member: int
-    attempt: int
+    tries: Tries
     held: RangeSet
     since: float
     armed: float = 0.0
     """When its deadline began, for the last time."""
     expires: float = float("inf")
-    is_apart: bool = False
-    """Its member gets nothing else beside it."""
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ class Member:
             gets one record at a time.
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
-        apart: what it was given last that is to be alone with it.
+        has_apart: what it was given last is to be alone with it.
         drains: it gets nothing before it holds nothing.
         in_vain: ranges that it has given back since it acknowledged something.
         rests: how often it has rested since then.
@@ -75,7 +74,7 @@ class Member:
     is_stalled: bool = False
     filled: int = 0
     waiting_since: float | None = None
-    apart: Delivery | None = None
+    has_apart: bool = False
     drains: bool = False
     in_vain: int = 0
     rests: int = 0
@@ -101,9 +100,9 @@ class Member:
         """Whether it has credit that is worth a message."""
         if self.credit <= 0 or self.rests_until is not None:
             return False
-        if self.deliveries and (self.is_on_trial or self.drains):
+        if self.deliveries and self.is_on_trial:
             return False
-        if self.apart is not None and self.apart.held:
+        if self.outstanding and (self.has_apart or self.drains):
             return False
         return self.credit >= self.quantum or not self.deliveries or self.filled > 0
 
@@ -117,6 +116,11 @@ class Member:
         if self.is_on_trial:
             return 1
         return min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit
+
+    @property
+    def outstanding(self) -> int:
+        """Records that it holds, or that a transaction has taken from it."""
+        return self.max_in_flight - self.credit
 
     def holds(self) -> list[Range]:
         return [part for each in self.deliveries.values() for part in each.held.ranges()]
@@ -194,7 +198,7 @@ class Takers:
     def any_is_empty(self) -> bool:
         """Whether somebody takes something who holds nothing."""
         return self.filling is None and any(
-            not each.deliveries and each.takes_more for each in self._line.values()
+            not each.outstanding and each.takes_more for each in self._line.values()
         )
 
     def drain_one(self) -> None:
@@ -251,7 +255,7 @@ class Takers:
             if not member.takes_more:
                 idle.append(member)
             elif wanted.is_apart:
-                if not member.deliveries:
+                if not member.outstanding:
                     return member
             elif not member.batch_size or self._batch_is_ready(member, available, now):
                 found = member

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range
 
 _STALE: Final = 64
@@ -19,15 +20,13 @@ _STALE: Final = 64
 
 @dataclass(slots=True)
 class Again:
-    """Offsets to be delivered again, not before a time and rather not to one member; where they are
-    `apart`, one by one, and each to somebody who holds nothing else."""
+    """Offsets to be delivered again, not before a time and rather not to one member."""
 
     first: int
     last: int
-    attempt: int
+    tries: Tries
     not_before: float
     avoid: int
-    apart: bool = False
 
 
 class Waiting:
@@ -63,7 +62,7 @@ class Waiting:
     @property
     def any_apart(self) -> bool:
         """Whether something is to be delivered apart; looks at all items."""
-        return any(item.apart for item in self._items.values())
+        return any(item.tries.is_apart for item in self._items.values())
 
     def lowest(self) -> Again | None:
         return self._items[self._firsts[0]] if self._firsts else None
@@ -97,7 +96,8 @@ class Waiting:
             item = heapq.heappop(self._delayed)[2]
             if self._is_current(item):
                 self._entries += 1
-                order = item.attempt + item.apart, item.first, self._entries, item
+                often = item.tries.attempt + item.tries.is_apart
+                order = often, item.first, self._entries, item
                 heapq.heappush(self._due, order)
         while self._due and not self._is_current(self._due[0][3]):
             heapq.heappop(self._due)
@@ -110,23 +110,20 @@ class Waiting:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None
 
-    def pop(self, first: int, now: float, *, below: int, count: int) -> tuple[int, int, int]:
+    def pop(self, first: int, now: float, *, below: int, count: int) -> tuple[int, Tries]:
         """Take the item that begins at `first`, which is due, and what follows it that was
-        delivered as often and is due as well: offsets below `below`, `count` at most. Returns
-        (first, last, attempt)."""
+        delivered as often and is due as well: offsets below `below`, `count` at most. Returns the
+        last offset, and what is known of all."""
         item: Again | None = self._items[first]
-        attempt, apart = self._items[first].attempt, self._items[first].apart
+        tries = self._items[first].tries
         end, last = min(below, first + count), first - 1
         while (
-            item is not None
-            and item.first < end
-            and (item.attempt, item.apart) == (attempt, apart)
-            and item.not_before <= now
+            item is not None and item.first < end and item.tries == tries and item.not_before <= now
         ):
             last = min(item.last, end - 1)
             self._cut(item, item.first, last)
             item = self._items.get(last + 1)
-        return first, last, attempt
+        return last, tries
 
     def take(self, first: int, last: int) -> list[Range]:
         """Take out what is here of first … last; returns the ranges."""

@@ -7,6 +7,8 @@ import pytest
 from hadron.delivery.effects import Assignment, Exhausted, Rules
 from hadron.delivery.machine import Group
 from hadron.delivery.tests.test_rules import deliver, drain, join
+from hadron.model.transactions import TransactionId
+from hadron.state.groups.attempts import Attempts
 
 GONE = "its member has gone"
 
@@ -39,6 +41,46 @@ def test_one_that_ends_whoever_has_it_dies_alone(poison: int) -> None:
     assert dead == [Exhausted(poison, poison, 3, GONE)]
     assert sorted(dealt_with) == [each for each in range(6) if each != poison]
     assert deaths == 4
+
+
+def test_those_beside_it_have_their_own_attempts() -> None:
+    """Its program cannot deal with them yet, and says so: as often as if nobody had died."""
+    group = Group(0, (), rules=Rules(max_attempts=3))
+    lose(group, 3, 2)
+    member = join(group, 1)
+    attempts, dead, ended = list[int](), list[Exhausted](), list[Attempts]()
+    for second in range(6):
+        given = deliver(group, 2, float(second))
+        assert given is not None
+        if given.first == 0:
+            attempts.append(given.attempt)
+        effects = group.refuse(
+            member.number, given.delivery, given.first, given.last, float(second), delay_s=0.0
+        )
+        dead += effects.exhausted
+        ended += effects.ended
+    assert attempts == [3, 3, 3]
+    assert dead == [Exhausted(0, 0, 3, "refused"), Exhausted(1, 1, 3, "refused")]
+    assert ended == [(0, 0, 3), (1, 1, 3)], "until then a leader after this one spares them"
+
+
+def test_what_a_transaction_had_beside_it_is_spared_as_well() -> None:
+    """A loop over steps has all that it was given in a transaction when its process dies."""
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    for number in range(1, 3):
+        member = join(group, 10)
+        drain(group, 4)
+        transaction = TransactionId("local/p0", 1, 1, number)
+        group.take(transaction, [(0, 2)], 0.0)
+        assert group.leave(member.number, 0.0).exhausted == [], "it had others besides the last one"
+        assert group.untake(transaction, [(0, 2)], 0.0).exhausted == []
+    member = join(group, 10)
+    assert drain(group, 4) == [(member.number, 0, 0)]
+    transaction = TransactionId("local/p0", 1, 1, 9)
+    group.take(transaction, [(0, 0)], 0.0)
+    assert drain(group, 4) == [], "it is alone with its member, also in a transaction"
+    group.leave(member.number, 0.0)
+    assert group.untake(transaction, [(0, 0)], 0.0).exhausted == [Exhausted(0, 0, 2, GONE)]
 
 
 def test_nothing_is_given_to_who_has_one_apart() -> None:

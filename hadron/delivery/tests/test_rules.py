@@ -10,6 +10,7 @@ from hadron.delivery.keys import BatchKeys
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
+from hadron.delivery.tries import Tries
 from hadron.delivery.waiting import Again
 
 BATCH = 8
@@ -197,8 +198,8 @@ class TestAttempts:
         group = Group(0, (), rules=Rules(is_strict=True))
         join(group)
         group.frontier.move(2)
-        group.waiting.put(Again(0, 0, 3, 0.0, 0))
-        group.waiting.put(Again(1, 1, 1, 0.0, 0))
+        group.waiting.put(Again(0, 0, Tries(3), 0.0, 0))
+        group.waiting.put(Again(1, 1, Tries(1), 0.0, 0))
         found = deliver(group, 4)
         assert found is not None
         assert (found.first, found.last, found.attempt) == (0, 0, 3)

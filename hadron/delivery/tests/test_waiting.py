@@ -5,10 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from hadron.delivery.tries import Tries
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range
 
 FIRST, MORE = st.integers(0, 40), st.integers(0, 12)
+TRIES = st.builds(Tries, st.integers(1, 3), st.booleans(), st.integers(0, 2))
 
 
 def members(ranges: list[Range]) -> set[int]:
@@ -16,21 +18,21 @@ def members(ranges: list[Range]) -> set[int]:
 
 
 class WaitingRecords(RuleBasedStateMachine):
-    """`Waiting` against a plain dict: by offset the attempt, the time and whom it avoids. What is
+    """`Waiting` against a plain dict: by offset its tries, the time and whom it avoids. What is
     cut off a piece on one side waits on at the other one, however many pieces are touched."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting = Waiting()
-        self.model: dict[int, tuple[int, float, int]] = {}
+        self.model: dict[int, tuple[Tries, float, int]] = {}
         self.now = 0.0
 
-    @rule(first=FIRST, more=MORE, attempt=st.integers(1, 3), delay=st.integers(0, 3))
-    def put(self, first: int, more: int, attempt: int, delay: int) -> None:
+    @rule(first=FIRST, more=MORE, tries=TRIES, delay=st.integers(0, 3))
+    def put(self, first: int, more: int, tries: Tries, delay: int) -> None:
         span = range(first, first + more + 1)
         if self.model.keys().isdisjoint(span):
-            self.waiting.put(Again(span[0], span[-1], attempt, self.now + delay, 7))
-            self.model.update(dict.fromkeys(span, (attempt, self.now + delay, 7)))
+            self.waiting.put(Again(span[0], span[-1], tries, self.now + delay, 7))
+            self.model.update(dict.fromkeys(span, (tries, self.now + delay, 7)))
 
     @rule(first=FIRST, more=st.integers(0, 40))
     def take(self, first: int, more: int) -> None:
@@ -51,11 +53,10 @@ class WaitingRecords(RuleBasedStateMachine):
         due = self.waiting.due(self.now)
         assert (due is None) == all(at > self.now for _, at, _ in self.model.values())
         if due is not None and due.first < below:
-            first, last, attempt = self.waiting.pop(due.first, self.now, below=below, count=count)
-            assert first == due.first
-            gone = set(range(first, last + 1))
+            last, tries = self.waiting.pop(due.first, self.now, below=below, count=count)
+            gone = set(range(due.first, last + 1))
             assert gone
-            assert all(self.model[each][0] == attempt for each in gone)
+            assert all(self.model[each][0] == tries for each in gone)
             assert all(self.model[each][1] <= self.now for each in gone)
             self._gone(gone)
 
@@ -70,7 +71,7 @@ class WaitingRecords(RuleBasedStateMachine):
     @invariant()
     def each_is_there_as_it_came(self) -> None:
         found = {
-            offset: (item.attempt, item.not_before, item.avoid)
+            offset: (item.tries, item.not_before, item.avoid)
             for item in self.waiting._items.values()
             for offset in range(item.first, item.last + 1)
         }

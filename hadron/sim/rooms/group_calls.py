@@ -20,7 +20,8 @@ from hadron.model.errors import DeadlineExceededError, HadronError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
-from hadron.sim.rooms.group_rules import Holder, Life, Rules
+from hadron.sim.rooms.group_lives import Holder, Life
+from hadron.sim.rooms.group_rules import Rules
 
 if TYPE_CHECKING:
     from hadron.delivery.effects import Assignment

@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
+from hadron.sim.rooms.group_lives import Committed, Given, Holder, Life, Progress, Record
 from hadron.sim.rooms.group_log import offsets_of
 from hadron.state.groups.attempts import Attempts
-from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, GroupOptions
+from hadron.state.groups.progress import GroupOptions
 
 MOST: Final = 12
 """Complaints that are kept: one bug makes many."""
@@ -29,96 +29,6 @@ _LATE_S: Final = 0.001
 
 LETTER_PAUSE_S: Final = 2.5
 """Before a record whose dead letter could not be written comes again, at least."""
-
-
-class Record(NamedTuple):
-    """One that was appended: a number of its own, and its key, "" for none."""
-
-    number: int
-    key: str
-
-
-@dataclass(eq=False)
-class Holder:
-    """A member over one call, as the rules see it."""
-
-    name: str
-    max_in_flight: int
-    batch_size: int
-    filled: int = 0
-    is_over: bool = False
-    is_writable: bool = True
-    dealt_at: float = float("-inf")
-    is_stalled: bool = False
-
-
-@dataclass(eq=False)
-class Given:
-    """A delivery."""
-
-    holder: Holder
-    number: int
-    attempt: int
-    armed: float
-    expires: float
-
-
-@dataclass(eq=False)
-class Progress:
-    """What is committed of a group between its making, or a reset, and the next one."""
-
-    group_id: int
-    floor: int
-    settled: set[int] = field(default_factory=set)
-    attempts: dict[int, int] = field(default_factory=dict)
-
-
-class Life:
-    """A group from its making, or a reset, on."""
-
-    def __init__(self, name: str, options: GroupOptions, progress: Progress, number: int) -> None:
-        self.name = name
-        self.number = number
-        """They rise: what was delivered in an earlier one counts for nothing here."""
-        self.options = options
-        self.progress = progress
-        self.rightful: set[tuple[int, int]] = set()
-        """Offsets, and numbers of their records, that somebody may have settled."""
-        self.driver: object = None
-        self.taken: dict[int, tuple[TransactionId, Given | None]] = {}
-        self.renew(None)
-
-    def renew(self, driver: object) -> None:
-        """Somebody else serves it, who knows what is committed, and nothing else."""
-        self.driver = driver
-        self.held: dict[int, Given] = {}
-        self.accepted: set[int] = set()
-        self.ended = dict(self.progress.attempts)
-        self.not_before: dict[int, float] = {}
-        self.dying: dict[int, float] = {}
-        self.apart: set[int] = set()
-        """G16: each is to be alone with its member."""
-        self.letter_refused_at = float("-inf")
-        self.overruled: set[int] = set()
-        """A transaction wanted them, and the log gave them to another one. Where that one is rolled
-        back they are with their members again, and the first may be decided all the same: once."""
-        self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
-
-    @property
-    def is_by_key(self) -> bool:
-        return self.options.order == ORDER_KEY
-
-    @property
-    def is_strict(self) -> bool:
-        return self.options.order == ORDER_STRICT
-
-
-class Committed(NamedTuple):
-    """What a restore brings back."""
-
-    records: list[Record]
-    first: int
-    progress: dict[int, tuple[str, GroupOptions, Progress, int]]
 
 
 class Rules:
@@ -243,7 +153,7 @@ class Rules:
             to.filled = 0 if ends_batch else to.filled
         if life.is_strict and count > 1:
             self.complain(f"{what}: more than one in strict order")
-        beside = [each for each, held in life.held.items() if held.holder is to]
+        beside = [each for each, held in self._all_of(life) if held.holder is to]
         if beside and not life.apart.isdisjoint([*beside, *range(first, last + 1)]):
             self.complain(f"{what}, which holds {beside}, and one of these is to be alone")
         if count > 1 and not life.apart.isdisjoint(range(first, last + 1)):
@@ -295,8 +205,12 @@ class Rules:
                 return
 
     def _window(self, life: Life, holder: Holder) -> int:
-        taken = [given for _, given in life.taken.values() if given is not None]
-        return sum(given.holder is holder for given in [*life.held.values(), *taken])
+        return sum(given.holder is holder for _, given in self._all_of(life))
+
+    def _all_of(self, life: Life) -> list[tuple[int, Given]]:
+        """What members hold, and what transactions have taken from them."""
+        taken = [(each, given) for each, (_, given) in life.taken.items() if given is not None]
+        return [*life.held.items(), *taken]
 
     def check_deadlines(self, now: float) -> None:
         """Called whenever time has passed and all has come to rest."""
@@ -414,14 +328,29 @@ class Rules:
                 given.expires = now + life.options.ack_deadline_ms / 1_000
 
     def _end(
-        self, life: Life, offset: int, now: float, *, delay_s: float = 0.0, is_unseen: bool = False
+        self,
+        life: Life,
+        offset: int,
+        now: float,
+        *,
+        delay_s: float = 0.0,
+        is_unseen: bool = False,
+        is_death: bool = False,
     ) -> None:
-        """It was delivered in vain."""
-        if not is_unseen:
+        """It was delivered in vain; `is_death`: its member died of it, maybe."""
+        is_last = 0 < life.options.max_attempts <= life.ended.get(offset, 0) + 1
+        if is_unseen:
+            pass
+        elif is_last and life.spared[offset] and not is_death:
+            life.apart.discard(offset)
+            life.spared[offset] -= 1
+            self.reached["failed, and had lost attempts with others"] += 1
+        else:
             life.apart.discard(offset)
             life.ended[offset] = life.ended.get(offset, 0) + 1
-            if 0 < life.options.max_attempts <= life.ended[offset]:
+            if is_last:
                 life.dying[offset] = now
+                del life.spared[offset]
                 return
         life.not_before[offset] = now + delay_s
 
@@ -430,17 +359,22 @@ class Rules:
     def left(self, life: Life, holder: Holder, now: float) -> None:
         """G16: which of its records ended it nobody knows."""
         holder.is_over = True
-        most = life.options.max_attempts
-        lost = [each for each, given in life.held.items() if given.holder is holder]
-        for offset in lost:
+        is_shared = self._window(life, holder) > 1
+        for offset in [each for each, given in life.held.items() if given.holder is holder]:
             del life.held[offset]
-            is_last = 1 < most <= life.ended.get(offset, 0) + 1
-            if is_last and len(lost) > 1:
-                life.apart.add(offset)
-                life.not_before[offset] = now
-                self.reached["left for somebody who is alone with it"] += 1
-                continue
-            self._end(life, offset, now)
+            self._lost(life, offset, now, is_shared=is_shared)
+
+    def _lost(self, life: Life, offset: int, now: float, *, is_shared: bool) -> None:
+        most = life.options.max_attempts
+        if not is_shared or most == 1:
+            self._end(life, offset, now, is_death=True)
+        elif life.ended.get(offset, 0) + 1 < most or not most:
+            life.spared[offset] += 1
+            self._end(life, offset, now, is_death=True)
+        else:
+            life.apart.add(offset)
+            life.not_before[offset] = now
+            self.reached["left for somebody who is alone with it"] += 1
 
     def expired(
         self, life: Life, holder: Holder, number: int, ranges: Iterable[Range], now: float
@@ -488,7 +422,8 @@ class Rules:
                 if given is None:
                     continue
                 if given.holder.is_over:
-                    self._end(life, offset, now)
+                    is_alone = offset in life.apart or life.is_strict
+                    self._lost(life, offset, now, is_shared=not is_alone)
                     self.reached["untaken, and its member has gone"] += 1
                 else:
                     life.held[offset] = given

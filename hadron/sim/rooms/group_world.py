@@ -20,8 +20,9 @@ from hadron.model.record import Record as StoredRecord
 from hadron.model.record_batch import decode_batch
 from hadron.model.transactions import DELIVERIES, TransactionId
 from hadron.sim.rooms.group_calls import Call, Token, part_of
+from hadron.sim.rooms.group_lives import Committed, Holder, Life, Record
 from hadron.sim.rooms.group_log import SET, Leadership, Log, Snapshot, Tables, offsets_of
-from hadron.sim.rooms.group_rules import Committed, Holder, Life, Record, Rules
+from hadron.sim.rooms.group_rules import Rules
 from hadron.sim.rooms.transaction_sets import SeededRandom
 from hadron.state import schema
 from hadron.state.events import PartitionTrimmed

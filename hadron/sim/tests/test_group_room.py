@@ -24,12 +24,10 @@ _FIRST: Final = {
 
 BUGS: Final[dict[str, Edit]] = {
     "what follows a record that is due goes out with it, also while it is to wait": Edit(
-        "delivery.waiting:Waiting.pop", "            and item.not_before <= now\n", ""
+        "delivery.waiting:Waiting.pop", " and item.not_before <= now", ""
     ),
     "a delivery that ended in vain is not counted here, only in the log": Edit(
-        "delivery.machine:Group._end",
-        "Again(first, last, attempt + 1,",
-        "Again(first, last, attempt,",
+        "delivery.machine:Group._end", "Again(first, last, then,", "Again(first, last, tries,"
     ),
     "a record whose dead letter was refused is settling for ever": Edit(
         "delivery.machine:Group.put_back",
@@ -59,30 +57,43 @@ BUGS: Final[dict[str, Edit]] = {
         "            pass\n",
     ),
     "who dies takes all along that it held": Edit(
-        "delivery.machine:Group.leave", "dies=was_alone", "dies=True"
+        "delivery.tries:Tries.after", "if is_shared and most > 1:", "if False:"
     ),
     "nothing dies of its member's end": Edit(
-        "delivery.machine:Group.leave", "dies=was_alone", "dies=False"
+        "delivery.machine:Group.leave", "member.outstanding == 1", "False"
+    ),
+    "who has one, and others in a transaction, dies of the one": Edit(
+        "delivery.machine:Group.leave",
+        "member.outstanding == 1",
+        "sum(len(each.held) for each in member.deliveries.values()) == 1",
+    ),
+    "what was lost with others is lost": Edit(
+        "delivery.tries:Tries.after", "spared=self.spared + is_shared", "spared=self.spared"
+    ),
+    "what was lost with others comes back for ever": Edit(
+        "delivery.tries:Tries.after", "spared=self.spared - 1", "spared=self.spared"
+    ),
+    "one that ends its member has back what it lost with others": Edit(
+        "delivery.tries:Tries.after", "cause is Cause.FAILED and self.spared", "self.spared"
     ),
     "what is to be alone is given to who has others": Edit(
-        "delivery.members:Takers.pick", "if not member.deliveries:", "if True:"
+        "delivery.members:Takers.pick", "if not member.outstanding:", "if True:"
     ),
     "others are given to who has one that is to be alone": Edit(
-        "delivery.members:Member.wants", "self.apart is not None and self.apart.held", "False"
+        "delivery.members:Member.wants", "self.has_apart or self.drains", "self.drains"
     ),
     "a record that a transaction has is given to somebody": Edit(
         "delivery.taking:Taking.keep", "if not self._taken:", "if True:"
     ),
     "what comes back from a transaction, and whose member has gone, was never delivered": Edit(
         "delivery.machine:Group.untake",
-        "self._end(place, [(first, last)], now, _MEMBER_GONE, effects)",
-        "self._put_again(Again(first, last, place.attempt, now, 0), effects)",
+        "self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)",
+        "self._put_again(Again(first, last, place.tries, now, 0), effects)",
     ),
     "what comes back from a transaction goes to its member, which has gone": Edit(
         "delivery.machine:Group.untake",
-        "            elif place is not None:\n"
-        "                self._end(place, [(first, last)], now, _MEMBER_GONE, effects)\n",
-        "",
+        "self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)",
+        "pass",
     ),
     "whoever serves a group anew gives out what transactions have of it": Edit(
         "delivery.groups:Groups._new_driver",

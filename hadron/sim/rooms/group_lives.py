@@ -1,0 +1,102 @@
+"""A consumer group as its rules see it: single offsets, members, and what is committed of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hadron.model.transactions import TransactionId
+from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, GroupOptions
+
+
+class Record(NamedTuple):
+    """One that was appended: a number of its own, and its key, "" for none."""
+
+    number: int
+    key: str
+
+
+@dataclass(eq=False)
+class Holder:
+    """A member over one call, as the rules see it."""
+
+    name: str
+    max_in_flight: int
+    batch_size: int
+    filled: int = 0
+    is_over: bool = False
+    is_writable: bool = True
+    dealt_at: float = float("-inf")
+    is_stalled: bool = False
+
+
+@dataclass(eq=False)
+class Given:
+    """A delivery."""
+
+    holder: Holder
+    number: int
+    attempt: int
+    armed: float
+    expires: float
+
+
+@dataclass(eq=False)
+class Progress:
+    """What is committed of a group between its making, or a reset, and the next one."""
+
+    group_id: int
+    floor: int
+    settled: set[int] = field(default_factory=set)
+    attempts: dict[int, int] = field(default_factory=dict)
+
+
+class Life:
+    """A group from its making, or a reset, on."""
+
+    def __init__(self, name: str, options: GroupOptions, progress: Progress, number: int) -> None:
+        self.name = name
+        self.number = number
+        """They rise: what was delivered in an earlier one counts for nothing here."""
+        self.options = options
+        self.progress = progress
+        self.rightful: set[tuple[int, int]] = set()
+        """Offsets, and numbers of their records, that somebody may have settled."""
+        self.driver: object = None
+        self.taken: dict[int, tuple[TransactionId, Given | None]] = {}
+        self.renew(None)
+
+    def renew(self, driver: object) -> None:
+        """Somebody else serves it, who knows what is committed, and nothing else."""
+        self.driver = driver
+        self.held: dict[int, Given] = {}
+        self.accepted: set[int] = set()
+        self.ended = dict(self.progress.attempts)
+        self.not_before: dict[int, float] = {}
+        self.dying: dict[int, float] = {}
+        self.apart: set[int] = set()
+        """G16: each is to be alone with its member."""
+        self.spared: Counter[int] = Counter()
+        """G16: attempts that each lost with a member that had others."""
+        self.letter_refused_at = float("-inf")
+        self.overruled: set[int] = set()
+        """A transaction wanted them, and the log gave them to another one. Where that one is rolled
+        back they are with their members again, and the first may be decided all the same: once."""
+        self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
+
+    @property
+    def is_by_key(self) -> bool:
+        return self.options.order == ORDER_KEY
+
+    @property
+    def is_strict(self) -> bool:
+        return self.options.order == ORDER_STRICT
+
+
+class Committed(NamedTuple):
+    """What a restore brings back."""
+
+    records: list[Record]
+    first: int
+    progress: dict[int, tuple[str, GroupOptions, Progress, int]]
