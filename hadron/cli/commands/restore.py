@@ -93,7 +93,7 @@ def command(
 
     session_of(ctx).debug |= debug
     targets = {"--node": node is not None, "--all": everyone, "--data": data is not None}
-    _check_usage(ctx, config, replica_set, targets, accept_loss)
+    _check_usage(ctx, backup, config, replica_set, targets, accept_loss)
     if raise_epoch and not everyone:
         raise click.UsageError("--raise-epoch goes with --all", ctx)
     if data is not None:
@@ -145,6 +145,7 @@ def _start(config: ReplicaSetConfig, node: str, given: Path | None = None) -> st
 
 def _check_usage(
     ctx: click.Context,
+    backup: Path,
     config: Path | None,
     replica_set: str | None,
     targets: dict[str, bool],
@@ -169,7 +170,9 @@ def _check_usage(
             + ": a new history begins, and what was acknowledged after the backup is lost"
         )
     if missing:
-        raise click.UsageError(f"say {'; and '.join(missing)}", ctx)
+        absent = [path for path in (backup, config) if path is not None and not path.exists()]
+        nowhere = "".join(f"; and there is no {path}" for path in absent)
+        raise click.UsageError(f"say {'; and '.join(missing)}{nowhere}", ctx)
 
 
 def _restore_sets(

@@ -105,6 +105,7 @@ def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
         ("restore monday --all --node n1", "--node and --all exclude each other"),
         ("restore monday --all --accept-loss", "configuration file: --config FILE"),
         ("restore monday --config c --all", "say --accept-loss"),
+        ("restore monday --config c --all", "is lost; and there is no monday; and there is no c"),
         ("restore monday --config c --data d --accept-loss", "exclude each other"),
         ("recover --config c --node n1", "say --accept-loss"),
         ("recover --data d", "say --accept-loss"),
