@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, cast
 
 import apsw
 import trio
@@ -21,6 +20,7 @@ from hadron.model.limits import TOKEN_BYTES
 from hadron.model.ports import Listener
 from hadron.node import leader_links
 from hadron.node.accepting import Acceptor
+from hadron.node.causes import first_of
 from hadron.node.host import Host
 from hadron.node.leadership import Leadership
 from hadron.node.other_sets import OtherSets, follow_registry
@@ -79,6 +79,8 @@ class Member:
         self._leadership: Leadership | None = None
         self._feed: Origin | None = None
         """The connection on which the leader's entries come, while it is open."""
+        self._promised_on: Origin | None = None
+        """The same of the latest candidate: it counts this disk by what it was promised with."""
         self._course = Course(leads=host.membership.is_leader)
         self._ended = trio.Event()
         self._store = self._open_store()
@@ -256,7 +258,7 @@ class Member:
             if failed is None or mistakes is not None:
                 raise
             if self.ended_by is None and self._store.lost is not None:
-                self.fail(_first(failed))
+                self.fail(first_of(failed))
             if self.ended_by is None:
                 raise
         if self.ended_by is not None:
@@ -369,6 +371,8 @@ class Member:
                 await trio.sleep_forever()
             try:
                 won = await candidate.win()
+                if not self._store.identity.current.is_member:
+                    continue  # What it has forgotten just now, the next ballot is to count.
                 self._leadership = Leadership(
                     won,
                     config=host.config,
@@ -397,14 +401,14 @@ class Member:
                 )
                 await self._leadership.run(self._report)
             except* FencedError as group:
-                text = str(_first(group))
+                text = str(first_of(group))
                 if text != fenced:
                     fenced = text
                     _log.warning("not leading: %s", text)
                 self._report(Life.FENCED, self._old_file or text)
             except* CorruptionError as group:
                 # Met by a read, and so known to whoever repairs it or fetches a snapshot.
-                damage = _first(group)
+                damage = first_of(group)
                 if not host.membership.peers or not is_about_file(damage):
                     raise damage from None
                 if str(damage) != fenced:
@@ -424,7 +428,8 @@ class Member:
         if self._leadership is not None:
             self._leadership.stop(reason)
 
-    def _promised(self, ballot: Ballot, name: str) -> None:
+    def _promised(self, ballot: Ballot, name: str, connection: Origin) -> None:
+        self._promised_on = connection
         # Of a replica set that is being founded all are members, and nothing is to be learnt.
         self._counts = self._store.identity.current.is_member
         if ballot.epoch > self._host.membership.epoch:
@@ -450,8 +455,8 @@ class Member:
         self._counts = False
         _log.warning("%s", self._memory_note)
         await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
-        if self._feed is not None:  # Who feeds this disk may count it: it asks again.
-            self._feed.close()
+        for counted_on in filter(None, (self._feed, self._promised_on)):
+            counted_on.close()  # Whoever counts this disk asks again.
         self._stop_leading(FencedError(f"{later} this node"))
 
     def _appended(self, ballot: Ballot, outcome: AppendOutcome, connection: Origin) -> None:
@@ -580,21 +585,3 @@ def _poster() -> Callable[[Callable[[], None]], None]:
 def _call(report: Callable[[], None]) -> None:
     """Without threads a report is made where it is heard."""
     report()
-
-
-_Error = TypeVar("_Error", bound=BaseException)
-
-
-def _first(group: BaseExceptionGroup[_Error]) -> _Error:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return cast("_Error", error)
-
-
-def damage_in(error: CorruptionError | ExceptionGroup[Exception]) -> CorruptionError | None:
-    """The damage that ended a node, if nothing else did."""
-    if isinstance(error, CorruptionError):
-        return error
-    damage, others = error.split(CorruptionError)
-    return _first(damage) if damage is not None and others is None else None

@@ -9,9 +9,10 @@ import trio
 
 from hadron.model.errors import ConfigurationError, CorruptionError, NotReadyError
 from hadron.model.ports import Clock, Disk, Listener, Network, Random, Transport
+from hadron.node.causes import damage_in
 from hadron.node.discovery import Discovery
 from hadron.node.host import Host, membership_of
-from hadron.node.member import Member, damage_in
+from hadron.node.member import Member
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.partition.gate import ByteGate
 from hadron.serving.leading import Door

@@ -266,9 +266,9 @@ class Candidate:
             counts_self=identity.is_member,
         )
         needed = await self._check_log(promised, voters, counts_self=identity.is_member)
-        diverged = await self._on_writer(self._apply_all_and_join(uuid))
-        if diverged is not None:
-            raise diverged
+        stopped = await self._on_writer(self._apply_all_and_join(uuid, identity.is_member))
+        if stopped is not None:
+            raise stopped
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
         return Won(ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed))
 
@@ -436,8 +436,13 @@ class Candidate:
             self._store.log.reload()
             raise
 
-    def _apply_all_and_join(self, uuid: bytes) -> Callable[[apsw.Connection], DivergedError | None]:
-        def job(db: apsw.Connection) -> DivergedError | None:
+    def _apply_all_and_join(
+        self, uuid: bytes, was_member: bool
+    ) -> Callable[[apsw.Connection], HadronError | None]:
+        def job(db: apsw.Connection) -> HadronError | None:
+            if was_member and not self._store.identity.current.is_member:
+                # It was counted, and its log compared, as one that remembers (PROTOCOL B3).
+                return PeerError("this disk was found to be an old copy meanwhile")
             try:
                 self._follower.apply_all(db)
             except DivergedError as error:

@@ -75,7 +75,7 @@ class ReplicationService:
         clock: Clock,
         starts: PeerStarts,
         *,
-        on_promise: Callable[[Ballot, str], None],
+        on_promise: Callable[[Ballot, str, Origin], None],
         on_append: Callable[[Ballot, AppendOutcome, Origin], None],
         on_trim: Callable[[int], None],
         on_resync: Callable[[str, int, str], None],
@@ -198,7 +198,7 @@ class ReplicationService:
             elif error is not None:
                 self._on_fatal(error)
             else:
-                self._on_promise(ballot, name)
+                self._on_promise(ballot, name, call.origin)
                 call.send(
                     replication_pb2.PromiseResponse(
                         promised=True,
