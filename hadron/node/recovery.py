@@ -9,22 +9,27 @@ and from that the metadata set's next leader knows to go on above every index of
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
-from hadron.model.ids import MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
+from hadron.model.ids import EMPTY_LOG, MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import copy_file, identity_of
+from hadron.replication.verification import Verification
+from hadron.state.features import MACHINE
 from hadron.state.leadership import LEADERSHIP
 from hadron.storage import aftermath, snapshot
+from hadron.storage.bodies import BODY
 from hadron.storage.database import (
     FORMAT_VERSION,
     check_version,
+    open_at_rest,
     open_reader,
     open_writer,
     translated_errors,
@@ -60,15 +65,17 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
     lock = DirectoryLock(node.data)
     aside = None
     try:
-        if _is_whole(node.data, path, disk):
-            return Recovered(_examine(path, node.data, disk)[0], None, was_whole=True)
+        is_whole = _is_whole(node.data, path, disk)
         wal = path.with_name(f"{path.name}-wal")
-        if wal.exists() and wal.stat().st_size:
-            end, uuid = _take_what_is_left(path, node.data, disk)
+        if not is_whole and wal.exists() and wal.stat().st_size:
+            end, uuid = _take_what_is_left(path, node.data, disk, config.name)
             aside = node.data / aftermath.ASIDE
         else:
-            end, uuid = _examine(path, node.data, disk)
-        with contextlib.closing(identity_of(config, node, disk)) as identity:
+            with translated_errors(path), closing(open_reader(path, vfs=disk.vfs)) as database:
+                end, uuid = _examine(database, path, node.data, config.name)
+        if is_whole:
+            return Recovered(end, None, was_whole=True)
+        with closing(identity_of(config, node, disk)) as identity:
             own = identity.current
             promised = _next_promise(config, max(own.promised, end.ballot))
             known = promised.epoch == own.promised.epoch
@@ -105,28 +112,38 @@ def _is_whole(data: Path, path: Path, disk: Disk) -> bool:
         left = aftermath.examine(path, disk, stop, was_member=True)
     if left.amnesia:
         return False
-    with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
+    with translated_errors(path), closing(open_reader(path, vfs=disk.vfs)) as database:
         return not lacks(database, stop.mark)
 
 
-def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
+def _take_what_is_left(
+    path: Path, data: Path, disk: Disk, replica_set: str
+) -> tuple[LogPosition, bytes]:
     """Put what SQLite reads of a database and its write-ahead log, however that was damaged, in
-    their place; returns what `_examine` does."""
+    their place; returns what `_examine` does.
+
+    The frames before the damage may be older than the file: where a checkpoint had copied later
+    ones as well, they would take some of its pages back, and others not. So the file counts alone,
+    too, and whichever is sound and goes further is taken.
+    """
     generation = next_generation(data)
-    target = generation / DATABASE
     try:
-        with translated_os_errors(data):
-            disk.remove(generation)
-            disk.make_directory(generation)
-            for ending in ("", "-wal"):
-                copy_file(Path(f"{path}{ending}"), Path(f"{target}{ending}"), disk)
-        with (
-            translated_errors(target),
-            contextlib.closing(open_writer(target, sync="FULL", vfs=disk.vfs)) as database,
-        ):
-            database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            database.pragma("journal_mode", "delete")
-        found = _examine(target, data, disk)
+        refusal: HadronError | None = None
+        together = alone = EMPTY_LOG
+        try:
+            together, _ = _assemble(path, ("", "-wal"), generation, disk, replica_set)
+        except (CorruptionError, DataDirectoryError) as error:
+            refusal = error
+        try:
+            with translated_errors(path), closing(open_at_rest(path, vfs=disk.vfs)) as database:
+                alone, _ = _examine(database, path, data, replica_set)
+        except (CorruptionError, DataDirectoryError):
+            if refusal is not None:
+                raise refusal from None
+        if alone.lsn > together.lsn:
+            _assemble(path, ("",), generation, disk, replica_set)
+        with translated_errors(path), closing(open_reader(generation / DATABASE)) as database:
+            found = _end_of(database, data)
     except HadronError:
         with translated_os_errors(data):
             disk.remove(generation)
@@ -141,24 +158,53 @@ def _take_what_is_left(path: Path, data: Path, disk: Disk) -> tuple[LogPosition,
     return found
 
 
-def _examine(path: Path, data: Path, disk: Disk) -> tuple[LogPosition, bytes]:
-    """Where a database's log ends, recomputed, and the uuid that it was led under last."""
-    with translated_errors(path), contextlib.closing(open_reader(path, vfs=disk.vfs)) as database:
-        check_version(database, path, FORMAT_VERSION)
-        for (finding,) in database.execute("PRAGMA quick_check(1)"):
-            if finding != "ok":
-                raise CorruptionError(
-                    f"{path} is damaged: {finding}", "restore this node from a backup"
-                )
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
-        if not tables.issuperset((LOG, ANCHOR, LEADERSHIP)):
-            raise _nothing_left(data)
-        end = snapshot.chain_end(database)
-        if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
-            raise _nothing_left(data)
-        row = database.execute(
-            f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1"
-        ).fetchone()
+def _assemble(
+    path: Path, endings: Iterable[str], generation: Path, disk: Disk, replica_set: str
+) -> tuple[LogPosition, bytes]:
+    """Copy these files of a database, and make one of them; returns what `_examine` does."""
+    target = generation / DATABASE
+    with translated_os_errors(generation.parent):
+        disk.remove(generation)
+        disk.make_directory(generation)
+        for ending in endings:
+            copy_file(Path(f"{path}{ending}"), Path(f"{target}{ending}"), disk)
+    with (
+        translated_errors(target),
+        closing(open_writer(target, sync="FULL", vfs=disk.vfs)) as database,
+    ):
+        database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        database.pragma("journal_mode", "delete")
+    with translated_errors(target), closing(open_reader(target, vfs=disk.vfs)) as database:
+        return _examine(database, target, generation.parent, replica_set)
+
+
+def _examine(
+    database: apsw.Connection, path: Path, data: Path, replica_set: str
+) -> tuple[LogPosition, bytes]:
+    """Where a database's log ends, recomputed, and the uuid that it was led under last. Raises
+    `CorruptionError` where its tables are not what the log makes of them: groups would pass over
+    what comes next. A damaged body is told whenever it is read."""
+    check_version(database, path, FORMAT_VERSION)
+    found = _end_of(database, data)
+    verification = Verification(MACHINE, replica_set=replica_set)
+    while not verification.step(database):
+        pass
+    for problem in verification.report.problems:
+        if problem.table != BODY or not problem.lsn:
+            raise CorruptionError(
+                f"{path} is damaged: {problem.text}", "restore this node from a backup"
+            )
+    return found
+
+
+def _end_of(database: apsw.Connection, data: Path) -> tuple[LogPosition, bytes]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
+    if not tables.issuperset((LOG, ANCHOR, LEADERSHIP)):
+        raise _nothing_left(data)
+    end = snapshot.chain_end(database)
+    if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
+        raise _nothing_left(data)
+    row = database.execute(f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1").fetchone()
     return end, bytes(row[0]) if row is not None else b""
 
 

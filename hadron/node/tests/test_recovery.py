@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import apsw
 import pytest
 import trio
 from trio.testing import MockClock
@@ -17,12 +18,12 @@ from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.model.ids import MAX_RECOVERIES, Ballot, LogPosition
 from hadron.node.recovery import recover
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.tests.support import make_stream, produce
+from hadron.node.tests.support import STREAM, make_stream, produce
 from hadron.node.tests.test_restore_crashes import crashes, look
 from hadron.node.verification import verify_database
 from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
-from hadron.storage.database import PAGE_BYTES, open_at_rest, open_reader
+from hadron.storage.database import PAGE_BYTES, connect, open_at_rest, open_reader
 from hadron.storage.generations import DATABASE
 from hadron.storage.identity import IdentityFile
 from hadron.storage.log import last_lsn
@@ -81,6 +82,59 @@ def test_what_precedes_the_damage_counts_and_all_of_it_is_kept(killed: Killed) -
     state = look(killed.data)
     assert (state.is_member, state.last) == (True, recovered.end.chain)
     assert verify_database(killed.data / DATABASE, "local/p0").ok
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Killed:
+    """A group has acknowledged what was published, and all frames of the write-ahead log are in
+    the database as well: the process was killed before that began anew."""
+
+    async def run() -> int:
+        async with running_nodes(tmp_path / "run", 1) as nodes:
+            await make_stream(nodes)
+            async with nodes.client() as client:
+                for number in range(40):
+                    await client.send(STREAM, b"%d" % number)
+                async with client.subscribe(STREAM, group="g") as consumer:
+                    for _ in range(40):
+                        await (await anext(consumer)).ack()
+            shutil.copytree(nodes.data("n1"), tmp_path / "n1")
+            return nodes.status("n1").last_lsn
+
+    last = trio.run(run, clock=MockClock(rate=5))
+    killed = Killed(replica_set(tmp_path, 1), tmp_path / "n1", last)
+    with closing(connect(killed.data / DATABASE)) as database:
+        database.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        database.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        total, moved = database.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        assert total == moved > 60
+    return killed
+
+
+@pytest.mark.parametrize("frame", [0, 10, 60, -30])
+def test_older_frames_do_not_take_back_what_the_file_has_already(
+    copied: Killed, frame: int
+) -> None:
+    """Some of its pages, and not others: a group's floor is beyond what its stream has, and what
+    comes next is delivered to nobody."""
+    copied.damage(frame)
+    recovered = recover(copied.config, "n1", DISK)
+    assert recovered.end.lsn == copied.last_lsn
+    assert verify_database(copied.data / DATABASE, "local/p0").ok
+
+
+def test_where_neither_is_sound_nothing_is_changed(copied: Killed) -> None:
+    copied.damage(60)
+    path = copied.data / DATABASE
+    content = bytearray(path.read_bytes())
+    for page in range(1, len(content) // PAGE_BYTES):
+        content[page * PAGE_BYTES + 2_000] ^= 1
+    path.write_bytes(content)
+    before = copied.content()
+    with pytest.raises(CorruptionError):
+        recover(copied.config, "n1", DISK)
+    assert copied.content() == before
+    assert not (copied.data / "gen-1").exists()
 
 
 def test_where_nothing_is_left_nothing_is_changed(killed: Killed) -> None:
