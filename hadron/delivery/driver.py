@@ -413,16 +413,19 @@ class GroupDriver:
     def acknowledge(self, session: MemberSession, said: Ack, now: float) -> None:
         ranges, token, late = said
         check_ranges(ranges)
-        for item in ranges:
-            counted = self._count(session, item, late, now)
-            if size(counted) <= item[2] - item[1]:
-                session.refuse(item)
-                self._tell_conflicts(session, item)
-            self.ledger.acknowledge(counted)
-        if token:
-            self.ledger.confirm(Receipt(session.sink, token, session.take_refused()))
-        self.ledger.flush()
-        self.pump()
+        try:
+            for item in ranges:
+                counted = self._count(session, item, late, now)
+                # Before anything is raised: they are in no other place any more.
+                self.ledger.acknowledge(counted)
+                if size(counted) <= item[2] - item[1]:
+                    session.refuse(item)
+                    self._tell_conflicts(session, item)
+            if token:
+                self.ledger.confirm(Receipt(session.sink, token, session.take_refused()))
+        finally:
+            self.ledger.flush()
+            self.pump()
 
     def _count(
         self, session: MemberSession, item: DeliveryRange, late: Ballot | None, now: float
@@ -466,8 +469,9 @@ class GroupDriver:
                 share=share,
             )
             effects.then(refused)
-            self._tell_conflicts(session, item)
         self._carry_out(effects)
+        for item in said.ranges:
+            self._tell_conflicts(session, item)
         self.pump()
 
     def extend(self, session: MemberSession, said: Extend, now: float) -> None:

@@ -77,6 +77,9 @@ _TARGET_BYTES: Final = MAX_BATCH_BYTES // 4
 _MAX_RECORD_BYTES: Final = MAX_BATCH_BYTES - _TARGET_BYTES - (64 << 10)
 """A largest record has grown by its headers."""
 
+_LONGEST_TYPE: Final = 1_024
+"""Of a record without its content."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -274,8 +277,9 @@ def _damaged(letter: NewRecord, record: Record, first: int) -> tuple[NewRecord, 
 
 def _without_content(letter: NewRecord, error: RecordTooLargeError) -> NewRecord:
     headers = {name: text for name, text in (letter.headers or {}).items() if name in _OWN_HEADERS}
+    kept = letter.type if len(letter.type) <= _LONGEST_TYPE else ""
     return msgspec.structs.replace(
-        letter, headers=headers | {DAMAGE: error.message}, key=None, id=""
+        letter, headers=headers | {DAMAGE: error.message}, key=None, id="", type=kept
     )
 
 

@@ -70,7 +70,11 @@ class BatchBuilder:
             coded = (TEXT, key.encode()) if isinstance(key, str) else (BYTES, bytes(key))
             size += len(coded[1]) + 12
         if record.headers:
-            size += sum(len(k) + len(v) + 8 for k, v in record.headers.items())
+            size += sum(len(k.encode()) + len(v.encode()) + 8 for k, v in record.headers.items())
+        if record.id:
+            size += len(record.id.encode()) + 8
+        if record.type and record.type not in self._types:
+            size += len(record.type.encode())
         if size > max_bytes:
             raise too_large(size, key)
         if key is not None:

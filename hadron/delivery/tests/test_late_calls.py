@@ -13,7 +13,7 @@ from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
 from hadron.serving.tests.stack import Stack, leading, until
-from hadron.state.groups.progress import CreateGroup
+from hadron.state.groups.progress import ORDER_STRICT, CreateGroup
 from hadron.state.streams.partitions import PartitionBounds
 
 
@@ -101,6 +101,22 @@ class TestLateAcknowledgements:
             member.say(Ack([(99, 0, 0)]))
         with pytest.raises(RequestError, match="and it never asked"):
             member.say(Ack([(99, 0, 0)]))
+
+    async def test_what_its_last_one_counted_for_is_logged(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """More than it held; that ends its call. In strict order others would wait for ever."""
+        monkeypatch.setattr("hadron.delivery.sessions._MAX_REFUSED", 2)
+        await stack.append(1, b"x", b"y")
+        member = await Consumer(stack).join(3, order=ORDER_STRICT)
+        other = await Consumer(stack).join(3, order=ORDER_STRICT)
+        await member.until(0)
+        for _ in range(2):
+            member.say(Ack([(99, 0, 0)]))
+        with pytest.raises(RequestError, match="and it never asked"):
+            member.say(Ack([(member.deliveries[-1].delivery, 0, 9)]))
+        member.leave()
+        await other.until(1)
 
     @pytest.mark.parametrize(
         ("ballot", "number", "offset"), [((1, 1), 99, 1), ((9, 9), 1, 1), ((1, 0), 1, 3)]

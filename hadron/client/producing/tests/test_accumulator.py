@@ -85,7 +85,8 @@ def test_a_batch_that_no_encoder_takes_fails_by_itself() -> None:
     first = put(accumulator, b"1")
     assert take(accumulator) is first
     # As only a bug lets it through: the client looks at each record before.
-    bad, _ = accumulator.add(NewRecord(value=b"2", id=object()), 1, 0.0)  # type: ignore[arg-type]
+    odd = NewRecord(value=b"2", timestamp_ms=object())  # type: ignore[arg-type]
+    bad, _ = accumulator.add(odd, 1, 0.0)
     accumulator.seal()
     good = put(accumulator, b"3")
     assert take(accumulator) is good
