@@ -67,7 +67,7 @@ def unpack(headers: Sequence[replication_pb2.Entry], attachment: memoryview) -> 
             Entry(
                 check_number("lsn", header.lsn),
                 ballot,
-                header.now_ms,
+                check_number("stamp", header.now_ms),
                 header.command,
                 attachment[start:stop],
                 header.chain,

@@ -13,7 +13,8 @@ verified, stored and acknowledged, because a majority may need this disk meanwhi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +31,16 @@ from hadron.state.leadership import Configuration
 from hadron.state.machine import Context, StateMachine
 from hadron.storage.database import transaction
 from hadron.storage.identity import IdentityFile
-from hadron.storage.log import Entry, Log, drop_bodies, get_meta, get_text, read_commands, set_meta
+from hadron.storage.log import (
+    Entry,
+    Log,
+    drop_bodies,
+    get_meta,
+    get_text,
+    read_commands,
+    set_meta,
+    verify_chain,
+)
 from hadron.storage.snapshot import DIVERGED
 from hadron.storage.writer import Prepared
 
@@ -56,6 +66,16 @@ class LostEntriesError(StorageError):
 
 class BadEntriesError(PeerError):
     """Entries that a peer sent do not continue the chain; this node's own log is unharmed."""
+
+
+@contextmanager
+def _bad_entries() -> Iterator[None]:
+    try:
+        yield
+    except CorruptionError as error:
+        raise BadEntriesError(
+            error.message, "the disk or the memory of the node that sent it is damaged"
+        ) from error
 
 
 class FollowerLog:
@@ -183,7 +203,7 @@ class FollowerLog:
             return Prepared(AppendOutcome(0, self.applied_lsn, promised, "mismatch"), 0)
         match_lsn = entries[-1].lsn if entries else previous.lsn
         committed = max(self.committed_lsn, min(committed_lsn, match_lsn))
-        new = self._unknown(entries)
+        new = self._unknown(previous, entries)
         try:
             self._write(connection, new, committed)
         except DivergedError as error:
@@ -216,10 +236,14 @@ class FollowerLog:
         self.applied_lsn = self.stored_applied_lsn = 0
         self.on_diverged(error.message)
 
-    def _unknown(self, entries: list[Entry]) -> list[Entry]:
-        """What follows the entries that this log already has; equal chains, equal prefixes."""
+    def _unknown(self, previous: LogPosition, entries: list[Entry]) -> list[Entry]:
+        """What follows the entries that this log already has; equal chains, equal prefixes. Raises
+        `BadEntriesError`."""
         if not entries or entries[0].lsn == self._log.head.lsn + 1:
             return entries
+        # This log's own are dropped for them: not for such as are damaged.
+        with _bad_entries():
+            verify_chain(entries, previous)
         for index, entry in enumerate(entries):
             known = self._log.position_at(entry.lsn)
             if known is None or known.chain != entry.chain:
@@ -238,12 +262,8 @@ class FollowerLog:
         """
         for entry in entries:
             self._note_configuration(entry)
-            try:
+            with _bad_entries():
                 self._log.append_copy(entry)
-            except CorruptionError as error:
-                raise BadEntriesError(
-                    error.message, "the disk or the memory of the node that sent it is damaged"
-                ) from error
 
     def _note_configuration(self, entry: Entry) -> None:
         """An entry takes its place, and that of one which was dropped or never written."""

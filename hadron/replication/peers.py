@@ -17,10 +17,11 @@ import trio
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, HandshakeError, PeerError
 from hadron.model.ports import Network, Random
+from hadron.replication.entries import configuration_from
 from hadron.replication.membership import Membership, check_peer, epoch_note
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.dialing import dial, talk
-from hadron.wire.messages import method, replication_pb2
+from hadron.wire.messages import ballot_from, check_number, method, position_from, replication_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +148,7 @@ class PeerLinks:
         answer, _ = await connection.request(
             _HANDSHAKE, self._own_identity(), timeout_s=_HANDSHAKE_TIMEOUT_S
         )
+        _check_numbers(answer)
         own = self._own_identity()
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
         if answer.is_old_copy:
@@ -177,12 +179,13 @@ class PeerLinks:
         answer, _ = await connection.request(_HANDSHAKE, self._own_identity(), timeout_s=timeout_s)
         assert isinstance(answer, replication_pb2.HandshakeResponse)
         try:
+            _check_numbers(answer)
             check_peer(
                 self._membership, self._own_identity().replica_set_uuid, answer.identity, link.name
             )
             if answer.is_old_copy:
                 raise _seen_elsewhere(link)
-        except PeerError:
+        except HadronError:
             connection.close()
             raise
         return answer
@@ -192,6 +195,17 @@ class PeerLinks:
             link.state, link.trouble = state, trouble
             self.changed.set()
             self.changed = trio.Event()
+
+
+def _check_numbers(answer: replication_pb2.HandshakeResponse) -> None:
+    """Raises `FrameError` for numbers that no node has: whoever asks a link takes them as they are,
+    also where an error would end the node."""
+    ballot_from(answer.promised)
+    position_from(answer.last)
+    check_number("lsn", answer.committed_lsn)
+    check_number("stamp", answer.now_ms)
+    for configuration in answer.configurations:
+        configuration_from(configuration)
 
 
 def _seen_elsewhere(link: PeerLink) -> _OldCopyError:
