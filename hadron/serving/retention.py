@@ -49,6 +49,8 @@ class RetentionDriver(Part):
         self._woken = trio.Event()
         self._room: dict[int, int] = {}
         """Bytes that may still be appended to a stream before it is looked at again."""
+        self._came: dict[int, int] = {}
+        """Bytes that were appended to the stream that is looked at, since that began."""
         self._said: dict[int, str] = {}
         """Of each stream whose retention pauses, why."""
         catalog.listen(self._wake)
@@ -59,10 +61,15 @@ class RetentionDriver(Part):
 
     def _on_visible(self, events: Sequence[BatchAppended]) -> None:
         for event in events:
+            if event.stream_id in self._came:
+                self._came[event.stream_id] += event.size
             if event.stream_id in self._room:
-                self._room[event.stream_id] -= event.size
-                if self._room[event.stream_id] < 0:
-                    self._wake()
+                self._give(event.stream_id, self._room[event.stream_id] - event.size)
+
+    def _give(self, stream_id: int, room: int) -> None:
+        self._room[stream_id] = room
+        if room < 0:
+            self._wake()
 
     async def run(self) -> None:
         """Drop what is due, for ever."""
@@ -116,6 +123,7 @@ class RetentionDriver(Part):
             if limits == Retention():
                 return float("inf")
             now_ms = self._controller.log_now_ms()
+            self._came = {stream_id: 0}
             found = await self._controller.read(
                 partial(
                     retention.due,
@@ -136,11 +144,13 @@ class RetentionDriver(Part):
             self._tell(stream_id, trimmed)
             if not trimmed.batches:
                 break
+        # What came meanwhile nobody has looked at, or somebody has: it counts in any case.
+        came = self._came.pop(stream_id)
         if found.oldest_ms is None:
             # Nothing is here to get old: the first batch that comes starts the clock.
-            self._room[stream_id] = 0
+            self._give(stream_id, -came)
         elif limits.max_bytes:
-            self._room[stream_id] = limits.max_bytes - found.bytes
+            self._give(stream_id, limits.max_bytes - found.bytes - came)
         if found.held_back:
             return _HELD_BACK_S
         if not limits.max_age_ms or found.oldest_ms is None:

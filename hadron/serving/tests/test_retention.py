@@ -160,6 +160,38 @@ async def test_limits_that_are_raised_while_the_oldest_are_looked_at_hold(
         assert stack.visible.bounds(stream_id) == (0, 100)
 
 
+@pytest.mark.parametrize(
+    ("limits", "kept"), [(Retention(max_age_ms=1_000), 5), (Retention(max_bytes=1_200), 4)]
+)
+async def test_what_comes_while_a_stream_is_looked_at_starts_its_clock(
+    tmp_path: Path,
+    mock_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: Retention,
+    kept: int,
+) -> None:
+    """The look found nothing, or room; nothing more is appended, and the next look is far away."""
+    async with keeping(tmp_path, Retention()) as (stack, stream_id):
+        read = stack.controller.read
+        is_filled = False
+
+        async def slow(look: Callable[[Any], Any]) -> Any:
+            nonlocal is_filled
+            found = await read(look)
+            if hasattr(found, "oldest_ms") and not is_filled:
+                is_filled = True
+                await fill(stack, stream_id, 5)
+            return found
+
+        monkeypatch.setattr(stack.controller, "read", slow)
+        await stack.declare("Stream", "s", StreamSpec(partitions=(SET,), retention=limits))
+        await until(mock_clock, lambda: is_filled)
+        for _ in range(10):
+            await wait_all_tasks_blocked(0.01)
+            mock_clock.jump(PAUSE_S)
+        assert stack.visible.bounds(stream_id).first_offset == kept
+
+
 async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:
     async with keeping(tmp_path, Retention()) as (stack, stream_id):
         rounds = 0
