@@ -155,6 +155,17 @@ plant(
 )
 
 plant(
+    "old copy leads by the ballot in which it is told",
+    "a candidate joins by the promises that it has, whatever it has heard of its disk since",
+    Edit(
+        "replication.ballot:Candidate._apply_all_and_join",
+        "was_member and not self._store.identity.current.is_member",
+        "False",
+    ),
+    scenarios=("old-copy-that-is-told-in-its-ballot",),
+)
+
+plant(
     "tail that the leader lost is not fetched",
     "a leader begins with what its own disk holds, and gives lost entries' offsets away again",
     Edit("replication.ballot:Candidate._reconcile", "if best is None or best == own:", "if True:"),

@@ -263,7 +263,7 @@ async def old_copy_of_the_leaders_disk(play: Play) -> None:
     await play.fill(3)
     await world.wait_in_step()
     await world.stop("n1")
-    image = {path.name: path.read_bytes() for path in world.data("n1").iterdir() if path.is_file()}
+    image = _image(play, "n1")
     await world.start("n1")
     await world.wait_serving()
     await world.wait_in_step()
@@ -280,6 +280,51 @@ async def old_copy_of_the_leaders_disk(play: Play) -> None:
     await play.publish("Y", timeout_s=1.0)
     await world.start("n2")
     await world.wait_serving()
+
+
+@scenario("B3: an old copy that hears of it in its own ballot does not lead by that")
+async def old_copy_that_is_told_in_its_ballot(play: Play) -> None:
+    """n1's disk goes back to before its last start, of which n3 alone knows, and of X, which both
+    had. n1 is promoted, and copies with n2's promise what n2 has, when n3 comes and tells it."""
+    world = play.world
+    await play.promote("n3", _ALL, "n3", "n1", "n2")
+    await play.fill(3)
+    await world.wait_in_step()
+    await world.stop("n1")
+    image = _image(play, "n1")
+    world.network.isolate("n1", "n2")
+    await world.start("n1")
+    for _ in range(8):
+        await play.fill(2, 300_000)
+    await world.wait_in_step()
+    await world.crash("n2", power=False)
+    await play.publish("X")
+    await world.wait_in_step("n1")
+    await world.crash("n3", power=False)
+    await play.lose("n1")
+    for name, content in image.items():
+        (world.data("n1") / name).write_bytes(content)
+    world.promote("n1", _ALL)
+    for name in _ALL:
+        world.hand_out(name)
+    world.network.heal("n1", "n2")
+    world.network.delay("n2", "n1", 0.2, 0.4)
+    await world.start("n1", "n2")
+    await world.wait_for("n1 copies", lambda: "copying" in world.status("n1").trouble, 10.0)
+    await world.start("n3")
+    with trio.move_on_after(10.0):
+        await world.wait_serving()
+    await play.publish("Y", timeout_s=5.0)
+    world.network.delay("n2", "n1", 0.001)
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
+def _image(play: Play, name: str) -> dict[str, bytes]:
+    """What the disk of a stopped node has."""
+    return {
+        path.name: path.read_bytes() for path in play.world.data(name).iterdir() if path.is_file()
+    }
 
 
 @scenario("A4: schema comes by the log, also to who was away")

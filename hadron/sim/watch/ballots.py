@@ -84,14 +84,15 @@ class Ballots:
                 "itself among those who remember",
             )
         self.unflushed.discard(view.name)
-        if not self._is_put_back(view):
+        disk = view.name, identity.disk
+        is_old_copy = identity.boot <= self._boots.get(disk, 0)
+        if is_old_copy:
+            # It was put in the disk's place: it has no memory, as B3 has it.
+            self._promised.pop(disk, None)
+        if not self._is_put_back(view) and not is_old_copy:
             self._check_memory(view)
         if view.name in self.restored:
             self._check_restored(view, self.restored.pop(view.name))
-        disk = view.name, identity.disk
-        if identity.boot <= self._boots.get(disk, 0):
-            # An old copy was put in the disk's place: it has no memory, as B3 has it.
-            self._promised.pop(disk, None)
         self._boots[disk] = identity.boot
         before = self._promised.get(disk)
         if before is not None and identity.promised < before and not self._is_forgetful(view):
