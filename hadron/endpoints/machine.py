@@ -239,7 +239,7 @@ class Broker:
                     "taken",
                     "wait for answers",
                 )
-            endpoint.check_opening(value)
+            endpoint.check_opening(opening, value)
             if value is not None and len(value.data) > MAX_CALL_MESSAGE_BYTES:
                 raise _too_large(endpoint, value)
             call = Call(caller, number, endpoint, opening, now_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
@@ -20,6 +22,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
+from hadron.model.services import STREAM
 
 GONE = ConnectionLostError("gone")
 
@@ -304,6 +307,35 @@ def test_values_that_are_too_large_or_missing() -> None:
     assert "the limit is" in room.caller.error_of(1).message
     assert "takes one value" in room.caller.error_of(2).message
     assert room.endpoint.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "data", "is_single", "told"),
+    [
+        ({"output": STREAM}, b"v", True, "(input: single, output: stream) answers with a stream"),
+        ({"input": STREAM}, b"v", True, "(input: stream, output: single) takes a stream"),
+        ({"input": STREAM, "output": STREAM}, b"v", True, "takes a stream"),
+        ({}, None, False, "(input: single, output: single) takes one value"),
+        ({"output": STREAM}, b"v", False, ""),
+        ({"input": STREAM}, b"v", False, ""),
+        ({"input": STREAM}, None, False, ""),
+        ({}, b"v", True, ""),
+        ({}, b"v", False, ""),
+    ],
+)
+def test_a_call_of_another_shape_than_the_endpoint_s_is_not_run(
+    spec: dict[str, Any], data: bytes | None, is_single: bool, told: str
+) -> None:
+    room = Room(**spec)
+    serving = room.serve()
+    room.caller.call(1, data, is_single=is_single)
+    assert bool(serving.told) == (not told)
+    if told:
+        error = room.caller.error_of(1)
+        assert isinstance(error, RequestError)
+        assert told in error.message
+        assert "endpoint default/e" in error.message
+        assert "client.call_stream" in error.hint
 
 
 # --- silence, and what is declared ----------------------------------------------------------------
