@@ -291,6 +291,9 @@ def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
     said = run_text("call", "nothing")
     assert said.returncode == 1
     assert "no endpoint is called 'nothing'" in said.stderr
+    assert "`hadron create endpoint nothing`" in said.stderr
+    for command in ("get", "describe"):
+        assert "`hadron create endpoint nothing`" in run_text(command, "endpoint", "nothing").stderr
     said = run_text("call", "quote", "1", "2")
     assert "takes one value, 2 are given" in said.stderr
     said = run_text("call", "quote", "{", "--format", "json")

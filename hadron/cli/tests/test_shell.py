@@ -200,7 +200,8 @@ class TestCreate:
             "error: Stream default/nope: it does not exist\nhint: look with `hadron get streams`\n"
         )
         assert refused("describe", "namespace", "nope") == (
-            "error: there is no Namespace 'nope'\nhint: `hadron get namespaces` lists all\n"
+            "error: there is no Namespace 'nope'\nhint: `hadron get namespaces` lists all; or "
+            "create it with `hadron create namespace nope`, declare it with `hadron apply`\n"
         )
 
 

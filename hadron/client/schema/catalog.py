@@ -26,7 +26,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.kinds import spec_from_json
+from hadron.model.kinds import how_to_make, spec_from_json
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.model.services import TokenSpec
@@ -318,12 +318,12 @@ class Catalog:
         if not found:
             if self._namespace != DEFAULT_NAMESPACE:
                 check_namespace(self._namespace, await self.objects("Namespace", "", ""))
-            make = f"create it with `hadron create stream {name}`, " if kind == "Stream" else ""
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
                 f"{did_you_mean(name, known)}",
-                f"{make}declare it with `hadron apply`, or look with `hadron get {kind.lower()}s`",
+                f"{how_to_make(kind, self._namespace, name)}, or look with "
+                f"`hadron get {kind.lower()}s`",
             )
         return found[0], index
 

@@ -371,8 +371,9 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     for number in (1, 2):
         assert isinstance(room.caller.error_of(number), NotFoundError)
     assert isinstance(serving.told[-1][1], NotFoundError)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError) as raised:
         room.serve()
+    assert "`hadron create endpoint e`" in raised.value.hint
     room.broker.declare({KEY: room.spec})
     other = Caller(room.broker)
     other.call(1)
