@@ -335,7 +335,9 @@ class EndpointCalls:
         items = (
             [await self.find(name)]
             if name
-            else await self._catalog.objects("Endpoint", self._session.endpoint.namespace, "")
+            else await self._catalog.listed(
+                await self._catalog.objects("Endpoint", self._session.endpoint.namespace, "")
+            )
         )
         found = []
         for home in sorted({spec_of(item).replica_set for item in items}):

@@ -51,11 +51,13 @@ class Declarations:
         return deleted
 
     async def find(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
-        return await self._catalog.objects(
-            kind_or_none_of(kind),
-            text_or_none_of("namespace", namespace),
-            text_or_none_of("name", name),
+        kind = kind_or_none_of(kind)
+        # A namespace stands in none.
+        within = "" if kind == "Namespace" else text_or_none_of("namespace", namespace)
+        found = await self._catalog.objects(
+            kind, text_or_none_of("namespace", namespace), text_or_none_of("name", name)
         )
+        return await self._catalog.listed(found, within)
 
     async def create_stream(
         self,
