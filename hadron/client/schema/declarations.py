@@ -86,7 +86,7 @@ class Declarations:
         if known:
             if other := differences(known[0], wanted):
                 raise SchemaError(
-                    f"{wanted.label} exists with another {other}", "`apply` changes it"
+                    f"{wanted.label} exists with other settings: {other}", "`apply` changes it"
                 )
             return known[0]
         applied = await self._catalog.apply([wanted], dry_run=False, allow_destructive=False)
