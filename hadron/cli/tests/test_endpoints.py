@@ -356,17 +356,22 @@ async def test_junk_that_a_program_prints_is_its_own_fault(
     spec = EndpointSpec(replica_set="local/p0", output=output)
     call = IncomingCall("e", {}, "a test", 1, 10.0, trio.current_time)
     heirs = Heirs(io.BytesIO())
-    with pytest.raises(CallFailedError) as raised:
+    asked = Asked("e", "", False, False, "json", 1, "", "")
+
+    async def run() -> None:
         if kind == "worker":
             worker = _Worker(heirs, program)
             try:
                 await worker.ask(1)
             finally:
                 await worker.stop()
+        elif kind == "lines":
+            _ = [each async for each in _handler(heirs, program, spec, asked)("1", call)]
         else:
-            asked = Asked("e", "", False, False, "json", 1, "", "")
-            answer = _handler(heirs, program, spec, asked)("1", call)
-            _ = [each async for each in answer] if kind == "lines" else await answer
+            await _handler(heirs, program, spec, asked)("1", call)
+
+    with pytest.raises(CallFailedError) as raised:
+        await run()
     error = raised.value
     assert error.type == "ProgramFailed"
     assert error.message.startswith("sh, which serves the endpoint, printed 'starting up xxx")

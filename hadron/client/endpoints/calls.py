@@ -17,6 +17,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import handed_on, time_left_s
 from hadron.client.endpoints.items import Item, Packed, headers_of
+from hadron.client.endpoints.shapes import described, type_name
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
 from hadron.model.backoff import Backoff
@@ -395,5 +396,5 @@ def converted(encoding: int, data: bytes | memoryview, kind: Any) -> Any:
             return msgspec.json.decode(data, type=kind)
         return msgspec.convert(decode_value(encoding, bytes(data)), kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        name = getattr(kind, "__name__", str(kind))
-        raise RequestError(f"a value is no {name}: {error}") from error
+        hint = f"give {described(kind)}"
+        raise RequestError(f"a value is no {type_name(kind)}: {error}", hint) from error

@@ -345,8 +345,8 @@ def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:
     if name != DEFAULT_NAMESPACE and name not in known:
         raise NotFoundError(
             f"there is no namespace {name!r}{did_you_mean(name, known)}",
-            f"`hadron create namespace {name}` makes it; else name another one, as `namespace` or at "
-            "the end of the server's URL",
+            f"`hadron create namespace {name}` makes it; else name another one, as `namespace` or "
+            "at the end of the server's URL",
         )
 
 
