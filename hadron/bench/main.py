@@ -140,4 +140,4 @@ def _print_table(figures: Figures, measured: Mapping[str, Measured], title: str)
 
 
 def _show(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

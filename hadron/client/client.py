@@ -482,7 +482,7 @@ class Client(
     async def objects(
         self, kind: str = "", namespace: str = "", name: str = ""
     ) -> list[SchemaObject]:
-        """Declared objects; "" means any."""
+        """Declared objects; "" means any. `NotFoundError`: there is no such namespace."""
         return await self._declarations.find(kind, namespace, name)
 
     async def stream(self, name: str) -> SchemaObject:

@@ -19,6 +19,7 @@ from hadron.model.limits import (
     MAX_HEARTBEAT_MS,
     MAX_IN_FLIGHT,
 )
+from hadron.model.problems import setting
 from hadron.state.groups.progress import ORDER_KEY, ORDER_NONE, ORDER_STRICT, GroupOptions
 
 _MAX_NAME: Final = 200
@@ -80,7 +81,8 @@ class WantedOptions:
         for what, wanted, known in pairs:
             if wanted is not None and wanted != known:
                 raise RequestError(
-                    f"group {group!r} has {what} {known!r}, this member asks for {wanted!r}",
+                    f"group {group!r} has {what} {setting(known)}, this member asks for "
+                    f"{setting(wanted)}",
                     "a group keeps the options that it was created with: leave them out, or use "
                     "another group, or delete this one first",
                 )

@@ -14,17 +14,17 @@ from typing import Final
 from hadron.endpoints.calls import Call, Run, Server, cost
 from hadron.endpoints.choice import Choice
 from hadron.endpoints.latencies import Latencies
-from hadron.endpoints.port import Headers, Value
+from hadron.endpoints.port import Headers, Opening, Value
+from hadron.model.call_shapes import misfit
 from hadron.model.errors import (
     CallFailedError,
     CallUnknownError,
     HadronError,
     NoServerError,
     OverloadedError,
-    RequestError,
 )
 from hadron.model.ports import Random
-from hadron.model.services import SINGLE, EndpointSpec
+from hadron.model.services import SINGLE, STREAM, EndpointSpec
 from hadron.model.timers import Timers
 
 MAX_WAITING_BYTES: Final = 16 << 20
@@ -390,10 +390,13 @@ class Endpoint:
     def answers_once(self) -> bool:
         return self.spec.output == SINGLE
 
-    def check_opening(self, value: Value | None) -> None:
-        """Raises `RequestError` for a call that its input does not allow."""
-        if self.spec.input == SINGLE and (value is None or not value.is_last):
-            raise RequestError(
-                f"{self.label} takes one value, and a stream was begun",
-                "call it with a value; or declare `input: stream`",
-            )
+    def check_opening(self, opening: Opening, value: Value | None) -> None:
+        """Raises `RequestError` for a call that its declaration does not allow: nothing of it is
+        run. A streamed input may come as a whole with its opening."""
+        is_single = opening.is_single
+        has_value = value is not None and value.is_last
+        if self.spec.input == STREAM and not is_single:
+            has_value = False
+        error = misfit(self.label, self.spec, has_value=has_value, is_single=is_single)
+        if error is not None:
+            raise error

@@ -22,6 +22,7 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
 )
+from hadron.model.kinds import how_to_make
 from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.ports import Random
 from hadron.model.services import EndpointSpec
@@ -239,7 +240,7 @@ class Broker:
                     "taken",
                     "wait for answers",
                 )
-            endpoint.check_opening(value)
+            endpoint.check_opening(opening, value)
             if value is not None and len(value.data) > MAX_CALL_MESSAGE_BYTES:
                 raise _too_large(endpoint, value)
             call = Call(caller, number, endpoint, opening, now_s)
@@ -378,7 +379,7 @@ class Broker:
 def _not_here(key: Key) -> NotFoundError:
     return NotFoundError(
         f"no endpoint is called {key[1]!r} in namespace {key[0]!r} here",
-        "declare one with `hadron apply`; `hadron get endpoint` shows all",
+        f"{how_to_make('Endpoint', *key)}, or look with `hadron get endpoints`",
     )
 
 

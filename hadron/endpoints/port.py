@@ -34,12 +34,14 @@ class Opening(msgspec.Struct, frozen=True):
     Attributes:
         region: of servers that are preferred; "" for any.
         caller: who calls, in words.
+        is_single: it is one value, and is to have one as the answer.
     """
 
     timeout_s: float
     region: str
     headers: Headers
     caller: str
+    is_single: bool = False
 
 
 class Terms(NamedTuple):

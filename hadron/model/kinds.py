@@ -10,6 +10,7 @@ import msgspec
 from hadron.model.documents import pipelines, services, streams
 from hadron.model.documents.kind import Kind
 from hadron.model.errors import RequestError, SchemaError
+from hadron.model.ids import DEFAULT_NAMESPACE, is_valid_name
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import NamespaceSpec, SchemaObject, Spec
 
@@ -31,6 +32,9 @@ KINDS: Final = {
 }
 """By name, in the order in which they are told."""
 
+CREATED: Final = ("Stream", "Endpoint", "Exchange", "Namespace")
+"""Those that `hadron create` makes."""
+
 _AS_WRITTEN: Final = {
     written: kind for kind in KINDS for written in (kind.lower(), f"{kind.lower()}s")
 }
@@ -44,6 +48,16 @@ def proper_kind(written: str) -> str:
         meant = did_you_mean(written.lower(), _AS_WRITTEN)
         raise RequestError(f"{written!r} is no kind{meant}", f"there are {', '.join(KINDS)}")
     return kind
+
+
+def how_to_make(kind: str, namespace: str, name: str) -> str:
+    """How an object that is not there comes to be, for hints: a command where one makes it."""
+    if kind not in CREATED:
+        return "declare it with `hadron apply`"
+    there = f" --namespace {namespace}" if namespace != DEFAULT_NAMESPACE else ""
+    given = name if is_valid_name(name) else "NAME"
+    create = f"hadron create {kind.lower()} {given}{'' if kind == 'Namespace' else there}"
+    return f"create it with `{create}`, declare it with `hadron apply`"
 
 
 def only_stored(objects: Iterable[SchemaObject]) -> list[str]:

@@ -99,6 +99,13 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""
 
 
+def setting(value: object) -> str:
+    """A setting in a sentence, as people write it: `true`, `none`, `'strict'`, `30`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None or value == "" else repr(value)
+
+
 def one_of(words: Iterable[str]) -> str:
     """`fsync or os`; `a, b or c`: alternatives in a sentence. There must be at least one."""
     *most, last = words

@@ -12,7 +12,7 @@ from typing import Final
 
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_event_type
-from hadron.model.problems import shorten
+from hadron.model.problems import did_you_mean, shorten
 
 MAX_TOPIC_CHARACTERS: Final = 255
 """RabbitMQ's bound on routing keys."""
@@ -36,7 +36,11 @@ TEMPLATE_FORM: Final = (
     "orders.{type}"
 )
 
-_FIELD: Final = re.compile(r"\{(type|stream|partition)\}")
+FIELDS: Final = ("type", "stream", "partition")
+"""What of a record a template's {NAME} may stand for."""
+
+_FIELD: Final = re.compile(rf"\{{({'|'.join(FIELDS)})\}}")
+_BRACED: Final = re.compile(r"\{[^{}]*\}")
 
 
 def is_topic(text: str) -> bool:
@@ -80,9 +84,17 @@ def matches(pattern: str, topic: str) -> bool:
     )
 
 
-def is_template(text: str) -> bool:
-    """Whether a topic can be made of it; "" stands for `{type}`."""
-    return is_topic(_FIELD.sub("x", text)) if text else True
+def wrong_in_template(text: str) -> str:
+    """What is wrong with a template, in words; "" where topics can be made of it. An empty one
+    stands for `{type}`."""
+    known = [f"{{{name}}}" for name in FIELDS]
+    for found in _BRACED.findall(text):
+        if found not in known:
+            return f"{shorten(found)} is no placeholder{did_you_mean(found, known)}"
+    rest = _FIELD.sub("x", text)
+    if "{" in rest or "}" in rest:
+        return f"{shorten(text)} has a brace that belongs to no placeholder"
+    return "" if not text or is_topic(rest) else f"{shorten(text)} makes no topic"
 
 
 def expand(template: str, event_type: str, stream: str, partition: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
+from hadron.model.kinds import how_to_make
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import RegisteredSet, SchemaObject, Spec, StreamSpec, Tombstone
 from hadron.partition.observers import Observers, Order
@@ -144,9 +145,8 @@ class Catalog:
         raise NotFoundError(
             f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}"
             f"{did_you_mean(name, others)}",
-            f"there are: {listed}"
-            if others
-            else f"there is no {kind.lower()} yet; declare one with `hadron apply -f FILE`",
+            (f"there are: {listed}; or " if others else f"there is no {kind.lower()} yet: ")
+            + how_to_make(kind, namespace, name),
         )
 
     def by_id(self, object_id: int, seen_index: int = 0) -> SchemaObject:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +15,7 @@ from hadron.cli.quantities import Checked, Written
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hadron.client import SyncClient
     from hadron.model.schema import SchemaObject
@@ -307,18 +309,21 @@ def _create(
 
     within = "" if kind == "Namespace" else client.namespace
     known = next(iter(client.objects(kind, within, name)), None)
-    declared = _declare(kind, name, within, options["description"], fields(known))
+    given = fields(known)
+    with _told_in_options():
+        declared = _declare(kind, name, within, options["description"], given)
     if known is not None:
         other = differences(known, declared)
         if other and not options["if_not_exists"]:
             raise RequestError(
-                f"{known.label} exists with another {other}",
+                f"{known.label} exists with other settings: {other}",
                 f"`hadron describe {kind.lower()} {name}` shows it, `hadron apply` changes it, "
                 "--if-not-exists leaves it as it is",
             )
         _print(known, "exists" if other else "unchanged", options)
         return
-    (change,) = client.apply([declared], dry_run=options["dry_run"]).changes
+    with _told_in_options():
+        (change,) = client.apply([declared], dry_run=options["dry_run"]).changes
     _print(change.after or declared, change.action, options)
 
 
@@ -326,17 +331,27 @@ def _declare(
     kind: str, name: str, namespace: str, description: str, fields: dict[str, Any]
 ) -> SchemaObject:
     """What a document with these fields declares."""
-    import yaml
-
-    from hadron.metadata.document_set import DocumentSet
+    from hadron.model.documents.reading import declared
 
     document = {"kind": kind, "name": name, "namespace": namespace, "description": description}
-    documents = DocumentSet()
-    documents.parse(
-        yaml.safe_dump({key: value for key, value in (document | fields).items() if value}),
-        "the command line",
-    )
-    return documents.objects[0]
+    return declared({key: value for key, value in (document | fields).items() if value})[0]
+
+
+@contextmanager
+def _told_in_options() -> Iterator[None]:
+    """What is wrong with a setting is told of the option that gave it: there is no document."""
+    from hadron.cli.flags import flags_of
+    from hadron.model.errors import SchemaError
+
+    flags = flags_of(click.get_current_context().command)
+    flags |= {"input": "--stream-input", "output": "--stream-output"}
+    setting = re.compile(rf"(?<=: )(?:retention\.)?({'|'.join(flags)})(?:\[\d+\])?(?=: )")
+    try:
+        yield
+    except SchemaError as error:
+        lines = error.message.split("\n")
+        told = [setting.sub(lambda found: flags[found[1]], line, count=1) for line in lines]
+        raise SchemaError("\n".join(told), error.hint) from None
 
 
 def _print(shown: SchemaObject, action: str, options: dict[str, Any]) -> None:

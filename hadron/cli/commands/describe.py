@@ -41,6 +41,7 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
       hadron describe pipeline departures -o json
     """
     from hadron.model.errors import NotFoundError
+    from hadron.model.kinds import how_to_make
 
     with session_of(ctx).connect(namespace=namespace) as client:
         # A namespace stands in none.
@@ -51,7 +52,10 @@ def command(ctx: click.Context, kind: str, name: str, namespace: str, output: st
                 require_namespace(client, client.namespace)
             where = "" if everywhere else f" in namespace {client.namespace!r}"
             listing = f"hadron get {kind.lower()}s{'' if everywhere else ' --all-namespaces'}"
-            raise NotFoundError(f"there is no {kind} {name!r}{where}", f"`{listing}` lists all")
+            raise NotFoundError(
+                f"there is no {kind} {name!r}{where}",
+                f"`{listing}` lists all; or {how_to_make(kind, client.namespace, name)}",
+            )
         status = _status(client, found[0])
     if output == "json":
         print_json({**object_to_dict(found[0]), "status": status})

@@ -103,6 +103,8 @@ def command(
       hadron get all --all-namespaces -o yaml > schema.yaml
     """
     from hadron.model.errors import NotFoundError
+    from hadron.model.ids import DEFAULT_NAMESPACE
+    from hadron.model.kinds import how_to_make
 
     if namespace and all_namespaces:
         raise click.UsageError("give --namespace or --all-namespaces, not both", ctx)
@@ -117,9 +119,10 @@ def command(
     where = f" in namespace {within!r}" if within else ""
     if name and not found:
         listing = f"hadron get {f'{kind.lower()}s' if kind else 'all'}"
+        make = f"; or {how_to_make(kind, within or DEFAULT_NAMESPACE, name)}" if kind else ""
         raise NotFoundError(
             f"there is no {kind or 'object'} {name!r}{where}",
-            f"`{listing}{'' if everywhere else ' --all-namespaces'}` lists all",
+            f"`{listing}{'' if everywhere else ' --all-namespaces'}` lists all{make}",
         )
     if output == "yaml":
         _print_yaml(found)

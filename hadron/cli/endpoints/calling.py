@@ -14,7 +14,7 @@ from hadron.cli.patience import connected
 from hadron.cli.standard_streams import open_stdin_apart, open_stdout
 from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
-from hadron.model.errors import DeadlineExceededError, RequestError
+from hadron.model.errors import CallFailedError, DeadlineExceededError, RequestError
 from hadron.model.services import STREAM
 
 if TYPE_CHECKING:
@@ -58,10 +58,26 @@ async def run(url: str, asked: Asked) -> None:
             "region": asked.region,
             "headers": asked.headers,
         }
-        if STREAM in (spec.input, spec.output):
-            await _print_stream(client, asked, out, value, how)
-        else:
-            _print(out, await client.call(asked.endpoint, value, **how), asked.form)
+        try:
+            if STREAM in (spec.input, spec.output):
+                await _print_stream(client, asked, out, value, how)
+            else:
+                _print(out, await client.call(asked.endpoint, value, **how), asked.form)
+        except CallFailedError as error:
+            raise _for_people(asked.endpoint, error) from error
+
+
+def _for_people(endpoint: str, error: CallFailedError) -> CallFailedError:
+    """The same, as one line and a hint tell it: a program has attributes, people have these."""
+    hints = [error.hint] if error.hint else []
+    if error.retryable:
+        hints.append("the same command may succeed when it is repeated")
+    return CallFailedError(
+        f"endpoint {endpoint!r} failed: {error.type}: {error.message}",
+        "; ".join(hints),
+        retryable=error.retryable,
+        type=error.type,
+    )
 
 
 def _given(text: str, asked: Asked) -> Any:

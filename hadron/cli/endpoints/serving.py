@@ -20,8 +20,9 @@ from hadron.cli.endpoints.heirs import Heirs, kill_group, watched
 from hadron.cli.endpoints.values import declared, first_of, line, parse, plain, written
 from hadron.cli.patience import connected
 from hadron.client.endpoints.incoming import IncomingCall
-from hadron.model.errors import CallFailedError, RequestError
+from hadron.model.errors import CallFailedError, InvalidRecordError, RequestError
 from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
+from hadron.model.problems import shorten
 from hadron.model.services import STREAM
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ _ERROR_BYTES: Final = 2_000
 _READ_BYTES: Final = 64 << 10
 _ENDS_WITHIN_S: Final = 2.0
 """After SIGTERM, before it is killed."""
+
+_ONE_LINE: Final = (
+    "let it print answers on stdout, a line of JSON for each call, and all else on stderr"
+)
+_LINES: Final = "let it print on stdout what --format says, a value a line, and all else on stderr"
+_ONE_ANSWER: Final = "let it print its answer on stdout, as --format says, and all else on stderr"
 
 _SHELLS: Final = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<"})
 """Words that mean something to a shell alone."""
@@ -126,7 +133,7 @@ def _handler(
             async with _running(heirs, words, given, call, spec, asked.form) as process:
                 assert process.stdout is not None
                 async for found in _Lines(process.stdout):
-                    yield parse(found, asked.form, "a line of the answer")
+                    yield _answered(found, asked.form, words[0], _LINES)
 
         return answer_all
 
@@ -138,8 +145,8 @@ def _handler(
                 data += chunk
                 if len(data) > MAX_CALL_MESSAGE_BYTES:
                     raise _failed(f"it answered with more than {MAX_CALL_MESSAGE_BYTES} bytes")
-        found = bytes(data)
-        return parse(found if asked.form == "raw" else found.rstrip(b"\r\n"), asked.form, "it")
+        found = bytes(data) if asked.form == "raw" else bytes(data).rstrip(b"\r\n")
+        return _answered(found, asked.form, words[0], _ONE_ANSWER)
 
     return answer
 
@@ -279,11 +286,24 @@ def _failed(message: str, hint: str = "") -> CallFailedError:
     return CallFailedError(message, hint, type="ProgramFailed")
 
 
+def _answered(data: bytes, form: str, program: str, wanted: str) -> Any:
+    """What a program has printed as a value. Raises `CallFailedError` that blames the program, for
+    who calls and for who serves."""
+    try:
+        return parse(data, form, program)
+    except InvalidRecordError as error:
+        shown = shorten(data.decode(errors="backslashreplace"))
+        what = f"{program}, which serves the endpoint, printed {shown}"
+        why = error.message.removeprefix(f"{program} ")
+        with contextlib.suppress(OSError):
+            click.echo(f"a call failed: {what}: it {why}; {wanted}", err=True)
+        raise _failed(f"{what}: it {why}", f"that is a mistake of the server: {wanted}") from None
+
+
 # --- one for all ----------------------------------------------------------------------------------
 
 
 _TOO_MUCH: Final = "has printed more than one line for a call"
-_ONE_LINE: Final = "let it print answers on stdout, a line for each call, and all else on stderr"
 
 
 class _Worker:
@@ -343,7 +363,7 @@ class _Worker:
             raise _failed(f"{self._words[0]} has ended with status {process.returncode}")
         if answers.has_more:
             raise _failed(f"{self._words[0]} {_TOO_MUCH}", _ONE_LINE)
-        return parse(answer, "json", "a line of the answer")
+        return _answered(answer, "json", self._words[0], _ONE_LINE)
 
     async def stop(self) -> None:
         process, self._process, self._answers = self._process, None, None

@@ -24,8 +24,14 @@ def life_row(life: EndpointLife) -> dict[str, Any]:
 
 
 def shown_ms(milliseconds: float) -> str:
-    """ "" where nothing is known."""
-    return f"{milliseconds:.3g}ms" if milliseconds else ""
+    """Three digits: 0.85ms, 12.3ms, 1.02s; "" where nothing is known."""
+    if not milliseconds:
+        return ""
+    # What would be rounded to 1,000 is of the next unit, and never 1e+03.
+    if milliseconds < 999.5:
+        return f"{milliseconds:.3g}ms"
+    seconds = milliseconds / 1_000
+    return f"{seconds:.3g}s" if seconds < 999.5 else f"{seconds:,.0f}s"
 
 
 def rows_of(client: SyncClient, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -11,18 +11,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import trio
 
 import hadron
 from hadron.cli.endpoints.heirs import Heirs
-from hadron.cli.endpoints.serving import Asked, _handler
+from hadron.cli.endpoints.serving import Asked, _handler, _Worker
 from hadron.cli.tests.support import run_bytes, run_text
 from hadron.client.endpoints import calls
 from hadron.client.endpoints.incoming import IncomingCall
+from hadron.model.errors import CallFailedError
 from hadron.model.record import JSON
 from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster
@@ -289,6 +291,9 @@ def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
     said = run_text("call", "nothing")
     assert said.returncode == 1
     assert "no endpoint is called 'nothing'" in said.stderr
+    assert "`hadron create endpoint nothing`" in said.stderr
+    for command in ("get", "describe"):
+        assert "`hadron create endpoint nothing`" in run_text(command, "endpoint", "nothing").stderr
     said = run_text("call", "quote", "1", "2")
     assert "takes one value, 2 are given" in said.stderr
     said = run_text("call", "quote", "{", "--format", "json")
@@ -310,6 +315,70 @@ def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
         assert said.returncode in (1, 2)
         assert told in said.stderr
         assert "defect" not in said.stderr
+
+
+def test_what_a_handler_raised_is_told_with_its_type_and_endpoint(cluster: LocalCluster) -> None:
+    async def sold_out(_value: object) -> None:
+        raise CallFailedError("sold out", "order tea", retryable=True, type="SoldOut")
+
+    async def broken(_value: object) -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("no such word")
+
+    async def both() -> list[CompletedProcess[str]]:
+        async with (
+            hadron.connect(cluster.url) as client,
+            client.serve("quote", sold_out),
+            client.serve("words", broken),
+        ):
+            return [
+                await trio.to_thread.run_sync(run_text, "call", name, "1")
+                for name in ("quote", "words")
+            ]
+
+    quote, words = trio.run(both)
+    assert quote.returncode == 1
+    assert quote.stderr == (
+        "error: endpoint 'quote' failed: SoldOut: sold out\n"
+        "hint: order tea; the same command may succeed when it is repeated\n"
+    )
+    assert words.stdout == "1\n"
+    assert words.stderr == "error: endpoint 'words' failed: ValueError: no such word\n"
+
+
+@pytest.mark.parametrize("kind", ["worker", "program", "lines"])
+async def test_junk_that_a_program_prints_is_its_own_fault(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junk = "starting up " + "x" * 200
+    program = ["sh", "-c", f"read -r line; echo '{junk}'; sleep 0.2"]
+    output = "stream" if kind == "lines" else "single"
+    spec = EndpointSpec(replica_set="local/p0", output=output)
+    call = IncomingCall("e", {}, "a test", 1, 10.0, trio.current_time)
+    heirs = Heirs(io.BytesIO())
+    asked = Asked("e", "", False, False, "json", 1, "", "")
+
+    async def run() -> None:
+        if kind == "worker":
+            worker = _Worker(heirs, program)
+            try:
+                await worker.ask(1)
+            finally:
+                await worker.stop()
+        elif kind == "lines":
+            _ = [each async for each in _handler(heirs, program, spec, asked)("1", call)]
+        else:
+            await _handler(heirs, program, spec, asked)("1", call)
+
+    with pytest.raises(CallFailedError) as raised:
+        await run()
+    error = raised.value
+    assert error.type == "ProgramFailed"
+    assert error.message.startswith("sh, which serves the endpoint, printed 'starting up xxx")
+    assert len(error.message) < 200
+    assert "mistake of the server" in error.hint
+    assert "for the shell" not in f"{error}"
+    assert "starting up" in capsys.readouterr().err
 
 
 async def test_a_program_of_a_cancelled_call_is_forgotten() -> None:

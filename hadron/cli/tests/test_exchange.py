@@ -99,3 +99,4 @@ def test_what_cannot_be_is_told(arguments: tuple[str, ...], told: str, status: i
     done = run_text("exchange", *arguments)
     assert done.returncode == status
     assert told in done.stderr
+    assert ("`hadron create exchange nowhere`" in done.stderr) == ("nowhere" in arguments)

@@ -69,8 +69,8 @@ class TestCreate:
             assert good("create", "stream", "made") == b"Stream default/made unchanged\n"
         other = ("create", "stream", "made", "--max-age", "7d")
         assert refused(*other).startswith(
-            "error: Stream default/made exists with another retention: it has none, not "
-            "{'max_age': '7d'}\nhint: `hadron describe stream made`"
+            "error: Stream default/made exists with other settings: retention is not set, here it "
+            "is {max_age: 7d}\nhint: `hadron describe stream made`"
         )
         assert good(*other, "--if-not-exists") == b"Stream default/made exists\n"
 
@@ -107,7 +107,7 @@ class TestCreate:
             b"Endpoint default/rows created\n"
         )
         again = ("create", "endpoint", "rows", "--stream-output")
-        assert "exists with another idempotent: it has True, not none" in refused(*again)
+        assert "other settings: idempotent is true, here it is not set\n" in refused(*again)
         good("create", "stream", "told")
         bridge = ("create", "exchange", "prices", "--from-stream", "told", "-o", "yaml")
         assert yaml.safe_load(good(*bridge)) == {
@@ -118,7 +118,16 @@ class TestCreate:
         }
         assert good(*bridge[:-2]) == b"Exchange default/prices unchanged\n"
         missing = ("create", "exchange", "lost", "--from-stream", "nowhere")
-        assert "nowhere" in refused(*missing)
+        told = refused(*missing)
+        assert told.startswith("error: Exchange default/lost: --from-stream: "), told
+        assert "nowhere" in told
+        twice = ("create", "exchange", "lost", "--from-stream", "told", "--to-stream", "told")
+        told = refused(*twice)
+        assert told.startswith("error: Exchange lost: --to-stream: 'told', from which"), told
+        told = refused("create", "endpoint", "lost", "--stream-input", "--idempotent")
+        assert told.startswith("error: Endpoint lost: --idempotent: true with a streamed"), told
+        told = refused("create", "stream", "lost", "--partitions", "nowhere/p0")
+        assert "Stream default/lost: --partitions: there is no replica set 'nowhere/p0'" in told
 
     def test_a_document_without_partitions_means_the_only_replica_set(self) -> None:
         document = b"kind: Stream\nname: bare\n"
@@ -150,7 +159,7 @@ class TestCreate:
     def test_an_empty_namespace_is_told(self) -> None:
         assert good("create", "namespace", "empty") == b"Namespace empty created\n"
         assert good("create", "namespace", "empty") == b"Namespace empty unchanged\n"
-        assert "exists with another description: it has none, not x" in refused(
+        assert "exists with other settings: description is not set, here it is x" in refused(
             "create", "namespace", "empty", "--description", "x"
         )
         done = hadron("get", "streams", "-n", "empty")
@@ -200,7 +209,8 @@ class TestCreate:
             "error: Stream default/nope: it does not exist\nhint: look with `hadron get streams`\n"
         )
         assert refused("describe", "namespace", "nope") == (
-            "error: there is no Namespace 'nope'\nhint: `hadron get namespaces` lists all\n"
+            "error: there is no Namespace 'nope'\nhint: `hadron get namespaces` lists all; or "
+            "create it with `hadron create namespace nope`, declare it with `hadron apply`\n"
         )
 
 

@@ -23,6 +23,9 @@ DEFAULT_URL: Final = f"hadron://127.0.0.1:{DEFAULT_PORT}"
 
 DEFAULT_GRPC_PORT: Final = 7100
 
+DEFAULT_HTTP_PORT: Final = 7200
+"""Which no client of this kind speaks to: for errors."""
+
 CHECKED_BY_NOBODY: Final = (
     "is checked by nobody: there is no authentication yet, and whoever reaches a node can read and "
     "write everything"
@@ -32,6 +35,7 @@ CHECKED_BY_NOBODY: Final = (
 _SCHEME: Final = "hadron://"
 _SCHEMES: Final = {_SCHEME: DEFAULT_PORT, "grpc://": DEFAULT_GRPC_PORT}
 _TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
+_HTTP_PORT: Final = re.compile(r":(7[23]\d\d)(?=[,/?]|$)")
 _FORM: Final = "write it as hadron://[token@]host1,host2[/namespace]"
 
 
@@ -83,12 +87,29 @@ def parse_url(url: str) -> Endpoint:
 
 def _corrected(url: str) -> str:
     """How to write what has no scheme, or another one; "" when that is not all."""
-    meant = _SCHEME + url.rpartition("://")[2]
+    scheme, _, rest = url.rpartition("://")
+    is_http = scheme in ("http", "https")
+    own = _HTTP_PORT.sub(_own_port, rest)
+    meant = _SCHEME + own
     try:
-        parse_url(meant)
+        endpoint = parse_url(meant)
     except RequestError:
         return ""
-    return f"write it as {without_token(meant)}"
+    shown = f"write it as {without_token(meant)}"
+    if own != rest:
+        return f"{shown}, the node's own port: the one that is given is for HTTP, as curl speaks it"
+    if is_http and not all(each.endswith(f":{DEFAULT_PORT}") for each in endpoint.addresses):
+        return (
+            f"{shown} where that is the node's own port, `address:` in its configuration "
+            f"({DEFAULT_PORT}), and not the one for HTTP ({DEFAULT_HTTP_PORT})"
+        )
+    return shown
+
+
+def _own_port(found: re.Match[str]) -> str:
+    """Of the node that serves HTTP there: as `hadron dev`, `hadron cluster up` and the example
+    configurations choose both."""
+    return f":{int(found[1]) - DEFAULT_HTTP_PORT + DEFAULT_PORT}"
 
 
 def endpoint_of(url: str) -> Endpoint:

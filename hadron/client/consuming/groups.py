@@ -77,7 +77,7 @@ class GroupCalls:
         answers, failed = await ask_each(self._session, names, ask)
         groups = [group for name in names for group in answers.get(name, ())]
         check_complete(groups, failed, len(names), "could not be asked", LOOK_HINT)
-        return groups
+        return groups if stream else await self._catalog.listed(groups)
 
     async def describe(
         self, stream: str, group: str, partitions: Sequence[str], within_s: float | None

@@ -17,9 +17,11 @@ from hadron.client.connecting.session import Session
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import handed_on, time_left_s
 from hadron.client.endpoints.items import Item, Packed, headers_of
+from hadron.client.endpoints.shapes import described, type_name
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
 from hadron.model.backoff import Backoff
+from hadron.model.call_shapes import misfit
 from hadron.model.errors import (
     CallUnknownError,
     DeadlineExceededError,
@@ -44,7 +46,7 @@ MAX_TIMEOUT_S: Final = MAX_CALL_MS / 1_000
 MAY_CHANGE: Final = (CallUnknownError, NotFoundError, MetadataBehindError)
 """What may be otherwise at once: where it lives, or who serves."""
 
-_NOT_RUN: Final = (NotFoundError, NoServerError, OverloadedError, MetadataBehindError)
+_NOT_RUN: Final = (RequestError, NoServerError, OverloadedError, MetadataBehindError)
 """What says that a call was not run."""
 
 NOTHING: Final = msgspec.UNSET
@@ -94,6 +96,16 @@ class Answer(NamedTuple):
 
     packed: Packed
     headers: Mapping[str, str]
+
+
+class Shape(NamedTuple):
+    """What a program calls by (`call_shapes.misfit`)."""
+
+    has_value: bool
+    is_single: bool
+
+
+SINGLE_CALL: Final = Shape(has_value=True, is_single=True)
 
 
 class _Waiter:
@@ -175,7 +187,20 @@ class EndpointCalls:
             channel.start()
         return channel
 
-    def opening(self, item: SchemaObject, told: Told, left_s: float) -> endpoints_pb2.CallOpening:
+    async def fitting(self, name: str, shape: Shape) -> SchemaObject:
+        """The endpoint, which may be called so. Raises `NotFoundError`, and `RequestError`."""
+        item = await self.known(name)
+        if _misfit(item, shape) is not None:
+            # It may have been declared anew.
+            item = await self.find(name)
+            error = _misfit(item, shape)
+            if error is not None:
+                raise error
+        return item
+
+    def opening(
+        self, item: SchemaObject, told: Told, shape: Shape, left_s: float
+    ) -> endpoints_pb2.CallOpening:
         opening = endpoints_pb2.CallOpening(
             namespace=item.namespace,
             endpoint=item.name,
@@ -183,6 +208,7 @@ class EndpointCalls:
             timeout_ms=int(left_s * 1_000) or 1,
             region=told.region,
             caller=told.caller,
+            is_single=shape.is_single,
         )
         headers = handed_on(told.headers)
         if headers:
@@ -197,23 +223,28 @@ class EndpointCalls:
         deadline_s = anyio.current_time() + left_s
         trouble: HadronError | None = None
         item = self._known.get(told.endpoint)
+        if item is not None and _misfit(item, SINGLE_CALL) is not None:
+            item = None
         channel = None if item is None else self._channels.get(spec_of(item).replica_set)
         if item is not None and channel is not None and channel.is_ready:
             # Nearly always: nothing has to be waited for but the answer.
             try:
-                return await self._ask(channel, self.opening(item, told, left_s), packed)
+                opening = self.opening(item, told, SINGLE_CALL, left_s)
+                return await self._ask(channel, opening, packed)
             except MAY_CHANGE as error:
                 self.check_again(item, error)
                 trouble = error
 
         async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
-            return await self._ask(channel, self.opening(item, told, left_s), packed)
+            opening = self.opening(item, told, SINGLE_CALL, left_s)
+            return await self._ask(channel, opening, packed)
 
-        return await self.attempt_until(told, deadline_s, attempt, item, trouble)
+        return await self.attempt_until(told, SINGLE_CALL, deadline_s, attempt, item, trouble)
 
     async def attempt_until(
         self,
         told: Told,
+        shape: Shape,
         deadline_s: float,
         attempt: Callable[[SchemaObject, Channel, float], Awaitable[T]],
         before: SchemaObject | None = None,
@@ -230,7 +261,7 @@ class EndpointCalls:
         try:
             while True:
                 self._session.check_open()
-                ready = await self._ready(told, deadline_s, trouble)
+                ready = await self._ready(told, shape, deadline_s, trouble)
                 if ready is None:
                     break
                 item, channel = ready
@@ -262,12 +293,12 @@ class EndpointCalls:
         )
 
     async def _ready(
-        self, told: Told, deadline_s: float, trouble: HadronError | None
+        self, told: Told, shape: Shape, deadline_s: float, trouble: HadronError | None
     ) -> tuple[SchemaObject, Channel] | None:
         """The endpoint, and a channel on which it may be called; None when that takes too long."""
         with anyio.move_on_after(deadline_s - anyio.current_time()):
             try:
-                item = await self.known(told.endpoint)
+                item = await self.fitting(told.endpoint, shape)
             except PeerError as error:
                 # What has become of the call says more than that nobody answers now.
                 raise trouble or error from error
@@ -305,7 +336,9 @@ class EndpointCalls:
         items = (
             [await self.find(name)]
             if name
-            else await self._catalog.objects("Endpoint", self._session.endpoint.namespace, "")
+            else await self._catalog.listed(
+                await self._catalog.objects("Endpoint", self._session.endpoint.namespace, "")
+            )
         )
         found = []
         for home in sorted({spec_of(item).replica_set for item in items}):
@@ -324,6 +357,11 @@ def _check_changed(before: SchemaObject, now: SchemaObject, error: HadronError) 
         raise error
     if isinstance(error, CallUnknownError) and not spec_of(now).idempotent:
         raise error
+
+
+def _misfit(item: SchemaObject, shape: Shape) -> RequestError | None:
+    label = f"endpoint {item.namespace}/{item.name}"
+    return misfit(label, spec_of(item), has_value=shape.has_value, is_single=shape.is_single)
 
 
 def spec_of(item: SchemaObject) -> EndpointSpec:
@@ -358,5 +396,5 @@ def converted(encoding: int, data: bytes | memoryview, kind: Any) -> Any:
             return msgspec.json.decode(data, type=kind)
         return msgspec.convert(decode_value(encoding, bytes(data)), kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        name = getattr(kind, "__name__", str(kind))
-        raise RequestError(f"a value is no {name}: {error}") from error
+        hint = f"give {described(kind)}"
+        raise RequestError(f"a value is no {type_name(kind)}: {error}", hint) from error

@@ -16,6 +16,7 @@ import msgspec
 
 from hadron.client.endpoints.calls import converted, decoded
 from hadron.client.endpoints.items import Packed
+from hadron.client.endpoints.shapes import described
 from hadron.model.errors import CallFailedError, RequestError
 from hadron.model.services import STREAM, EndpointSpec
 
@@ -60,7 +61,7 @@ class Handler:
         try:
             return decoded(packed) if kind is None else converted(*packed, kind)
         except RequestError as error:
-            takes = "bytes, text and JSON" if kind is None else getattr(kind, "__name__", kind)
+            takes = "bytes, text and JSON" if kind is None else described(kind)
             raise CallFailedError(
                 error.message, f"{_name(self.function)} takes {takes}", type="ValidationError"
             ) from None

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import anyio
 
-from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Told, unpack
+from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, unpack
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Item, Outflow, Packed, pack
@@ -65,6 +65,7 @@ class CallStream(EnteredOnce):
         self._calls = calls
         self._told = told
         self._packed = packed
+        self._shape = Shape(has_value=packed is not None, is_single=False)
         self._answer_type = answer_type
         self._item: SchemaObject | None = None
         self._channel: Channel | None = None
@@ -87,11 +88,11 @@ class CallStream(EnteredOnce):
     async def __aenter__(self) -> Self:
         self._enter("call")
         self._deadline_s = anyio.current_time() + time_left_s(self._told.timeout_s)
-        await self._calls.attempt_until(self._told, self._deadline_s, self._open)
+        await self._calls.attempt_until(self._told, self._shape, self._deadline_s, self._open)
         return self
 
     async def _open(self, item: SchemaObject, channel: Channel, left_s: float) -> None:
-        opening = self._calls.opening(item, self._told, left_s)
+        opening = self._calls.opening(item, self._told, self._shape, left_s)
         if self._packed is not None:
             self._waiter.outflow.spend(len(self._packed[1]))
         self._item, self._channel = item, channel
@@ -173,7 +174,9 @@ class CallStream(EnteredOnce):
             # Another task, which takes from it too, has done so.
             return
         self._waiter = _Waiter(self._grant)
-        await self._calls.attempt_until(self._told, self._deadline_s, self._open, item, error)
+        await self._calls.attempt_until(
+            self._told, self._shape, self._deadline_s, self._open, item, error
+        )
 
     async def result(self) -> Any:
         """End the input, and return the one value of the answer. Raises `RequestError` where there

@@ -118,9 +118,7 @@ class Exchange:
                 if size >= _CALL_BYTES or len(batches) >= _CALL_BATCHES or count >= _CALL_MESSAGES:
                     yield batches, count
                     batches, size, count = [], 0, 0
-            if topic != current:
-                _check_topic(topic)
-                current = topic
+            current = topic
             self._add(builder, record)
             count += 1
         if len(builder):
@@ -174,6 +172,8 @@ class Exchange:
 
 def _record_of(message: tuple[str, Any] | NewRecord) -> NewRecord:
     if isinstance(message, NewRecord):
+        # Before the record is looked at, of which it is the type.
+        _check_topic(message.type)
         return new_record(message, None, "", None, None, "")
     try:
         topic, value = message

@@ -39,6 +39,7 @@ class PipelineCalls:
 
     def __init__(self, session: Session, catalog: Catalog) -> None:
         self._session = session
+        self._catalog = catalog
         self._homes = Homes(catalog)
         self._namespace = session.endpoint.namespace
 
@@ -60,7 +61,7 @@ class PipelineCalls:
         answers, failed = await ask_each(self._session, homes, ask)
         found = [pipeline for home in homes for pipeline in answers.get(home, ())]
         check_complete(found, failed, len(homes), "could not be asked", LOOK_HINT)
-        return found
+        return found if name else await self._catalog.listed(found)
 
     async def instances(
         self, pipeline: str, status: str, after_id: int, limit: int

@@ -9,7 +9,7 @@ that were added to them, and of their end (PROTOCOL D3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import msgspec
@@ -26,7 +26,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.kinds import spec_from_json
+from hadron.model.kinds import how_to_make, spec_from_json
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.model.services import TokenSpec
@@ -41,6 +41,8 @@ _WATCH: Final = method("WatchSchema")
 
 _PAGE_OBJECTS: Final = 1_000
 """Asked for at a time: some ten milliseconds of a node's time."""
+
+T = TypeVar("T")
 
 _FIRST_S: Final = 1.0
 """For the metadata set's leader, before another node's copy of the schema has to do."""
@@ -298,6 +300,16 @@ class Catalog:
             )
         return [partition]
 
+    async def listed(self, found: list[T], namespace: str | None = None) -> list[T]:
+        """What a namespace has, the client's where none is given, "" for all. Raises
+        `NotFoundError` where it has nothing as there is no such namespace: every list is of one
+        that is there."""
+        if namespace is None:
+            namespace = self._namespace
+        if not found and namespace not in ("", DEFAULT_NAMESPACE):
+            check_namespace(namespace, await self.objects("Namespace", "", ""))
+        return found
+
     async def one(self, kind: str, name: str) -> SchemaObject:
         """The object called `name` in the client's namespace, as it is now. Raises
         `NotFoundError`."""
@@ -316,14 +328,13 @@ class Catalog:
             # Whoever has answered may be a replica that is behind.
             found, index = await self._ask_leader(kind, self._namespace, name)
         if not found:
-            if self._namespace != DEFAULT_NAMESPACE:
-                check_namespace(self._namespace, await self.objects("Namespace", "", ""))
-            make = f"create it with `hadron create stream {name}`, " if kind == "Stream" else ""
+            await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
                 f"{did_you_mean(name, known)}",
-                f"{make}declare it with `hadron apply`, or look with `hadron get {kind.lower()}s`",
+                f"{how_to_make(kind, self._namespace, name)}, or look with "
+                f"`hadron get {kind.lower()}s`",
             )
         return found[0], index
 
@@ -334,8 +345,8 @@ def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:
     if name != DEFAULT_NAMESPACE and name not in known:
         raise NotFoundError(
             f"there is no namespace {name!r}{did_you_mean(name, known)}",
-            f"`hadron create namespace {name}` makes it; else name another one, at the end of the "
-            "server's URL",
+            f"`hadron create namespace {name}` makes it; else name another one, as `namespace` or "
+            "at the end of the server's URL",
         )
 
 

@@ -51,11 +51,13 @@ class Declarations:
         return deleted
 
     async def find(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
-        return await self._catalog.objects(
-            kind_or_none_of(kind),
-            text_or_none_of("namespace", namespace),
-            text_or_none_of("name", name),
+        kind = kind_or_none_of(kind)
+        # A namespace stands in none.
+        within = "" if kind == "Namespace" else text_or_none_of("namespace", namespace)
+        found = await self._catalog.objects(
+            kind, text_or_none_of("namespace", namespace), text_or_none_of("name", name)
         )
+        return await self._catalog.listed(found, within)
 
     async def create_stream(
         self,
@@ -84,7 +86,7 @@ class Declarations:
         if known:
             if other := differences(known[0], wanted):
                 raise SchemaError(
-                    f"{wanted.label} exists with another {other}", "`apply` changes it"
+                    f"{wanted.label} exists with other settings: {other}", "`apply` changes it"
                 )
             return known[0]
         applied = await self._catalog.apply([wanted], dry_run=False, allow_destructive=False)

@@ -38,10 +38,11 @@ class SinkMethods:
         request = sinks_pb2.ListSinksRequest(namespace=self._session.endpoint.namespace)
         home = self._session.topology.metadata
         answer, _ = await self._session.request(home, _LIST_SINKS, request)
-        return [
+        found = [
             SinkProgress(each.name, each.query, each.batch, each.published_ms)
             for each in answer.sinks
         ]
+        return await self._catalog.listed(found)
 
     async def staged(self, *, within_s: float | None = None) -> list[StagedWrite]:
         """What tasks have staged and nobody has published, at each leader. Raises

@@ -73,7 +73,7 @@ class TestOptions:
             ({"ack_deadline_ms": 1}, "has ack_deadline_s 0, this member asks for 0.001"),
             ({"max_attempts": 3}, "has max_attempts 2, this member asks for 3"),
             ({"dead_letter_stream": "x"}, "has dead_letter 'letters', this member asks"),
-            ({"ephemeral": True}, "has ephemeral False, this member asks for True"),
+            ({"ephemeral": True}, "has ephemeral false, this member asks for true"),
         ],
     )
     async def test_others_are_refused_with_both_values(
@@ -682,7 +682,7 @@ class TestEphemeral:
 
     async def test_a_durable_one_of_that_name_is_not_joined(self, stack: Stack) -> None:
         (await Consumer(stack).join()).leave()
-        with pytest.raises(RequestError, match="ephemeral False"):
+        with pytest.raises(RequestError, match="ephemeral false"):
             await Consumer(stack).join(ephemeral=True)
 
     async def test_its_dead_letters_are_written_too(self, stack: Stack) -> None:

@@ -24,6 +24,7 @@ from hadron.doors.defects import defect
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.problems import HttpError
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, RequestError
+from hadron.model.problems import setting
 from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
@@ -102,8 +103,8 @@ class Consumer:
         for what, wanted in own.items():
             if wanted is not None and wanted != (has := getattr(self._joined, what)):
                 raise RequestError(
-                    f"consumer {name.consumer!r} has joined with {what} {has!r}, this poll asks "
-                    f"for {wanted!r}",
+                    f"consumer {name.consumer!r} has joined with {what} {setting(has)}, this poll "
+                    f"asks for {setting(wanted)}",
                     "leave it out, poll as another consumer, or let this one leave before (DELETE)",
                 )
         if (options := self._subscription._consumer.group_options) is None:
@@ -111,7 +112,8 @@ class Consumer:
         for what, wanted in kept.items():
             if wanted is not None and not _same(wanted, has := OF_GROUPS[what](options)):
                 raise RequestError(
-                    f"group {name.group!r} has {what} {has!r}, this poll asks for {wanted!r}",
+                    f"group {name.group!r} has {what} {setting(has)}, this poll asks for "
+                    f"{setting(wanted)}",
                     "a group keeps the options that it was created with: leave them out, or use "
                     "another group, or delete this one first",
                 )
@@ -239,10 +241,16 @@ class Consumers:
         """Raises `NotFoundError` for one that is not here."""
         known = self._open.get(name)
         if known is None:
+            who = f"consumer {name.consumer!r} of group {name.group!r} of stream {name.stream!r}"
+            if name in self._numbers:
+                raise NotFoundError(
+                    f"{who} has left, or was silent for its idle_s: what it had not acknowledged "
+                    "is delivered again",
+                    "poll under this name to come back; give a larger idle_s for longer work",
+                )
             raise NotFoundError(
-                f"consumer {name.consumer!r} of group {name.group!r} is not at this node: what it "
-                "had not acknowledged is delivered again",
-                "poll first; acknowledge at the node that you have polled, within idle_s",
+                f"{who} is unknown at this node: nobody has polled here under this name",
+                "poll first, and acknowledge at the node that was polled, as the same consumer",
             )
         return known
 

@@ -161,7 +161,8 @@ class _Streams:
         elif self._call.media and self._call.media not in NDJSON_TYPES:
             raise HttpError(
                 415,
-                f"the content type is {shorten(self._call.media)}, and the endpoint takes a stream",
+                f"endpoint {self._asked.endpoint!r} (input: stream) takes a stream, and the "
+                f"content type is {shorten(self._call.media)}: it was not run",
                 f"send content-type: {NDJSON}, a JSON value a line",
             )
         gone = self._feed if self._takes_stream else self._call.wait_disconnected

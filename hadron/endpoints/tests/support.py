@@ -48,9 +48,10 @@ class Caller:
         is_last: bool = True,
         region: str = "",
         key: Key = KEY,
+        is_single: bool = False,
     ) -> None:
         value = None if data is None else Value(0, data, is_last)
-        opening = Opening(timeout_s, region, {"h": "x"}, "somebody")
+        opening = Opening(timeout_s, region, {"h": "x"}, "somebody", is_single)
         self._broker.open(self.it, number, key, opening, value, now_s)
 
     def error_of(self, number: int) -> HadronError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
@@ -20,6 +22,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
+from hadron.model.services import STREAM
 
 GONE = ConnectionLostError("gone")
 
@@ -306,6 +309,35 @@ def test_values_that_are_too_large_or_missing() -> None:
     assert room.endpoint.in_flight == 0
 
 
+@pytest.mark.parametrize(
+    ("spec", "data", "is_single", "told"),
+    [
+        ({"output": STREAM}, b"v", True, "(input: single, output: stream) answers with a stream"),
+        ({"input": STREAM}, b"v", True, "(input: stream, output: single) takes a stream"),
+        ({"input": STREAM, "output": STREAM}, b"v", True, "takes a stream"),
+        ({}, None, False, "(input: single, output: single) takes one value"),
+        ({"output": STREAM}, b"v", False, ""),
+        ({"input": STREAM}, b"v", False, ""),
+        ({"input": STREAM}, None, False, ""),
+        ({}, b"v", True, ""),
+        ({}, b"v", False, ""),
+    ],
+)
+def test_a_call_of_another_shape_than_the_endpoint_s_is_not_run(
+    spec: dict[str, Any], data: bytes | None, is_single: bool, told: str
+) -> None:
+    room = Room(**spec)
+    serving = room.serve()
+    room.caller.call(1, data, is_single=is_single)
+    assert bool(serving.told) == (not told)
+    if told:
+        error = room.caller.error_of(1)
+        assert isinstance(error, RequestError)
+        assert told in error.message
+        assert "endpoint default/e" in error.message
+        assert "client.call_stream" in error.hint
+
+
 # --- silence, and what is declared ----------------------------------------------------------------
 
 
@@ -339,8 +371,9 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     for number in (1, 2):
         assert isinstance(room.caller.error_of(number), NotFoundError)
     assert isinstance(serving.told[-1][1], NotFoundError)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError) as raised:
         room.serve()
+    assert "`hadron create endpoint e`" in raised.value.hint
     room.broker.declare({KEY: room.spec})
     other = Caller(room.broker)
     other.call(1)

@@ -16,9 +16,9 @@ from hadron.model.topics import (
     check_topic,
     expand,
     is_pattern,
-    is_template,
     is_topic,
     matches,
+    wrong_in_template,
 )
 
 _segments = st.sampled_from(["a", "b", "c"])
@@ -92,5 +92,11 @@ def test_topics_of_bridged_records() -> None:
     assert expand("{stream}.{partition}", "", "s", "x/p0") == "s.x.p0"
     assert expand("{type}", ".".join("a" * 17), "s", "x/p0") == ""
     good = ("", "a", "a.{type}", "{stream}", "{type}{stream}")
-    assert all(map(is_template, good))
-    assert not any(map(is_template, ("a..b", "{typ}.*", "{type}.", "a b", ">")))
+    assert not any(map(wrong_in_template, good))
+    assert all(map(wrong_in_template, ("a..b", "{typ}.*", "{type}.", "a b", ">")))
+    assert wrong_in_template("a.{typ}") == "'{typ}' is no placeholder (did you mean '{type}'?)"
+    assert (
+        wrong_in_template("{Stream}.a") == "'{Stream}' is no placeholder (did you mean '{stream}'?)"
+    )
+    assert wrong_in_template("{}.{key}") == "'{}' is no placeholder"
+    assert wrong_in_template("a.{type") == "'a.{type' has a brace that belongs to no placeholder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -384,9 +385,17 @@ def test_what_differs_is_named_and_how_it_was_written_is_no_difference() -> None
 
     assert differences(stream("7d"), stream("168h")) == ""
     assert differences(stream("7d"), stream("1d", "d")) == (
-        "retention: it has {'max_age': '7d'}, not {'max_age': '1d'}; "
-        "description: it has none, not d"
+        "retention is {max_age: 7d}, here it is {max_age: 1d}; description is not set, here it is d"
     )
+
+
+def test_settings_that_differ_are_told_as_documents_have_them() -> None:
+    def endpoint(**more: Any) -> SchemaObject:
+        about: dict[str, Any] = {"kind": "Endpoint", "name": "e", "replica_set": "local/p0"}
+        return declared(about | more)[0]
+
+    told = differences(endpoint(idempotent=True), endpoint(max_waiting=3))
+    assert told == "idempotent is true, here it is not set; max_waiting is not set, here it is 3"
 
 
 def test_the_page_on_pipelines_has_every_key_and_an_example() -> None:

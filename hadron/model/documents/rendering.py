@@ -49,10 +49,20 @@ def differences(has: SchemaObject, wanted: SchemaObject) -> str:
     long as `7d`."""
     one, other = shown_fields(has.spec), shown_fields(wanted.spec)
     return "; ".join(
-        f"{name}: it has {one.get(name, 'none')}, not {other.get(name, 'none')}"
+        f"{name} is {_on_a_line(one.get(name))}, here it is {_on_a_line(other.get(name))}"
         for name in dict.fromkeys([*one, *other])
         if one.get(name) != other.get(name)
     )
+
+
+def _on_a_line(value: Any) -> str:
+    """A setting as a document has it: `true`, `{max_age: 7d}`."""
+    if value is None:
+        return "not set"
+    if isinstance(value, str):
+        return value
+    text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip()
 
 
 def to_yaml(obj: SchemaObject) -> str:

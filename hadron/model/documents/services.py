@@ -23,7 +23,7 @@ from hadron.model.services import (
     TokenSpec,
 )
 from hadron.model.tokens import is_valid_hash
-from hadron.model.topics import TEMPLATE_FORM, is_template
+from hadron.model.topics import TEMPLATE_FORM, wrong_in_template
 
 CATCH_UP: Final = ("none", "latest", "all")
 ACCESS: Final = ("read", "write", "admin")
@@ -54,8 +54,8 @@ def _check_exchange(notes: Notes, spec: ExchangeSpec) -> None:
     if spec.topic and not spec.from_stream:
         found = f"{shorten(spec.topic)}, and no from_stream"
         notes.note(("topic",), found, "no topic: it is of what comes from a stream")
-    elif not is_template(spec.topic):
-        notes.note(("topic",), f"{shorten(spec.topic)} makes no topic", TEMPLATE_FORM)
+    elif wrong := wrong_in_template(spec.topic):
+        notes.note(("topic",), wrong, TEMPLATE_FORM)
 
 
 def _check_endpoint(notes: Notes, spec: EndpointSpec) -> None:

@@ -169,8 +169,57 @@ async def test_streams_either_way(tmp_path: Path) -> None:
             with pytest.raises(RequestError, match="takes one value, and a stream was begun"):
                 async with client.call_stream("count") as call:
                     await call.result()
-            with pytest.raises(RequestError, match="call_stream"):
+
+
+async def test_a_call_of_another_shape_runs_nothing(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "count", output=STREAM)
+        await declare(client, "sum", input=STREAM)
+        begun: list[Any] = []
+
+        async def count(to: int) -> AsyncIterator[int]:
+            begun.append(to)
+            yield to
+
+        async def sum_up(values: AsyncIterator[int]) -> int:
+            begun.append(values)
+            return sum([value async for value in values])
+
+        async with server.serve("count", count), server.serve("sum", sum_up):
+            answers = r"output: stream.*answers with a stream"
+            with pytest.raises(RequestError, match=answers) as told:
                 await client.call("count", 3)
+            assert "call_stream" in told.value.hint
+            with pytest.raises(RequestError, match=r"input: stream.*takes a stream"):
+                await client.call("sum", 3)
+            with pytest.raises(RequestError, match=r"input: stream.*takes a stream"):
+                async with client.call_stream("sum", 3):
+                    raise AssertionError("it is open")
+            with pytest.raises(RequestError, match="takes one value, and a stream was begun"):
+                async with client.call_stream("count"):
+                    raise AssertionError("it is open")
+            assert begun == []
+
+
+async def test_who_knows_an_endpoint_as_it_was_runs_nothing_of_it(tmp_path: Path) -> None:
+    """The leader looks as well; and who remembers a stream looks anew before it refuses."""
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "e")
+        begun: list[Any] = []
+
+        async def echo(value: Any) -> Any:
+            begun.append(value)
+            return value
+
+        async with server.serve("e", echo):
+            assert await client.call("e", 1) == 1
+            await declare(server, "e", output=STREAM)
+            with pytest.raises(RequestError, match=r"output: stream.*answers with a stream"):
+                await client.call("e", 2)
+            assert begun == [1]
+            client._endpoints._known["e"] = await client._endpoints.find("e")
+            await declare(server, "e")
+            assert await client.call("e", 3) == 3
 
 
 async def test_a_large_stream_waits_for_who_takes_it(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ def opening_of(told: endpoints_pb2.CallOpening, caller: str) -> Opening:
         checked_region(told.region, "caller"),
         headers_of(told.headers) if told.headers else _NONE,
         caller,
+        told.is_single,
     )
 
 

@@ -33,6 +33,13 @@ def test_deleted_objects_keep_their_names() -> None:
     assert catalog.by_id(4).name == "a"
 
 
+@pytest.mark.parametrize(("kind", "name"), [("Endpoint", "quote"), ("Exchange", "prices")])
+def test_what_is_not_there_is_made_by_a_command(kind: str, name: str) -> None:
+    with pytest.raises(NotFoundError) as raised:
+        Catalog([], 1).named(kind, "default", name)
+    assert f"`hadron create {kind.lower()} {name}`" in raised.value.hint
+
+
 def test_only_so_many_names_are_kept() -> None:
     catalog = Catalog(
         [],

@@ -59,7 +59,7 @@ class CallItem(_message.Message):
     def __init__(self, number: _Optional[int] = ..., kind: _Optional[_Union[CallItem.Kind, str]] = ..., length: _Optional[int] = ..., encoding: _Optional[int] = ..., end: _Optional[bool] = ..., credit: _Optional[int] = ..., open: _Optional[_Union[CallOpening, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., error_type: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CallOpening(_message.Message):
-    __slots__ = ("namespace", "endpoint", "metadata_index", "timeout_ms", "region", "headers", "caller", "attempt", "has_value")
+    __slots__ = ("namespace", "endpoint", "metadata_index", "timeout_ms", "region", "headers", "caller", "attempt", "has_value", "is_single")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class CallOpening(_message.Message):
     CALLER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     HAS_VALUE_FIELD_NUMBER: _ClassVar[int]
+    IS_SINGLE_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     endpoint: str
     metadata_index: int
@@ -85,7 +86,8 @@ class CallOpening(_message.Message):
     caller: str
     attempt: int
     has_value: bool
-    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., metadata_index: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., region: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., caller: _Optional[str] = ..., attempt: _Optional[int] = ..., has_value: _Optional[bool] = ...) -> None: ...
+    is_single: bool
+    def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., metadata_index: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., region: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., caller: _Optional[str] = ..., attempt: _Optional[int] = ..., has_value: _Optional[bool] = ..., is_single: _Optional[bool] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("items", "attachment")

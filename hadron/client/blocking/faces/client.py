@@ -466,7 +466,7 @@ class SyncClient(ClientBase):
         )
 
     def objects(self, kind: str = "", namespace: str = "", name: str = "") -> list[SchemaObject]:
-        """Declared objects; "" means any."""
+        """Declared objects; "" means any. `NotFoundError`: there is no such namespace."""
         return self._call(lambda client: client.objects(kind, namespace, name))
 
     def stream(self, name: str) -> SchemaObject:

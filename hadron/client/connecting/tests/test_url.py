@@ -30,6 +30,22 @@ def test_urls(url: str, endpoint: Endpoint) -> None:
         ("127.0.0.1:17000", "write it as hadron://127.0.0.1:17000"),
         ("a,b:7001/ns", "write it as hadron://a,b:7001/ns"),
         ("http://a:7000/", "write it as hadron://a:7000/"),
+        (
+            "http://127.0.0.1:7200",
+            "write it as hadron://127.0.0.1:7000, the node's own port: the one that is given is "
+            "for HTTP, as curl speaks it",
+        ),
+        (
+            "a:7201,b:7202/ns",
+            "write it as hadron://a:7001,b:7002/ns, the node's own port: the one that is given is "
+            "for HTTP, as curl speaks it",
+        ),
+        (
+            "https://a:8080",
+            "write it as hadron://a:8080 where that is the node's own port, `address:` in its "
+            "configuration (7000), and not the one for HTTP (7200)",
+        ),
+        ("http://a", "write it as hadron://a"),
         ("t0k@a", "write it as hadron://***@a"),
         ("a b:c:d", "write it as hadron://[token@]host1,host2[/namespace]"),
     ],

@@ -129,6 +129,7 @@ async def test_a_bridge_follows_its_declaration(tmp_path: Path) -> None:
         ("from_stream: orders\nto_stream: orders", "would come twice"),
         ("topic: a", "no from_stream"),
         ("from_stream: orders\ntopic: a..{type}", "makes no topic"),
+        ("from_stream: orders\ntopic: 'a.{typ}'", "is no placeholder"),
     ],
 )
 async def test_declarations_that_make_no_sense(tmp_path: Path, more: str, told: str) -> None:

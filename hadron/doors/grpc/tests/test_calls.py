@@ -481,6 +481,7 @@ def test_a_streamed_answer_fails_behind_its_values(program: Program, endpoint: D
     [
         ({}, {}, [value("x")], "takes one value"),
         ({}, {"value": records_pb2.Value(text="x")}, [value("y")], "a value follows"),
+        ({"input": "stream"}, {"value": records_pb2.Value(text="x")}, [], "takes a stream"),
         ({"input": "stream"}, {}, [pb.StreamCallRequest()], "says nothing"),
         ({"input": "stream"}, {}, [ENDED, value("x")], "a value follows"),
         ({"input": "stream"}, {}, [value("x"), None], "before the input did"),
@@ -512,6 +513,20 @@ def test_calls_that_make_no_sense_are_refused(
     assert caught.value.code() is Code.INVALID_ARGUMENT, caught.value
     assert told in caught.value.details()
     said.end()
+    server.vanish()
+
+
+@pytest.mark.parametrize("way", ["input", "output"])
+def test_a_call_for_one_value_of_what_streams_runs_nothing(
+    program: Program, endpoint: Declare, way: str
+) -> None:
+    name = endpoint(**{way: "stream"})
+    server = Server(program, name)
+    error = error_of(begin(program, name))
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert name in error.details()
+    assert f"{way}: stream" in error.details()
+    assert "CallStream" in str(details_of(error))
     server.vanish()
 
 

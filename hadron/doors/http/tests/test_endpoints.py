@@ -181,6 +181,10 @@ async def test_what_is_wrong_with_a_call_has_a_status(
             answer = await http.post(path, **bad)
             assert answer.status_code == status, (str(bad)[:80], answer.text)
         assert (await http.post(path, json=2)).json() == 2
+    async with served(nodes, "sum", total, input=STREAM):
+        answer = await http.post("/v1/endpoints/sum", json=1)
+        assert answer.status_code == 415
+        assert "endpoint 'sum' (input: stream) takes a stream" in problem(answer)["detail"]
 
 
 async def test_an_endpoint_that_is_declared_anew(

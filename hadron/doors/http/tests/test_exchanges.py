@@ -179,6 +179,28 @@ async def test_what_is_wrong_has_a_status(prices: httpx.AsyncClient) -> None:
         assert answer.status_code == status, (path, params, answer.text)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("topic", ["a b", "a..b", "x" * 300, "x" * 70_000])
+async def test_what_is_no_topic_is_called_so(prices: httpx.AsyncClient, topic: str) -> None:
+    line = json.dumps({"topic": topic, "value": 1}).encode()
+    lines: dict[str, Any] = {"content": line, "headers": NDJSON, "params": {"lines": "messages"}}
+    event: dict[str, Any] = {
+        "json": {"specversion": "1.0", "id": "1", "source": "/s", "type": topic}
+    }
+    asked: list[dict[str, Any]] = [
+        lines,
+        event | {"headers": {"content-type": "application/cloudevents+json"}},
+    ]
+    if len(topic) < 1_000:
+        asked.append({"json": 1, "params": {"topic": topic}})
+    for each in asked:
+        answer = await prices.post(PRICES, **each)
+        told = answer.json()
+        assert answer.status_code == 400, told
+        assert "is not a topic" in told["detail"], told
+        assert "dot segments" in told["hint"]
+
+
 async def test_lines_before_a_bad_one_are_told(prices: httpx.AsyncClient) -> None:
     body = b"1\n" * 700 + b"{\n"
     answer = await prices.post(PRICES, params={"topic": "a"}, content=body, headers=NDJSON)

@@ -139,6 +139,21 @@ async def test_who_is_silent_has_left(http: httpx.AsyncClient) -> None:
         f"{GROUP}/ack", json={"consumer": "one", "deliveries": [given["delivery"]]}
     )
     assert (answer.status_code, answer.json()["code"]) == (404, "NotFoundError")
+    assert "'one' of group 'g' of stream 's' has left" in answer.json()["detail"]
+
+
+async def test_who_has_never_polled_here_is_told_so(http: httpx.AsyncClient) -> None:
+    for path, more in (("ack", {}), ("nack", {}), ("extend", {}), ("consumers/nobody", None)):
+        if more is None:
+            answer = await http.delete(f"{GROUP}/{path}")
+        else:
+            asked = {"consumer": "nobody", "deliveries": ["local/p0:0:1"]}
+            answer = await http.post(f"{GROUP}/{path}", json=asked)
+        told = answer.json()
+        assert answer.status_code == 404
+        assert "nobody has polled here under this name" in told["detail"]
+        assert "delivered again" not in told["detail"]
+        assert told["hint"].startswith("poll first")
 
 
 async def test_who_hangs_up_takes_no_record_along(http: httpx.AsyncClient) -> None:
@@ -201,7 +216,7 @@ async def test_what_is_wrong_is_refused(
         ({"order": "strict"}, "group 'g' has order 'key', this poll asks for 'strict'"),
         ({"ack_deadline_s": 30}, "group 'g' has ack_deadline_s 20.5, this poll asks for 30"),
         ({"max_attempts": 2, "dead_letter": "x"}, "has max_attempts 0, this poll asks for 2"),
-        ({"ephemeral": True}, "has ephemeral False, this poll asks for True"),
+        ({"ephemeral": True}, "has ephemeral false, this poll asks for true"),
     ],
 )
 async def test_options_that_cannot_be_had_any_more_are_refused(

@@ -57,6 +57,23 @@ async def test_what_is_declared_is_listed_by_kind(http: httpx.AsyncClient) -> No
     assert listed == {"streams": ["s"], "endpoints": ["quote"], "exchanges": []}
 
 
+@pytest.mark.parametrize(
+    "path", ["streams", "endpoints", "exchanges", "schema", "streams/s", "streams/s/records"]
+)
+async def test_a_namespace_that_is_not_there_is_not_an_empty_one(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    answer = await http.get(f"/v1/{path}", params={"namespace": "shop"})
+    told = answer.json()
+    assert (answer.status_code, told["code"]) == (404, "NotFoundError")
+    assert told["detail"] == "there is no namespace 'shop'"
+    assert "`hadron create namespace shop`" in told["hint"]
+    documents = [{"kind": "Namespace", "name": "shop"}]
+    assert (await http.post("/v1/schema", json=documents)).status_code == 200
+    answer = await http.get(f"/v1/{path}", params={"namespace": "shop"})
+    assert (answer.status_code == 200) == (path.count("/") == 0), answer.text
+
+
 async def test_fields_that_there_are_not_are_told_with_those_that_there_are(
     http: httpx.AsyncClient,
 ) -> None:
