@@ -243,7 +243,7 @@ def to_table(
 
 
 def _check_names(stage: StageSpec) -> None:
-    """What was declared before `hadron apply` refused it. Spark's names are the same in any case."""
+    """What was declared before `hadron apply` refused it."""
     columns = {name: name for name in ("instance_id", "root", *ROOT_COLUMNS)}
     for name in stage.dependencies:
         if other := columns.get(name.casefold()):

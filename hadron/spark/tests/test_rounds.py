@@ -13,12 +13,14 @@ from hadron.model.pipelines import StageSpec
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError
 from hadron.spark.suspects import Suspects
+from hadron.spark.threads import Threads
 
 
 @pytest.fixture
 def rounds() -> Rounds:
     nothing: Any = None
-    return Rounds(nothing, trio.Lock(), StageSpec(name="picky", run="a:b"), lambda: None)
+    stage = StageSpec(name="picky", run="a:b")
+    return Rounds(nothing, trio.Lock(), Threads(), stage, lambda: None)
 
 
 def part(count: int) -> Part:

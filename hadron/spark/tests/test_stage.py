@@ -154,7 +154,7 @@ def test_a_schema_that_is_no_ddl_is_named(spark: SparkSession) -> None:
 def test_a_schema_that_names_a_member_twice_is_told(spark: SparkSession) -> None:
     """The second of them would be read, and the first be null in each value."""
     for schema in ("n INT, n INT", "root STRUCT<n INT>, root STRUCT<m INT>"):
-        with pytest.raises(StageError, match="schema of stage 's' has '(n|root)' twice"):
+        with pytest.raises(StageError, match=r"schema of stage 's' has '(n|root)' twice"):
             run_stage(spark, stage("passing", schema=schema), table(["a"]))
 
 
