@@ -43,5 +43,5 @@ def test_a_json_text_stays_as_it_was_written() -> None:
      "[" * 5_000 + "]" * 5_000],
 )  # fmt: skip
 def test_what_some_reader_could_not_decode_is_no_json_text(text: str | bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         json_text(text)
