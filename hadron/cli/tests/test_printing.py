@@ -123,7 +123,8 @@ def test_what_can_be_read_and_not_be_written_is_passed_over(
     deep: list[Any] = []
     for _ in range(10_000):
         deep = [deep]
-    printer = RecordPrinter(*(("cloudevents", None) if output != "json" else (None, "json")), None)
+    form = "cloudevents" if output != "json" else None
+    printer = RecordPrinter(form, None if form else output, None)
     with monkeypatch.context() as patched:
         patched.setattr(record_room, "decode_value", lambda *_: deep)
         printer.print([record(FULL)])
