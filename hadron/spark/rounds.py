@@ -10,7 +10,15 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -168,7 +176,7 @@ class Rounds:
         ended = []
         for part in parts:
             call = partial(run_stage, self._spark, self._stage, part.table)
-            async with self._turn:
+            async with self._in_turn():
                 began = time.perf_counter()
                 try:
                     end = await self._call(len(part), call)
@@ -186,7 +194,7 @@ class Rounds:
         if not self.costs_a_task:
             return None
         planned = Parts(self._spark, self._stage, [part.table for part in parts])
-        async with self._turn:
+        async with self._in_turn():
             # It plans whatever the function raises, and has not when that takes too long.
             self.costs_a_task = await self._call(sum(map(len, parts)), planned.plan) is True
         return planned if self.costs_a_task else None
@@ -228,7 +236,7 @@ class Rounds:
             if len(indexes) == 1:
                 found[indexes[0]] = ends or self._late(parts[indexes[0]])
 
-        async with self._turn:
+        async with self._in_turn():
             began = time.perf_counter()
             if self.shares_jobs:
                 await self._jobs(run_job, _some(range(len(parts)), _TASKS_OF_A_JOB), _JOBS)
@@ -266,6 +274,22 @@ class Rounds:
         with _told_when_gone(self._spark, self._stage):
             cores = int(self._spark.sparkContext.defaultParallelism)
         return max(2, min(2 * cores, _MOST_JOBS))
+
+    @contextlib.asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Spark is asked for nothing else meanwhile. What has begun is told to be worked on while
+        it waits for that: another micro-batch, in which some hang, takes longer than a leader
+        waits."""
+        has_begun = self._begun_at > -math.inf
+        while True:
+            with trio.move_on_after(_BEGIN_EVERY_S if has_begun else math.inf):
+                await self._turn.acquire()
+                break
+            self._tell()
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def _call(
         self, count: int, function: Callable[[], _T], limit_s: float | None = None
