@@ -64,6 +64,9 @@ def _write(
             write(line(message))
         except DamagedRecordError as error:
             click.echo(f"passed over a message on {message.topic}: {error.message}", err=True)
+        except RecursionError:
+            why = "its value is nested too deeply"
+            click.echo(f"passed over a message on {message.topic}: {why}", err=True)
 
 
 def _sum_up(messages: Messages) -> None:

@@ -85,7 +85,7 @@ class Recipe:
                     f"name one that it has with --key-field; it has {there or 'none'}",
                 )
             field = fields[self.key_field]
-            key = None if field is None else field if isinstance(field, str) else json.dumps(field)
+            key = None if field is None else field if isinstance(field, str) else _key(field, where)
         return self.record(msgspec.Raw(data), where, key)
 
     def record(self, value: Any, where: str, key: str | bytes | None = None) -> NewRecord:
@@ -267,6 +267,15 @@ def _text(line: bytes) -> str | bytes:
         return line.decode()
     except UnicodeDecodeError:
         return line
+
+
+def _key(field: Any, where: str) -> str:
+    try:
+        return json.dumps(field)
+    except RecursionError:
+        raise InvalidRecordError(
+            f"{where} has a key that is nested too deeply", "name a field that is flatter"
+        ) from None
 
 
 def _parse_json(line: bytes, where: str) -> Any:

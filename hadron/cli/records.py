@@ -15,7 +15,7 @@ import click
 
 from hadron.cli.printing import on_one_line, output_of
 from hadron.cli.standard_streams import open_stdout
-from hadron.model.errors import DamagedRecordError, HadronError
+from hadron.model.errors import DamagedRecordError, HadronError, InvalidRecordError
 from hadron.model.record import BYTES, JSON, Record, encode_value
 
 _Part = Callable[[Record], bytes]
@@ -230,6 +230,10 @@ class RecordPrinter:
                 lines.append(self._line(record))
             except DamagedRecordError as error:
                 passed_over.add(record, error.reason)
+                continue
+            except (InvalidRecordError, RecursionError):
+                # It was read, with less of the stack in use.
+                passed_over.add(record, "its value is nested too deeply")
                 continue
             if self._left is not None:
                 self._left -= 1

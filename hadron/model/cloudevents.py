@@ -180,7 +180,9 @@ def from_json(data: bytes | str) -> CloudEvent:
     """An event in the JSON event format. Raises `InvalidRecordError`."""
     try:
         members = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise _too_deep() from None
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRecordError(f"not JSON: {error}", "give one event as a JSON object") from error
     return from_members(members)
 
@@ -203,7 +205,7 @@ def from_members(members: Any) -> CloudEvent:
     fields = {name: given.pop(name, None) for name in _ATTRIBUTES[1:]}
     if not isinstance(value, str | bytes | _Absent) and not is_json(fields["datacontenttype"]):
         # As the format asks: what is not text stands for its JSON.
-        value = msgspec.json.encode(value).decode()
+        value = _encoded(value).decode()
     event = CloudEvent(data=value, extensions=given, **fields)
     check_event(event)
     return event
@@ -229,8 +231,19 @@ def to_members(event: CloudEvent) -> dict[str, Any]:
 
 
 def to_json(event: CloudEvent) -> bytes:
-    """The event in the JSON event format."""
-    return msgspec.json.encode(to_members(event))
+    """The event in the JSON event format. Raises `InvalidRecordError`."""
+    return _encoded(to_members(event))
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> InvalidRecordError:
+    return InvalidRecordError("the event is nested too deeply", "some hundred levels are read")
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -302,7 +315,7 @@ def _from_base64(name: str, value: object) -> bytes:
 def _more_headers(text: str) -> dict[str, str]:
     try:
         return msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRecordError(
             f"the extension {_HEADERS} is no JSON object of texts: {error}"
         ) from error

@@ -45,6 +45,19 @@ def encode_json(value: Any) -> bytes:
     return data
 
 
+def json_text(text: str | bytes) -> msgspec.Raw:
+    """A text that is one JSON value, as it was written. Raises `ValueError` for what is none, or
+    what its readers could not decode: numbers out of range, or too many levels.
+
+    All of it is decoded: a text that is only skipped may have any numbers.
+    """
+    try:
+        _decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return msgspec.Raw(text.strip() if isinstance(text, bytes) else text.strip().encode())
+
+
 def _to_json(value: Any) -> Any:
     """What msgspec does not know by itself: models of pydantic, scalars of numpy and their like.
 
@@ -73,6 +86,7 @@ def _to_json(value: Any) -> Any:
     return plain
 
 
+_decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder(order=None, enc_hook=_to_json).encode
 
 

@@ -83,5 +83,5 @@ def spec_from_json(kind: str, data: bytes | str) -> Spec:
                 f"unknown mode {mode!r} of a {kind}", f"this version knows {', '.join(known.modes)}"
             )
         return msgspec.json.decode(data, type=known.modes[mode] if mode else known.spec)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise SchemaError(f"the specification of a {kind} is malformed: {error}") from error

@@ -222,13 +222,7 @@ def to_table(
         "instance_id": pa.array(instance_ids, pa.int64()),
         "root": root.values(),
     }
-    clashes = {"instance_id", "root", *ROOT_COLUMNS} & set(stage.dependencies)
-    if clashes:
-        raise StageError(
-            f"stage {stage.name!r} depends on {', '.join(map(repr, sorted(clashes)))}, "
-            "which is also the name of a column that every stage gets",
-            "give that stage another name",
-        )
+    _check_names(stage)
     for name, rows in zip(stage.dependencies, dependencies, strict=True):
         columns[name] = rows.values()
     columns["key"] = root.keys()
@@ -246,6 +240,19 @@ def to_table(
         columns["failed_stage"] = pa.array(names, pa.string())
         columns["failure"] = pa.array(reasons, pa.string())
     return pa.table(columns)
+
+
+def _check_names(stage: StageSpec) -> None:
+    """What was declared before `hadron apply` refused it."""
+    columns = {name: name for name in ("instance_id", "root", *ROOT_COLUMNS)}
+    for name in stage.dependencies:
+        if other := columns.get(name.casefold()):
+            raise StageError(
+                f"stage {stage.name!r} depends on {name!r}, whose column Spark cannot tell from "
+                f"the column {other!r} that it gets, too",
+                "give that stage another name",
+            )
+        columns[name.casefold()] = name
 
 
 def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> RequestError:

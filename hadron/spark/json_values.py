@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Iterable
-from datetime import UTC
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as st
+
+from hadron.model.errors import RequestError
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -41,6 +45,19 @@ _SCALARS: Final = (
 )
 
 
+_DAY_US: Final = 86_400_000_000
+_CYCLE_US: Final = 146_097 * _DAY_US
+"""Four hundred years: weekdays, and rules of zones, are the same again."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US: Final = -719_160 * _DAY_US
+_LAST_US: Final = 2_932_894 * _DAY_US
+"""Python has the years 1 to 9999; some days off, in any zone."""
+
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d)(?::?(\d\d))?)?", re.ASCII)
+"""What Java calls a zone, and Python does not."""
+
+
 def strange(kind: st.DataType) -> st.DataType | None:
     """What of a type has no JSON here; None when all of it has."""
     if isinstance(kind, st.StructType):
@@ -54,23 +71,41 @@ def strange(kind: st.DataType) -> st.DataType | None:
 
 
 def to_json(column: pa.Array) -> pa.Array:
-    """Each value of a column as JSON bytes; `null` for null."""
+    """Each value of a column as JSON bytes; `null` for null. Raises `RequestError` for a zone that
+    is not known here."""
     convert = _converter(column.type)
-    values: Iterable[Any] = column.to_pylist()
+    # Times as numbers: Python has fewer years than Spark.
+    values: Iterable[Any] = column.cast(_counted(column.type)).to_pylist()
     return pa.array(
         [b"null" if each is None else _encode(convert(each)) for each in values], pa.binary()
     )
 
 
+def _counted(kind: Any) -> Any:
+    """The type with numbers for times: days, and microseconds."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_counted(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_counted(kind.key_type), _counted(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_counted(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_counted(kind.value_type)))
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date(kind) else kind
+
+
 def _converter(kind: Any) -> _Convert:
-    """From what `to_pylist` gives to what is encoded; never called with None."""
+    """From a counted value to what is encoded; never called with None."""
     if pa.types.is_struct(kind):
         fields = {field.name: _converter(field.type) for field in kind}
         return lambda row: {
             name: fields[name](value) for name, value in row.items() if value is not None
         }
     if pa.types.is_map(kind):
-        key, item = _converter(kind.key_type), _or_none(_converter(kind.item_type))
+        key = _exactly(kind.key_type) or _converter(kind.key_type)
+        item = _or_none(_converter(kind.item_type))
         return lambda pairs: {_name(key(name)): item(value) for name, value in pairs}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         element = _or_none(_converter(kind.value_type))
@@ -82,10 +117,19 @@ def _converter(kind: Any) -> _Convert:
     if pa.types.is_floating(kind):
         return _number
     if pa.types.is_timestamp(kind):
-        return _moment
+        zone = _zone(kind.tz)
+        return lambda value: _moment(value, zone, "milliseconds")
     if pa.types.is_date(kind):
-        return lambda value: value.isoformat()
+        return lambda value: _moment(value * _DAY_US, None, "seconds").partition("T")[0]
     return _same
+
+
+def _exactly(kind: Any) -> _Convert | None:
+    """Of times that are keys: two in one millisecond are two."""
+    if not pa.types.is_timestamp(kind):
+        return None
+    zone = _zone(kind.tz)
+    return lambda value: _moment(value, zone, "microseconds" if value % 1000 else "milliseconds")
 
 
 def _or_none(convert: _Convert) -> _Convert:
@@ -107,8 +151,34 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _moment(value: Any) -> str:
-    text: str = value.isoformat(timespec="milliseconds")
-    if value.tzinfo is not None and value.utcoffset() == UTC.utcoffset(None):
-        return text[: -len("+00:00")] + "Z"
-    return text
+def _moment(micros: int, zone: tzinfo | None, timespec: str) -> str:
+    cycles = 0
+    if not _FIRST_US <= micros <= _LAST_US:
+        # Rules of zones that hold today hold in the far future, and none did in the far past.
+        cycles = (micros - (0 if micros > 0 else _FIRST_US)) // _CYCLE_US
+    moment = _EPOCH + timedelta(microseconds=micros - cycles * _CYCLE_US)
+    moment = moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
+    text = moment.isoformat(timespec=timespec)
+    if cycles:
+        year = moment.year + 400 * cycles
+        text = f"{'+' if year > 9_999 else '-' if year < 0 else ''}{abs(year):04}{text[4:]}"
+    return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
+
+
+def _zone(name: str | None) -> tzinfo | None:
+    """Raises `RequestError`."""
+    if name is None:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    found = _OFFSET.fullmatch(name)
+    if found is None and name != "Z":
+        raise RequestError(
+            f"the time zone {name!r} of the session is not known in Python",
+            "set spark.sql.session.timeZone to a name such as Europe/Berlin, or to +02:00",
+        )
+    sign, *parts = found.groups() if found is not None else ("+",)
+    seconds = sum(int(part or 0) * unit for part, unit in zip(parts, (3_600, 60, 1), strict=False))
+    return timezone(timedelta(seconds=-seconds if sign == "-" else seconds))

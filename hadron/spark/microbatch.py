@@ -27,6 +27,7 @@ from hadron.spark.functions import StageCodeError, check_functions, load_functio
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageResult
+from hadron.spark.threads import Threads
 from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
@@ -174,6 +175,7 @@ class MicroBatchWorker:
         self._spark = spark
         self._cache = inputs.BatchCache()
         self._turn = trio.Lock()
+        self._threads = Threads()
 
     async def check_functions(self, stages: Sequence[str]) -> None:
         """Load what `stages` run, or all Spark stages. Raises `StageError`; see `functions`."""
@@ -216,7 +218,7 @@ class MicroBatchWorker:
         if not invocations:
             return
         whole = Part(invocations, table)
-        rounds = Rounds(self._spark, self._turn, stage, course.begin)
+        rounds = Rounds(self._spark, self._turn, self._threads, stage, course.begin)
         # What failed before did so by itself: those that come with it must not wait for that again.
         failed = {
             each.instance_id for each in invocations if each.attempt > each.attempts_before + 1

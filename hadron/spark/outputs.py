@@ -7,7 +7,7 @@ as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import InvalidRecordError, RecordTooLargeError
 from hadron.model.ids import EVENT_TYPE_FORM, is_event_type
+from hadron.model.json_values import json_text
 from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
@@ -30,10 +31,16 @@ _TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
 _MAX_COMPLETIONS: Final = 32_768
 """Completions in one call: their ids and attempts stay far below the message limit."""
 
+_OF_AN_OUTPUT: Final = ("value", "key", "type", "partition", "headers")
+
+_SHOWN: Final = 20
+"""Bytes that are no text, in an error."""
+
+_MAY_BE_DEEP: Final = 200
+"""Brackets in a text; nobody refuses so many levels."""
+
 _NAMED: Final = 10
 """Instance ids that an error lists; thousands would say no more."""
-
-_raw_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +102,47 @@ def match_rows(
     kept = [each for each in both if each[0] not in reasons]
     rows = table.take(pa.array([place[instance] for instance, _ in kept], pa.int64()))
     odd = [Refusal(*each, reasons[each[0]]) for each in both if each[0] in reasons]
+    columns, faults = _read(stage, rows)
+    outputs: list[Output] = []
     failed: list[Refusal] = []
-    if "error" in rows.column_names:
-        errors = rows["error"].to_pylist()
-        failed = [
-            Refusal(*each, f"function {stage.run!r} of stage {stage.name!r} says: {error}")
-            for each, error in zip(kept, errors, strict=True)
-            if error is not None
-        ]
-        kept = [each for each, error in zip(kept, errors, strict=True) if error is None]
-        rows = rows.filter(rows["error"].is_null())
-    outputs = list(_outputs(stage, rows, kept, result.values_are_json))
+    for row, (instance, attempt) in enumerate(kept):
+        try:
+            if row in faults:
+                raise InvalidRecordError(faults[row])
+            outputs.append(_output(stage, columns, row, instance, attempt, result.values_are_json))
+        except InvalidRecordError as error:
+            reason = f"function {stage.run!r} of stage {stage.name!r} {error}"
+            failed.append(Refusal(instance, attempt, reason))
     return Matched(outputs, failed, odd, dropped)
+
+
+def _read(stage: StageSpec, rows: pa.Table) -> tuple[dict[str, list[Any]], dict[int, str]]:
+    """The columns that are used, and what is wrong with rows: Spark's text may be any bytes."""
+    columns: dict[str, list[Any]] = {}
+    faults: dict[int, str] = {}
+    wanted = ("error", *(_OF_AN_OUTPUT if stage.output is not None else ()))
+    for name in wanted:
+        if name not in rows.column_names:
+            continue
+        try:
+            columns[name] = rows[name].to_pylist()
+        except UnicodeDecodeError:
+            columns[name] = [None] * rows.num_rows
+            for row, scalar in enumerate(rows[name]):
+                try:
+                    columns[name][row] = scalar.as_py()
+                except UnicodeDecodeError as error:
+                    faults.setdefault(row, _no_text(name, error.object))
+    for row, said in enumerate(columns.get("error", ())):
+        if said is not None:
+            faults[row] = f"says: {said}"
+    return columns, faults
+
+
+def _no_text(column: str, data: bytes) -> str:
+    shown = f"{data[:_SHOWN]!r}{'…' if len(data) > _SHOWN else ''}"
+    way = "decode it, or give it as binary" if column in ("value", "key") else "decode it"
+    return f"returned {shown} as a string in the column {column}, which is not UTF-8 ({way})"
 
 
 def _dropped(stage: StageSpec, null_count: int, strangers: Any) -> str:
@@ -135,40 +171,52 @@ def _some(instance_ids: Any) -> str:
     return f"{shown}, …" if len(instance_ids) > _NAMED else shown
 
 
-def _outputs(
-    stage: StageSpec, rows: pa.Table, kept: Sequence[tuple[int, int]], values_are_json: bool
-) -> Iterator[Output]:
-    fixed = stage.output.partition if stage.output is not None else ""
-    count = rows.num_rows
-    if stage.output is None or not count:
-        yield from (Output(instance, attempt, "", None) for instance, attempt in kept)
-        return
-    values = rows["value"].to_pylist()
-    keys, types, partitions, headers = (
-        rows[name].to_pylist() if name in rows.column_names else [None] * count
-        for name in ("key", "type", "partition", "headers")
+def _output(
+    stage: StageSpec,
+    columns: dict[str, list[Any]],
+    row: int,
+    instance_id: int,
+    attempt: int,
+    value_is_json: bool,
+) -> Output:
+    """Raises `InvalidRecordError`."""
+    if stage.output is None:
+        return Output(instance_id, attempt, "", None)
+    value, key, kind, partition, headers = (
+        columns[name][row] if name in columns else None for name in _OF_AN_OUTPUT
     )
-    for row, (instance, attempt) in enumerate(kept):
-        record = NewRecord(
-            value=_stored(values[row], values_are_json),
-            key=keys[row],
-            type=types[row] or "",
-            headers=dict(headers[row] or ()) or None,
-        )
-        yield Output(instance, attempt, fixed or partitions[row] or "", record)
+    record = NewRecord(
+        value=_stored(value, value_is_json),
+        key=key,
+        type=kind or "",
+        headers=dict(headers or ()) or None,
+    )
+    return Output(instance_id, attempt, stage.output.partition or partition or "", record)
 
 
 def _stored(value: Any, is_json: bool) -> Any:
-    """A value as `NewRecord` wants it; JSON text stays as it is, unparsed."""
+    """A value as `NewRecord` wants it; JSON text stays as it is. Raises `InvalidRecordError`."""
     if is_json:
-        return msgspec.Raw((value if value is not None else "null").encode())
+        return _of_spark(value if value is not None else "null")
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return _raw_json(value)
-        except (msgspec.DecodeError, RecursionError):
-            # Text, too, where it is nested so deeply that nobody could read it as JSON.
+            return json_text(value)
+        except ValueError:
+            # Text, too, where its readers could not decode it as JSON.
             return value
     return value
+
+
+def _of_spark(text: str) -> msgspec.Raw:
+    """JSON that Spark has made is some, but a variant may have more levels than readers take."""
+    if text.count("[") + text.count("{") < _MAY_BE_DEEP:
+        return msgspec.Raw(text.encode())
+    try:
+        return json_text(text)
+    except ValueError as error:
+        raise InvalidRecordError(
+            f"returned a value that readers could not decode: {error}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,20 @@ def unparsed(kind: st.DataType) -> st.DataType | None:
     return None if type(kind) in _SCALARS or isinstance(kind, st.DecimalType) else kind
 
 
+def doubled(kind: st.DataType) -> str:
+    """A name that two members of the same struct have, of which only one could be read; "" where
+    there is none."""
+    if isinstance(kind, st.ArrayType):
+        return doubled(kind.elementType)
+    if isinstance(kind, st.MapType):
+        return doubled(kind.keyType) or doubled(kind.valueType)
+    if not isinstance(kind, st.StructType):
+        return ""
+    names = kind.fieldNames()
+    twice = next((name for name in names if names.count(name) > 1), "")
+    return twice or next(filter(None, (doubled(each.dataType) for each in kind.fields)), "")
+
+
 def arrow_type(kind: st.DataType) -> Any:
     """Of what `unparsed` has nothing against."""
     if isinstance(kind, st.StructType):

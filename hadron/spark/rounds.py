@@ -10,7 +10,15 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -26,11 +34,14 @@ from hadron.spark.outputs import Refusal
 from hadron.spark.parting import Parts
 from hadron.spark.stage import StageRaisedError, StageResult, check_alive, is_alive, plan, run_stage
 from hadron.spark.suspects import Suspects
+from hadron.spark.threads import Threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CANCEL_AGAIN_S: Final = 0.25
+_CANCEL_PAUSE_S: Final = 8.0
+"""Where it still has not ended: a thousand that hang must not keep Java busy."""
 
 _TASKS_OF_A_JOB: Final = 64
 """Parts of one job: starting one costs as much as ten tasks, and all end when its time is up."""
@@ -134,7 +145,12 @@ class Rounds:
     """
 
     def __init__(
-        self, spark: SparkSession, turn: trio.Lock, stage: StageSpec, begin: Callable[[], None]
+        self,
+        spark: SparkSession,
+        turn: trio.Lock,
+        threads: Threads,
+        stage: StageSpec,
+        begin: Callable[[], None],
     ) -> None:
         self.costs_a_task = True
         self.shares_jobs = True
@@ -142,6 +158,7 @@ class Rounds:
         self.spark_s = 0.0
         self._spark = spark
         self._turn = turn
+        self._threads = threads
         self._stage = stage
         self._begin = begin
         self._begun_at = -math.inf
@@ -159,7 +176,7 @@ class Rounds:
         ended = []
         for part in parts:
             call = partial(run_stage, self._spark, self._stage, part.table)
-            async with self._turn:
+            async with self._in_turn():
                 began = time.perf_counter()
                 try:
                     end = await self._call(len(part), call)
@@ -177,13 +194,9 @@ class Rounds:
         if not self.costs_a_task:
             return None
         planned = Parts(self._spark, self._stage, [part.table for part in parts])
-        async with self._turn:
-            self._tell()
-            self.costs_a_task = False
-            with trio.move_on_after(self._limit_s):
-                self.costs_a_task = await trio.to_thread.run_sync(
-                    planned.plan, abandon_on_cancel=True
-                )
+        async with self._in_turn():
+            # It plans whatever the function raises, and has not when that takes too long.
+            self.costs_a_task = await self._call(sum(map(len, parts)), planned.plan) is True
         return planned if self.costs_a_task else None
 
     def smaller(self, part: Part, end: StageRaisedError) -> list[Part]:
@@ -223,7 +236,7 @@ class Rounds:
             if len(indexes) == 1:
                 found[indexes[0]] = ends or self._late(parts[indexes[0]])
 
-        async with self._turn:
+        async with self._in_turn():
             began = time.perf_counter()
             if self.shares_jobs:
                 await self._jobs(run_job, _some(range(len(parts)), _TASKS_OF_A_JOB), _JOBS)
@@ -262,14 +275,33 @@ class Rounds:
             cores = int(self._spark.sparkContext.defaultParallelism)
         return max(2, min(2 * cores, _MOST_JOBS))
 
-    async def _call(self, count: int, function: Callable[[], _T]) -> _T | StageRaisedError | None:
-        """Run parts of so many invocations in a thread; None when it took too long."""
+    @contextlib.asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Spark is asked for nothing else meanwhile. What has begun is told to be worked on while
+        it waits for that: another micro-batch, in which some hang, takes longer than a leader
+        waits."""
+        has_begun = self._begun_at > -math.inf
+        while True:
+            with trio.move_on_after(_BEGIN_EVERY_S if has_begun else math.inf):
+                await self._turn.acquire()
+                break
+            self._tell()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _call(
+        self, count: int, function: Callable[[], _T], limit_s: float | None = None
+    ) -> _T | StageRaisedError | None:
+        """Run parts of so many invocations in a thread; None when it took too long, which is for
+        longer than the stage may unless it is said."""
         call = _SparkCall(self._spark, self._stage, count, function)
         self._tell()
-        with trio.move_on_after(self._limit_s):
+        with trio.move_on_after(self._limit_s if limit_s is None else limit_s):
             result: _T | StageRaisedError
             try:
-                result = await trio.to_thread.run_sync(call.run, abandon_on_cancel=True)
+                result = await self._threads.run(self._stage, call.run)
             except StageRaisedError as error:
                 result = error
             # What it gave is handed in, or what is left runs.
@@ -283,13 +315,16 @@ class Rounds:
         no smaller part would do better, and each would leave a thread behind."""
         if self._hangs_with_rows_only:
             return
-        empty = partial(plan, self._spark, self._stage, part.table.slice(0, 0))
-        self._tell()
-        limit_s = max(self._limit_s, _PLAN_S)
-        with trio.move_on_after(limit_s):
+        empty = part.table.slice(0, 0)
+
+        def returns() -> bool:
             # One that does not like that there are none has come back, too.
             with contextlib.suppress(Exception, SystemExit):
-                await trio.to_thread.run_sync(empty, abandon_on_cancel=True)
+                plan(self._spark, self._stage, empty)
+            return True
+
+        limit_s = max(self._limit_s, _PLAN_S)
+        if await self._call(0, returns, limit_s):
             self._hangs_with_rows_only = True
             return
         raise StageCodeError(
@@ -341,8 +376,10 @@ class _SparkCall(Generic[_T]):
     def _cancel_until_ended(self) -> None:
         # Again and again, because a job may still be planned while its time runs out. Spark can
         # cancel future jobs of a group itself, but forgets to for those of adaptive queries.
-        while not self._ended.wait(_CANCEL_AGAIN_S) and is_alive(self._spark):
+        pause_s = _CANCEL_AGAIN_S
+        while not self._ended.wait(pause_s) and is_alive(self._spark):
             self._spark.sparkContext.cancelJobGroup(self._group)
+            pause_s = min(2 * pause_s, _CANCEL_PAUSE_S)
 
 
 def _some(indexes: Sequence[int], count: int) -> list[Sequence[int]]:

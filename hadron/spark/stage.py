@@ -14,6 +14,7 @@ from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.pipelines import StageSpec
 from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, label, load_function
+from hadron.spark.parsed import doubled
 from hadron.spark.suspects import Suspects
 
 if TYPE_CHECKING:
@@ -159,13 +160,17 @@ def _apply_schema(stage: StageSpec, given: DataFrame) -> DataFrame:
             f"the schema of stage {stage.name!r} is not DDL: {brief(summary(error), _MAX_LINE)}",
             "write it as name TYPE, name TYPE",
         ) from error
+    if twice := doubled(declared):
+        raise StageCodeError(
+            f"the schema of stage {stage.name!r} has {twice!r} twice", "name each member once"
+        )
     columns = ("root", *stage.dependencies)
     names = declared.fieldNames() if isinstance(declared, StructType) else []
     kinds = dict.fromkeys(columns, declared)
     if isinstance(declared, StructType) and names and set(names) <= set(columns):
         kinds = {name: declared[name].dataType for name in names}
     for column, kind in kinds.items():
-        text = given[column].cast("string")
+        text = given[f"`{column}`"].cast("string")
         given = given.withColumn(column, F.from_json(text, cast("StructType", kind)))
     return given
 

@@ -27,6 +27,7 @@ from hadron.model.limits import (
 )
 from hadron.model.record import BYTES, JSON, TEXT
 from hadron.spark.json_values import strange, to_json
+from hadron.spark.parsed import doubled
 
 TARGET_BYTES: Final = 768 << 10
 """Of a batch: two of them and a half are a commit of the leader; a largest record fits on top."""
@@ -59,6 +60,10 @@ def check_columns(schema: st.StructType) -> None:
             raise RequestError(
                 f"column {name!r} is {kind.simpleString()}, not {_COLUMNS[name]}",
                 "cast it, or take to_json of it",
+            )
+        if twice := doubled(kind):
+            raise RequestError(
+                f"column {name!r} has the member {twice!r} twice", "name each member once"
             )
     if "value" not in schema.fieldNames():
         raise RequestError(
@@ -113,6 +118,7 @@ class Packer:
         `RequestError` for a partition that does not exist."""
         if not rows.num_rows:
             return
+        _check_text(rows)
         plain = _plain(rows, self._now_ms)
         for partition, part in self._routed(rows, plain):
             self._waiting.setdefault(partition, []).append(part)
@@ -160,6 +166,27 @@ class Packer:
             for start, stop in _cuts(rows):
                 part = rows.slice(start, stop - start)
                 yield partition, _encoded(part, self._codec), stop - start
+
+
+def _check_text(rows: pa.RecordBatch) -> None:
+    """Raises `InvalidRecordError` where a string is none: Spark's may be any bytes."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            for index in range(len(column)):
+                try:
+                    column[index].as_py()
+                except UnicodeDecodeError as error:
+                    data: bytes = error.object
+                    raise InvalidRecordError(
+                        f"column {name!r} has the string {data[:60]!r}, which is not UTF-8",
+                        "decode it, or cast it to binary",
+                    ) from None
+                except (OverflowError, ValueError):
+                    # A time that Python has not.
+                    continue
+        raise
 
 
 def _plain(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
 from hadron.cli.session import connects, session_of
+from hadron.model.errors import HadronError
 from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
 from hadron.model.words import counted
 
@@ -265,7 +267,7 @@ def signal(
 
     VALUE becomes the stage's output, where it declares one. A signal that comes before the stage's
     turn counts, too, and only the first one does; one for an instance that is not there yet is
-    refused.
+    refused. Of an instance that has failed it is kept until that is retried, and you are told.
 
     \b
     Examples:
@@ -274,13 +276,35 @@ def signal(
     """
     with session_of(ctx).connect() as client:
         is_first = client.signal(name, instance_id, stage, value)
+        shown = []
+        with suppress(HadronError):
+            # It was taken, whatever becomes of this.
+            shown = client.instances(name, after_id=instance_id - 1, limit=1)
+    # Of one that is gone by now nothing is known.
+    status = shown[0].status if shown and shown[0].id == instance_id else ""
     if output == "json":
-        print_json({"pipeline": name, "instance": instance_id, "stage": stage, "first": is_first})
+        print_json(
+            {
+                "pipeline": name,
+                "instance": instance_id,
+                "stage": stage,
+                "first": is_first,
+                "status": status,
+            }
+        )
     elif is_first:
         click.echo(f"signalled: instance {instance_id}, stage {stage}")
     else:
         click.echo(
             f"stage {stage} of instance {instance_id} had been signalled before: that one counts"
+        )
+    if status == "failed" and output != "json":
+        failed = [f" at stage {each.name}" for each in shown[0].stages if each.status == "failed"]
+        click.echo(
+            f"note: nothing waits for it now: instance {instance_id} has failed"
+            f"{', and'.join(failed)}; it goes on, with this signal, once it is retried: "
+            f"hadron pipeline retry {name} --id {instance_id}",
+            err=True,
         )
 
 

@@ -233,7 +233,7 @@ def _looks_like_json(value: str) -> bool:
 
     try:
         return value[:1] in ("{", "[") and msgspec.json.decode(value) is not None
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
 
 

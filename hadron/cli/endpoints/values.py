@@ -32,7 +32,7 @@ def parse(data: bytes, form: str, where: str) -> Any:
     try:
         if form != "text":
             return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if form == "json":
             raise InvalidRecordError(
                 f"{where} is no JSON: {error}", "quote it for the shell, or give --format text"

@@ -21,6 +21,7 @@ import trio
 import hadron
 from hadron.cli.endpoints.heirs import Heirs
 from hadron.cli.endpoints.serving import Asked, _handler, _Worker
+from hadron.cli.endpoints.values import parse
 from hadron.cli.tests.support import run_bytes, run_text
 from hadron.client.endpoints import calls
 from hadron.client.endpoints.incoming import IncomingCall
@@ -400,3 +401,10 @@ async def test_a_program_of_a_cancelled_call_is_forgotten() -> None:
             scope.cancel()
     (began, ended) = told.getvalue().splitlines()
     assert (began[:1], ended[:1], began[1:]) == (b"+", b"-", ended[1:])
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000 + b"]" * 100_000, b'"\xff"', b"1e999"])
+def test_what_only_looks_like_json_is_none(data: bytes) -> None:
+    with pytest.raises(hadron.HadronError, match=r"^the answer is no JSON"):
+        parse(data, "json", "the answer")
+    assert parse(data, "auto", "the answer") == (data if b"\xff" in data else data.decode())

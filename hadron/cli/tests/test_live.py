@@ -566,6 +566,35 @@ def test_people_signal_stages() -> None:
     assert as_json("pipeline", "instances", "ask", "--failed") == []
 
 
+def test_who_signals_what_has_failed_is_told() -> None:
+    """Nobody waits for it, and nothing goes on: that it was taken says only half of it."""
+    good(
+        "apply",
+        "-f",
+        "-",
+        stdin=WAITING.format(name="late")
+        + "  - {name: check, engine: handler, retry: {max_attempts: 1}}\n",
+    )
+    good("pub", "late-in", "a")
+    with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
+        assert wait_until(lambda: client.pipeline_progress("late")[0].instances == 1, 20)
+        for invocation in client.stage("late", "check"):
+            invocation.fail("too cold", retryable=False)
+            break
+    said = run("pipeline", "signal", "late", "1", "approve", "yes")
+    assert (said.returncode, said.stdout) == (0, "signalled: instance 1, stage approve\n")
+    assert said.stderr == (
+        "note: nothing waits for it now: instance 1 has failed at stage check; it goes on, with "
+        "this signal, once it is retried: hadron pipeline retry late --id 1\n"
+    )
+    again = as_json("pipeline", "signal", "late", "1", "approve")
+    assert (again["first"], again["status"]) == (False, "failed")
+    assert good("pipeline", "retry", "late", "--id", "1").startswith("1 instance runs again")
+    stages = {each["name"]: each for each in as_json("pipeline", "show", "late", "1")["stages"]}
+    assert (stages["approve"]["status"], stages["escalate"]["status"]) == ("done", "skipped")
+    assert as_json("read", "late-answers")["value"] == "yes"
+
+
 def test_failed_instances_are_retried() -> None:
     once = "only, engine: handler, retry: {max_attempts: 1}"
     good(

@@ -15,6 +15,7 @@ from hadron.cli.inputs import Recipe
 from hadron.cli.positions import Position, PositionType
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
+from hadron.model import record as record_room
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
 from hadron.model.record import NewRecord, Record
@@ -112,6 +113,27 @@ def test_the_printer_stops_at_its_limit(capfdbinary: pytest.CaptureFixture[bytes
     printer.print([record(FULL)] * 2)
     assert printer.done
     assert capfdbinary.readouterr().out == b"41\n" * 3
+
+
+@pytest.mark.parametrize("output", ["json", "cloudevents"])
+def test_what_can_be_read_and_not_be_written_is_passed_over(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """A text is read with as many levels as the stack has left; more of it is in use then."""
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    form = "cloudevents" if output != "json" else None
+    printer = RecordPrinter(form, None if form else output, None)
+    with monkeypatch.context() as patched:
+        patched.setattr(record_room, "decode_value", lambda *_: deep)
+        printer.print([record(FULL)])
+    printer.print([record(FULL)])
+    found = capfdbinary.readouterr()
+    assert found.out.count(b"\n") == 1
+    assert b"passed over: record s/local/p0/41 is damaged at the source: its value is nested" in (
+        found.err
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")

@@ -40,6 +40,7 @@ def test_who_sends_json_as_text_is_told() -> None:
         ('{"n": 1}', ("--format", "lines"), False),
         ("{n}", (), False),
         ("1", (), False),
+        ("[" * 100_000, (), False),
     ):
         said = run("pub", "carts", value, *form)
         assert said.returncode == 0

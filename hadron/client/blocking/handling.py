@@ -12,6 +12,7 @@ from hadron.client.blocking.portal import Portal
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
 from hadron.client.handling.stage import StageInvocations
 from hadron.client.terms.ending import Ending
+from hadron.client.terms.undeclared import UndeclaredOutputError
 from hadron.model.errors import ClosedError, ForkedError
 
 if TYPE_CHECKING:
@@ -127,14 +128,20 @@ class StageInvocationsBase(OpenedBase[Handling]):
         """Call `handler` with each invocation, in so many threads: what it returns is the output,
         unless it has ended the invocation itself. What it raises fails the attempt: the traceback
         goes to the log, and one line of it to the instance. Returns when the stage or the client is
-        closed."""
+        closed. Raises `RequestError` where it returns something, and the stage declares no output:
+        no attempt is used up."""
 
         def work() -> None:
-            for invocation in self._each():
-                with invocation:
-                    value = handler(invocation)
-                    if not invocation.is_ended:
-                        invocation.complete(value)
+            try:
+                for invocation in self._each():
+                    with invocation:
+                        value = handler(invocation)
+                        if not invocation.is_ended:
+                            invocation.complete(value)
+            except UndeclaredOutputError:
+                # Other threads are waited for before anybody asks how this one has ended.
+                self.close()
+                raise
 
         with self, ThreadPoolExecutor(threads, "hadron-stage") as pool:
             try:

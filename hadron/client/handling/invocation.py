@@ -17,8 +17,10 @@ from hadron.client.handling.ends import End, Ends, Kind, may_be_repeated
 from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
 from hadron.client.terms.cancelling import is_stray
 from hadron.client.terms.results import Receipt
+from hadron.client.terms.undeclared import UndeclaredOutputError
 from hadron.model.errors import ClosedError, HadronError, RequestError, StaleCompletionError
 from hadron.model.pipelines import StageSpec
+from hadron.model.problems import shorten
 from hadron.model.record import Headers, Record
 from hadron.wire.messages import pipelines_pb2
 
@@ -112,9 +114,11 @@ class Given:
                 value = serialized_whole(self._serializer, value)
             record = new_record(value, *given)
         elif value is not None or any(given):
-            raise RequestError(
-                f"stage {self.stage.name!r} declares no output, and one is given",
-                "complete it without, or declare `output: {stream: NAME}`",
+            raise UndeclaredOutputError(
+                f"stage {self.stage.name!r} declares no output, and for instance "
+                f"{self.invocation.instance_id} there is one, {shorten(value)}",
+                "return nothing, or complete it without; or declare `output: {stream: NAME}`, for "
+                "instances to come",
             )
         partition = ""
         if record is not None and output is not None:
@@ -296,7 +300,8 @@ class StageInvocation(AnyInvocation):
 
     In a block, `async with invocation:`, what is raised fails the attempt: the traceback goes to
     the log, one line of it to the instance, and the program goes on behind the block. Where the
-    block's end is reached, and the stage declares no output, it is completed.
+    block's end is reached, and the stage declares no output, it is completed. That an output is
+    given of such a stage is a mistake in the program, which it is told, and fails nothing.
     """
 
     __slots__ = ()
@@ -353,6 +358,8 @@ class StageInvocation(AnyInvocation):
 async def settle(given: Given, error: BaseException | None) -> bool:
     """A block has ended, by an error or without: end its invocation. Returns whether the program
     goes on."""
+    if isinstance(error, UndeclaredOutputError):
+        return False
     if isinstance(error, ClosedError) and given.is_closed:
         return False
     if isinstance(error, StaleCompletionError):

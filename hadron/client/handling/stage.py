@@ -25,6 +25,7 @@ from hadron.client.producing.new_records import Serializer
 from hadron.client.reading.calls import ReadCalls
 from hadron.client.terms.arguments import check_deserializer, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import EnteredOnce, Opening
+from hadron.client.terms.undeclared import UndeclaredOutputError
 from hadron.model.backoff import Backoff
 from hadron.model.errors import ClosedError, HadronError, StaleCompletionError
 from hadron.model.limits import MAX_MICRO_BATCH
@@ -144,12 +145,22 @@ class StageInvocations(EnteredOnce):
         output, unless it has ended the invocation itself. What it raises fails the attempt: the
         traceback goes to the log, and one line of it to the instance. It may be async, and is
         cancelled where it takes longer than the stage's timeout; or not: then one runs at a time.
-        Returns when the stage or the client is closed."""
+        Returns when the stage or the client is closed. Raises `RequestError` where it returns
+        something, and the stage declares no output: no attempt is used up."""
         failure: HadronError | None = None
+
+        async def handle(invocation: StageInvocation) -> None:
+            nonlocal failure
+            try:
+                await self._handle(handler, invocation)
+            except UndeclaredOutputError as error:
+                failure = failure or error
+                tasks.cancel_scope.cancel()
+
         async with anyio.create_task_group() as tasks:
             try:
                 while (given := await self._next()) is not None:
-                    tasks.start_soon(self._handle, handler, StageInvocation(given))
+                    tasks.start_soon(handle, StageInvocation(given))
             except HadronError as error:
                 failure = error
         if failure is not None:

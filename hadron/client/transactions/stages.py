@@ -14,6 +14,7 @@ import msgspec
 
 from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.producing.new_records import Serializer, serialized_whole, whole_record
+from hadron.client.terms.undeclared import UndeclaredOutputError
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
@@ -87,7 +88,7 @@ def outputs_of(
     given: Any = values
     if stage.output is None:
         if given is not None and len(given):
-            raise RequestError(
+            raise UndeclaredOutputError(
                 f"stage {stage.name!r} declares no output, and {len(given)} are given",
                 "publish them: `tx.publish`",
             )

@@ -15,6 +15,7 @@ from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
 from hadron.model.cloudevents import ABSENT, CloudEvent
 from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.json_values import json_text
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
@@ -56,10 +57,7 @@ async def event_in(call: Call) -> NewRecord | None:
     if "ce-specversion" in call.headers:
         return cloudevents.to_record(_binary_event(call.headers, await call.body()))
     if call.media == CE_JSON:
-        try:
-            return cloudevents.to_record(cloudevents.from_json(await call.body()))
-        except RecursionError:
-            raise InvalidRecordError("the event is nested too deeply") from None
+        return cloudevents.to_record(cloudevents.from_json(await call.body()))
     if call.media.startswith("application/cloudevents"):
         raise HttpError(
             415,
@@ -81,8 +79,6 @@ def events_of(body: bytes) -> list[NewRecord]:
             records.append(cloudevents.to_record(cloudevents.from_json(bytes(event))))
         except InvalidRecordError as error:
             raise InvalidRecordError(f"event {number}: {error.message}", error.hint) from error
-        except RecursionError:
-            raise InvalidRecordError(f"event {number} is nested too deeply") from None
     return records
 
 
@@ -138,19 +134,15 @@ def unquoted(name: str, value: str) -> str:
         ) from None
 
 
-_decode = msgspec.json.Decoder().decode
-
-
 def json_of_body(body: bytes) -> msgspec.Raw:
     """The value as it was written; numbers keep their digits. Raises `InvalidRecordError`."""
     try:
-        _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return json_text(body)
+    except ValueError as error:
         raise InvalidRecordError(
             f"the body is no JSON: {error}",
             "one JSON value; application/x-ndjson has one a line, text/plain is text",
         ) from None
-    return msgspec.Raw(body.strip())
 
 
 def _text(body: bytes, content_type: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from hadron.doors.damage import told_raw
-from hadron.model.cloudevents import from_record, to_members
+from hadron.model.cloudevents import from_record, to_json
+from hadron.model.errors import InvalidRecordError
 from hadron.model.record import JSON, Record
 
 
@@ -103,5 +104,9 @@ def json_of(record: Record, *, alone: bool = False) -> bytes:
 
 
 def event_of(record: Record) -> bytes:
-    """As a CloudEvent in the JSON event format, on one line."""
-    return _encode(to_members(from_record(record)))
+    """As a CloudEvent in the JSON event format, on one line; as a record where an event around its
+    value would be nested too deeply."""
+    try:
+        return to_json(from_record(record))
+    except InvalidRecordError:
+        return json_of(record)

@@ -317,3 +317,36 @@ def test_a_mistake_is_told_with_its_line(found: str, replaced: str, problem: str
     with pytest.raises(SchemaError) as caught:
         parse_documents(GOOD.replace(found, replaced, 1), "f.yaml")
     assert caught.value.message.startswith(f"f.yaml:{problem}")
+
+
+@pytest.mark.parametrize("column", ["Root", "KEY", "Instance_Id"])
+def test_what_spark_takes_for_another_column_is_no_dependency(column: str) -> None:
+    text = GOOD.replace("weather", column).replace(f":join_{column}", ":join")
+    with pytest.raises(SchemaError) as caught:
+        parse_documents(text, "f.yaml")
+    assert (
+        f"f.yaml:19: stages[1].dependencies[0]: Spark cannot tell the column '{column}' from "
+        f"{column.lower()}, which every stage gets, expected another name for stage '{column}'"
+    ) in caught.value.message
+    # Nobody asks Spark for it here, nor is there such a column among those that it gives.
+    for fine in (
+        text.replace("dependencies:", "after:").replace("    after: []\n", ""),
+        GOOD.replace("weather", "Value").replace(":join_Value", ":join"),
+    ):
+        assert len(parse_documents(fine, "f.yaml")) == 2
+
+
+def test_two_dependencies_that_spark_takes_for_one_column_are_none() -> None:
+    more = "  - {name: Weather, run: m:f, output: {stream: w}}\n"
+    for engine, wrong in (("spark", True), ("handler", False)):
+        stage = f"  - {{name: last, engine: {engine}, dependencies: [weather, Weather]"
+        text = GOOD + more + stage + (", run: m:f}\n" if wrong else "}\n")
+        if not wrong:
+            assert len(parse_documents(text, "f.yaml")) == 2
+            continue
+        with pytest.raises(SchemaError) as caught:
+            parse_documents(text, "f.yaml")
+        assert caught.value.message == (
+            "f.yaml:27: stages[3].dependencies[1]: Spark cannot tell the column 'Weather' from "
+            "weather, expected another name for stage 'Weather', not only in upper or lower case"
+        )

@@ -12,6 +12,7 @@ from hadron.metadata.tokens import keep_hashes, missing_hashes
 from hadron.metadata.validation import validate
 from hadron.model.documents.reading import parse_documents
 from hadron.model.errors import SchemaError
+from hadron.model.kinds import spec_from_json
 from hadron.model.schema import NamespaceSpec, SchemaObject, Spec, StreamSpec
 from hadron.model.services import (
     EndpointSpec,
@@ -357,3 +358,11 @@ def test_the_default_namespace_stays_and_that_is_all_there_is_to_say() -> None:
     assert _refusals(default, existing=(default, TICKS)) == [
         "Namespace default: the default namespace cannot be deleted"
     ]
+
+
+@pytest.mark.parametrize("kind", ["Stream", "Pipeline"])
+def test_a_specification_that_is_nested_too_deeply_is_malformed(kind: str) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    for text in (f'{{"unknown": {deep}}}', '{"description": "\ud800"}'):
+        with pytest.raises(SchemaError, match=f"the specification of a {kind} is malformed"):
+            spec_from_json(kind, text)

@@ -242,6 +242,22 @@ def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
                 elif key == "dependencies" and not by_name[name].has_output:
                     found = f"stage {shorten(name)} has no output to depend on"
                     notes.note(path, found, f"an output there, or {name} under after")
+        if stage.is_on_spark:
+            _check_columns(notes, ("stages", index, "dependencies"), stage)
+
+
+def _check_columns(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
+    """Spark's names of columns are the same in any case: of two such neither can be asked for. All
+    else that a name may have can be, if between backticks."""
+    given = ROW_COLUMNS - {"value"}
+    columns = {column: column for column in given}
+    for position, name in enumerate(stage.dependencies):
+        other = columns.setdefault(name.casefold(), name)
+        if other != name:
+            whose = ", which every stage gets" if other in given else ""
+            found = f"Spark cannot tell the column {shorten(name)} from {other}{whose}"
+            expected = f"another name for stage {shorten(name)}, not only in upper or lower case"
+            notes.note((*path, position), found, expected)
 
 
 def _other_stages(by_name: dict[str, StageSpec], stage: StageSpec) -> str:

@@ -14,6 +14,7 @@ from hadron.model.cloudevents import (
     ABSENT,
     CloudEvent,
     from_json,
+    from_members,
     from_record,
     rfc3339,
     to_json,
@@ -164,10 +165,25 @@ def test_what_the_specification_does_not_allow_is_named(change: dict[str, Any], 
         to_record(from_json(json.dumps(EXAMPLE | change)))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", "{", "nonsense"])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "5", "{", "nonsense", "\ud800", DEEP, f'{{"data":{DEEP}}}']
+)
 def test_what_is_no_event_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecordError):
         from_json(text)
+
+
+def test_data_that_is_nested_too_deeply_is_refused() -> None:
+    """However it comes: JSON libraries have different limits."""
+    data: list[Any] = []
+    for _ in range(10_000):
+        data = [data]
+    for content_type in ("application/json", "text/plain"):
+        with pytest.raises(InvalidRecordError, match="nested too deeply"):
+            to_json(from_members({**EXAMPLE, "datacontenttype": content_type, "data": data}))
 
 
 @pytest.mark.parametrize(

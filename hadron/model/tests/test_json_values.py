@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from hadron.model.json_values import encode_json
+from hadron.model.json_values import encode_json, json_text
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,18 @@ from hadron.model.json_values import encode_json
 )
 def test_what_json_has_not_comes_back_as_what_it_has(sent: Any, read: Any) -> None:
     assert json.loads(encode_json(sent)) == read
+
+
+def test_a_json_text_stays_as_it_was_written() -> None:
+    for text in ('{"a": 1.50, "b": 1e2}', "12345678901234567890123", "null"):
+        assert bytes(json_text(f" {text}\n")) == bytes(json_text(text.encode())) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "1 2", "NaN", '{"a":1e999}', "1" * 5_000, '"\\ud800"', "\ud800", b'"\xff"',
+     "[" * 5_000 + "]" * 5_000],
+)  # fmt: skip
+def test_what_some_reader_could_not_decode_is_no_json_text(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        json_text(text)

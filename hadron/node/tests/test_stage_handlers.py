@@ -164,6 +164,50 @@ async def test_many_are_run_at_a_time_and_what_raises_fails_alone(
         ]
 
 
+async def test_an_output_of_a_stage_without_any_is_told_and_fails_nothing(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    ran: list[int] = []
+
+    async def make(invocation: StageInvocation) -> Any:
+        ran.append(invocation.attempt)
+        await trio.sleep(0.01)
+        return {"n": invocation.root.value} if invocation.root.value == 3 else None
+
+    async def one_by_one(client: Client) -> None:
+        async for invocation in client.stage("p", "make"):
+            async with invocation:
+                await invocation.complete("x")
+
+    async def in_transactions(client: Client) -> None:
+        async for invocation in client.stage("p", "make"):
+            async with invocation, client.transaction() as tx:
+                await tx.complete(invocation, "x")
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=None)
+        await publish(client, EU, *range(6))
+        with trio.fail_after(60):
+            await made(client, 6)
+            for _ in range(3):
+                # It may be that others are handed out first: the wrong one is, each time.
+                with pytest.raises(
+                    RequestError, match=r"declares no output, and for instance . th"
+                ):
+                    await client.stage("p", "make", max_in_flight=2).run(make)
+            for loop in (one_by_one, in_transactions):
+                with pytest.raises(RequestError, match="declares no output"):
+                    await loop(client)
+            assert set(ran) == {1}
+            async with trio.open_nursery() as nursery:
+                for name in ("make", "use"):
+                    nursery.start_soon(client.stage("p", name).run, lambda _: None)
+                await done(client, 6)
+                nursery.cancel_scope.cancel()
+        shown = await client.instances("p")
+        assert {each.attempts for one in shown for each in one.stages} == {0}
+
+
 async def test_what_hangs_fails_its_attempt_when_its_time_is_over(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

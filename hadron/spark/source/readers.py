@@ -184,8 +184,10 @@ def _check_columns(schema: StructType) -> Columns:
 
 
 def _check_members(members: StructType) -> None:
-    from hadron.spark.parsed import unparsed
+    from hadron.spark.parsed import doubled, unparsed
 
+    if twice := doubled(members):
+        raise RequestError(f"the schema of values has {twice!r} twice", "name each member once")
     strange = unparsed(members)
     if strange is not None or not members.fields:
         what = "nothing" if strange is None else strange.simpleString()

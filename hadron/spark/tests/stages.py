@@ -18,6 +18,12 @@ def passing(frame: DataFrame) -> DataFrame:
     return frame.select("instance_id", F.col("root").alias("value"))
 
 
+def last_dependency(frame: DataFrame) -> DataFrame:
+    # Between the dependencies and these there is nothing.
+    name = frame.columns[frame.columns.index("key") - 1]
+    return frame.select("instance_id", F.col(f"`{name}`").alias("value"))
+
+
 def shouting(frame: DataFrame) -> DataFrame:
     return frame.select(
         "instance_id", F.upper("root").alias("value"), "key", F.lit("test.shouted").alias("type")

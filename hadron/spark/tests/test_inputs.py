@@ -151,10 +151,10 @@ async def test_dependencies_become_columns() -> None:
     table = inputs.to_table(stage, [1, 2, 3], root, [other])
     assert table.column_names[:3] == ["instance_id", "root", "first"]
     assert table["first"].to_pylist() == ['{"n":3}', '{"n":1}', '{"n":2}']
-    for name in ("offset", "headers"):
-        stage = StageSpec(name="s", dependencies=(name,))
+    for *others, name in (["offset"], ["headers"], ["Root"], ["Price", "price"]):
+        stage = StageSpec(name="s", dependencies=(*others, name))
         with pytest.raises(StageError, match=f"depends on '{name}'"):
-            inputs.to_table(stage, [1, 2, 3], root, [other])
+            inputs.to_table(stage, [1, 2, 3], root, [other] * (len(others) + 1))
 
 
 async def test_headers_come_with_their_rows() -> None:

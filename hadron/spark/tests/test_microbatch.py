@@ -21,6 +21,7 @@ from hadron.spark.outputs import Completion, Output
 from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.threads import Threads
 from hadron.wire.messages import pipelines_pb2
 
 _IDS = (3, 4, 5)
@@ -118,7 +119,7 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
     course = _Course(
         1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1), created_ms=dict.fromkeys(_IDS, 5)
     )
-    rounds = Rounds(worker._spark, worker._turn, stage, lambda: None)
+    rounds = Rounds(worker._spark, worker._turn, worker._threads, stage, lambda: None)
     rounds.costs_a_task = False
     whole = Part(invocations, pa.table({"instance_id": list(_IDS)}))
     assert await worker._run_parts(course, stage, rounds, [whole]) == {}
@@ -186,7 +187,7 @@ class GoneSpark:
 async def test_java_that_is_gone_is_told_as_that(count: int) -> None:
     stage = StageSpec(name="copy", run="hadron.spark.tests.stages:copy")
     spark = cast(Any, GoneSpark())
-    rounds = Rounds(spark, trio.Lock(), stage, lambda: None)
+    rounds = Rounds(spark, trio.Lock(), Threads(), stage, lambda: None)
     parts = [Part([object()], None)] * count
     planned = Parts(spark, stage, [])
     with pytest.raises(ConfigurationError, match=r"Spark stopped while .* ran: "):

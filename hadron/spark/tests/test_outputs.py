@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.pipelines import Output as OutputSpec
@@ -56,6 +57,45 @@ def test_what_is_nested_too_deeply_is_text() -> None:
     deep = "[" * 2_000 + "]" * 2_000
     outputs = matched(result([1, 2], [deep, '{"a":' * 2_000]), [1, 2]).outputs
     assert read_back(outputs) == [deep, '{"a":' * 2_000]
+
+
+def test_json_that_its_readers_could_not_decode_is_text() -> None:
+    """Its syntax is right: who only looks whether it is JSON takes it for some."""
+    texts = ['{"a":1e999}', "[-1e400]", "[" + "1" * 5_000 + "]"]
+    outputs = matched(result([1, 2, 3], texts), [1, 2, 3]).outputs
+    assert read_back(outputs) == texts
+
+
+def test_a_variant_with_too_many_levels_is_refused_alone() -> None:
+    deep = "[" * 2_000 + "]" * 2_000
+    flat = "[" + "[1]," * 500 + "2]"
+    found = matched(result([1, 2, 3], ["1", deep, flat], is_json=True), [1, 2, 3])
+    assert [each.instance_id for each in found.outputs] == [1, 3]
+    assert (
+        "'s' returned a value that readers could not decode: maximum rec" in found.failed[0].reason
+    )
+
+
+@pytest.mark.parametrize("column", ["value", "key", "type", "partition", "error", "headers"])
+def test_text_that_is_none_fails_its_instance_alone(column: str) -> None:
+    """Spark's strings may be any bytes, such as binary that was cast."""
+    bad = pa.array([b"\xff" * 30]).view(pa.string())
+    if column == "headers":
+        bad = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["k"]), bad)
+    columns = {
+        "value": pa.array(["a", "b", "c"]),
+        column: pa.concat_arrays([pa.nulls(1, bad.type), bad, pa.nulls(1, bad.type)]),
+    }
+    given = StageResult(pa.table({"instance_id": pa.array([1, 2, 3]), **columns}), False)
+    found = matched(given, [1, 2, 3])
+    assert [each.instance_id for each in found.outputs] == [1, 3]
+    (refused,) = found.failed
+    assert refused.instance_id == 2
+    said = f"… as a string in the column {column}, which is not UTF-8 (decode it"
+    assert str(b"\xff" * 20) + said in refused.reason
+    # Nobody takes it, so it does not matter.
+    quiet = matched(given, [1, 2, 3], StageSpec(name="s", run="a:b"))
+    assert len(quiet.outputs) == (2 if column == "error" else 3)
 
 
 def test_keys_types_and_partitions() -> None:

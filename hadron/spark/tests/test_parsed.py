@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
-from hadron.spark.parsed import arrow_type, parse, unparsed
+from hadron.spark.parsed import arrow_type, doubled, parse, unparsed
 
 ONE = st.StructType().add("f", st.IntegerType())
 
@@ -63,3 +63,17 @@ def test_types_that_cannot_be_parsed_are_named() -> None:
     assert unparsed(ONE) is None
     for strange in (st.BinaryType(), st.DateType(), st.MapType(st.StringType(), st.StringType())):
         assert unparsed(st.StructType().add("f", st.ArrayType(strange))) == strange
+
+
+@pytest.mark.parametrize(
+    ("ddl", "twice"),
+    [
+        (st.StructType().add("n", "integer").add("N", "integer"), ""),
+        (st.StructType().add("n", "integer").add("n", "string"), "n"),
+        (st.ArrayType(st.StructType().add("m", "integer").add("m", "integer")), "m"),
+        (st.MapType(st.StringType(), st.StructType().add("m", "integer").add("m", "integer")), "m"),
+        (st.StructType().add("in", st.StructType().add("m", "integer").add("m", "integer")), "m"),
+    ],
+)
+def test_members_of_the_same_name_are_found(ddl: st.DataType, twice: str) -> None:
+    assert doubled(ddl) == twice

@@ -8,17 +8,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 from hadron.model.pipelines import StageSpec
+from hadron.spark import rounds as rounds_room
 from hadron.spark.rounds import Part, Rounds
-from hadron.spark.stage import StageRaisedError
+from hadron.spark.stage import StageRaisedError, StageResult
 from hadron.spark.suspects import Suspects
+from hadron.spark.threads import Threads
 
 
 @pytest.fixture
 def rounds() -> Rounds:
     nothing: Any = None
-    return Rounds(nothing, trio.Lock(), StageSpec(name="picky", run="a:b"), lambda: None)
+    stage = StageSpec(name="picky", run="a:b")
+    return Rounds(nothing, trio.Lock(), Threads(), stage, lambda: None)
 
 
 def part(count: int) -> Part:
@@ -60,3 +64,34 @@ def test_what_was_cleared_and_raises_is_split_as_if_nobody_had_tried_it(rounds: 
     tenths = rounds.smaller(cleared, raised(Suspects((3,), 20, 20)))
     assert rows(tenths) == [[i, i + 1] for i in range(0, 20, 2)]
     assert not any(each.is_cleared for each in tenths)
+
+
+async def test_what_waits_for_its_turn_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another micro-batch hangs for longer than the leader waits: what has begun here would be
+    somebody else's, and be done twice."""
+    monkeypatch.setattr(rounds_room, "_BEGIN_EVERY_S", 0.01)
+    monkeypatch.setattr(rounds_room, "run_stage", lambda *_: StageResult(pa.table({}), False))
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setJobGroup=lambda *_: None))
+    turn, told, often = trio.Lock(), list[int](), trio.Event()
+
+    def begin() -> None:
+        told.append(1)
+        if len(told) == 9:
+            often.set()
+
+    found = Rounds(spark, turn, Threads(), StageSpec(name="s", run="a:b"), begin)
+    async with trio.open_nursery() as nursery:
+        await turn.acquire()
+        nursery.start_soon(found.run, [part(1)])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert told == [], "its time does not run yet"
+        turn.release()
+        with trio.fail_after(10):
+            while not told:  # noqa: ASYNC110 - it is told from a thread's end, too
+                await trio.sleep(0.001)
+    async with trio.open_nursery() as nursery:
+        await turn.acquire()
+        nursery.start_soon(found.run, [part(1)])
+        with trio.fail_after(10):
+            await often.wait()
+        turn.release()

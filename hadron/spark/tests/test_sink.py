@@ -115,14 +115,20 @@ def test_a_struct_becomes_what_to_json_makes_of_it(spark: SparkSession, cluster:
         " 'g', 1e20D, 'i', CAST('NaN' AS DOUBLE), 'dec', 1.10BD, 'b', CAST('ab' AS BINARY),"
         " 'nul', CAST(null AS INT), 'arr', array(1, null), 'm', map('k', CAST(null AS INT)),"
         " 'm2', map(1, 2.0D), 'e', named_struct('q', CAST(null AS INT)), 'byte', 1Y,"
-        " 'bool', true, 'u', 'ü\"/', 'in', array(named_struct('x', null, 'y', -1)))"
+        " 'bool', true, 'u', 'ü\"/', 'in', array(named_struct('x', null, 'y', -1)),"
+        # Python has neither these years nor these zones.
+        " 'late', timestamp_seconds(253402300800 + 86400 * 200), 'later', timestamp_seconds(1e12),"
+        " 'early', timestamp_seconds(-62135596801), 'bc', array(timestamp_seconds(-1e11)),"
+        " 'lmt', timestamp_seconds(-3e9), 'ln', CAST(timestamp_seconds(1e12) AS TIMESTAMP_NTZ),"
+        " 'dl', date_add(date'9999-12-31', 1), 'de', array(date_sub(date'0001-01-01', 1)),"
+        " 'dm', map('k', date_add(date'9999-12-31', 100000000)))"
     )
-    for zone in ("UTC", "America/New_York"):
+    for zone in ("UTC", "America/New_York", "GMT+3", "-05:30", "Z"):
         spark.conf.set("spark.sql.session.timeZone", zone)
         try:
             stream = cluster.stream()
             frame = spark.sql(f"SELECT {row} AS value, to_json({row}) AS expected")
-            expected = frame.first()
+            expected = frame.select("expected").first()
             assert expected is not None
             cluster.write(frame.select("value"), stream)
         finally:
@@ -168,6 +174,13 @@ def test_a_named_batch_is_published_once(spark: SparkSession, cluster: Cluster) 
         ("'a' AS value, 'a b' AS type", {}, "'a b' is not a type"),
         ("'a' AS value, map('a', null) AS headers", {}, "is map<string,void>"),
         ("'a' AS value, map('a', string(null)) AS headers", {}, "header 'a' is null"),
+        ("named_struct('n', 1, 'n', 2) AS value", {}, "column 'value' has the member 'n' twice"),
+        ("string(x'ff') AS value", {}, "column 'value' has the string .*which is not UTF-8"),
+        ("array(string(x'ff')) AS value", {}, "column 'value' has the string"),
+        ("'a' AS value, string(x'ff') AS key", {}, "column 'key' has the string"),
+        ("'a' AS value, string(x'ff') AS type", {}, "column 'type' has the string"),
+        ("'a' AS value, string(x'ff') AS partition", {}, "column 'partition' has the string"),
+        ("'a' AS value, map('a', string(x'ff')) AS headers", {}, "column 'headers' has the"),
         ("repeat('x', 2000000) AS value", {}, "makes a record of 2000016 bytes"),
     ],
 )

@@ -158,6 +158,8 @@ def test_values_are_parsed_where_a_schema_says_what_they_have(
     assert wrong.count() == 125
     with pytest.raises(Exception, match="a value is not parsed to interval"):
         served.read(spark, schema="n INTERVAL DAY").collect()
+    with pytest.raises(Exception, match="the schema of values has 'n' twice"):
+        served.read(spark, schema="n INT, n INT").collect()
 
 
 def test_sql_selects_from_a_view_of_a_stream(spark: SparkSession, served: Served) -> None:

@@ -148,3 +148,20 @@ def test_faults_name_the_function_and_the_stage(
 def test_a_schema_that_is_no_ddl_is_named(spark: SparkSession) -> None:
     with pytest.raises(StageError, match="schema of stage 's' is not DDL"):
         run_stage(spark, stage("passing", schema="a b c d"), table(["a"]))
+
+
+@pytest.mark.spark
+def test_a_schema_that_names_a_member_twice_is_told(spark: SparkSession) -> None:
+    """The second of them would be read, and the first be null in each value."""
+    for schema in ("n INT, n INT", "root STRUCT<n INT>, root STRUCT<m INT>"):
+        with pytest.raises(StageError, match=r"schema of stage 's' has '(n|root)' twice"):
+            run_stage(spark, stage("passing", schema=schema), table(["a"]))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["a.b", "a-b", "1e5", "select", "-", "Value"])
+def test_what_a_stage_may_be_called_may_be_a_column(spark: SparkSession, name: str) -> None:
+    given = table(["{}"], **{name: ['{"n": 4}']})
+    for schema in ("n INT", f"`{name}` STRUCT<n: INT>"):
+        which = stage("last_dependency", schema=schema, dependencies=(name,))
+        assert values(spark, which, given) == ['{"n":4}']

@@ -853,7 +853,8 @@ class SyncClient(ClientBase):
     def signal(self, pipeline: str, instance_id: int, stage: str, value: Any = None) -> bool:
         """Signal a stage of an instance that waits for it (`wait: {signal: true}`), also before its
         turn; returns whether this was the first signal, which counts. It may be repeated:
-        where an answer was lost, the first one may have been this.
+        where an answer was lost, the first one may have been this. Of an instance that has failed
+        it is kept until that is retried.
 
         Args:
             value: what is said with it, as a producer takes it: the stage's output, where it

@@ -16,7 +16,8 @@ class SyncStageInvocation(StageInvocationBase):
 
     In a block, `with invocation:`, what is raised fails the attempt: the traceback goes to
     the log, one line of it to the instance, and the program goes on behind the block. Where the
-    block's end is reached, and the stage declares no output, it is completed.
+    block's end is reached, and the stage declares no output, it is completed. That an output is
+    given of such a stage is a mistake in the program, which it is told, and fails nothing.
     """
 
     def complete(

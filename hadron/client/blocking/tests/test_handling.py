@@ -70,6 +70,25 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
         assert (sorted(values), seen) == ([0, 1, 2], [2])
 
 
+def test_an_output_of_a_stage_without_any_ends_its_run_and_fails_nothing(url: str) -> None:
+    with connected(url, "none") as client:
+        client.apply(
+            "kind: Pipeline\nname: quiet\nreplica_set: local/p0\ninput: none-in\n"
+            "start: earliest\nstages: [{name: one, engine: handler}]\n"
+        )
+        client.send("none-in", "a")
+        # Of its threads all but one wait for another invocation.
+        with pytest.raises(
+            hadron.RequestError, match="'one' declares no output, and for instance 1"
+        ):
+            client.stage("quiet", "one").run(lambda _: {"n": 1})
+        invocation = next(iter(client.stage("quiet", "one")))
+        with pytest.raises(hadron.RequestError, match="declares no output"), invocation:
+            invocation.complete("x")
+        with client.stage("quiet", "one") as stage, next(iter(stage)) as invocation:
+            assert invocation.attempt == 1
+
+
 def test_what_hangs_in_a_thread_fails_its_attempt(url: str) -> None:
     with connected(url, "hangs", "timeout: 2s, retry: {backoff: 10ms}, ") as client:
         client.send("hangs-in", "a")
