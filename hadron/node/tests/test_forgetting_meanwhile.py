@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from hadron.model.errors import DeadlineExceededError
 from hadron.node.tests.support import fetch, is_member, make_stream, produce
 from hadron.node.tests.test_old_copies import have_met, keep_copy, put_back
-from hadron.replication import reaching
+from hadron.replication import feed, reaching
 from hadron.replication.ballot import Candidate
 from hadron.testing.nodes import running_nodes
 
@@ -75,7 +75,7 @@ async def test_who_has_forgotten_since_its_promise_is_not_counted(
 ) -> None:
     """The leader looks for what they have in common, nothing was appended yet: it has to ask the
     disk again, or it counts it for as long as the ballot is."""
-    held, find_common = Held(), reaching.find_common
+    held, find_common = Held(), feed.find_common
 
     async def slow(*args: Any, **others: Any) -> Any:
         found = await find_common(*args, **others)
