@@ -387,6 +387,10 @@ class Endpoint:
         return self.spec.hedge_after_ms / 1_000 or math.inf
 
     @property
+    def shape(self) -> tuple[str, str]:
+        return self.spec.input, self.spec.output
+
+    @property
     def answers_once(self) -> bool:
         return self.spec.output == SINGLE
 

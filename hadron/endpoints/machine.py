@@ -64,6 +64,10 @@ class Broker:
             gone.close(NotFoundError(f"{gone.label} was deleted, or lives elsewhere by now"))
         for key, spec in declared.items():
             known = self.endpoints.get(key)
+            if known is not None and known.shape != (spec.input, spec.output):
+                # Its servers were made for the other one.
+                known.close(_reshaped(known.label, spec))
+                known = None
             if known is not None:
                 known.spec = spec
             else:
@@ -380,6 +384,13 @@ def _not_here(key: Key) -> NotFoundError:
     return NotFoundError(
         f"no endpoint is called {key[1]!r} in namespace {key[0]!r} here",
         f"{how_to_make('Endpoint', *key)}, or look with `hadron get endpoints`",
+    )
+
+
+def _reshaped(label: str, spec: EndpointSpec) -> RequestError:
+    return RequestError(
+        f"{label} was declared anew, with `input: {spec.input}` and `output: {spec.output}`",
+        "let its servers' handlers fit that, and start them again; then call it so",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
@@ -378,6 +379,22 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     other = Caller(room.broker)
     other.call(1)
     assert isinstance(other.error_of(1), NoServerError)
+
+
+def test_an_endpoint_of_another_shape_ends_what_it_has() -> None:
+    """Its servers were made for the one before: one would answer a stream as a value."""
+    room = Room()
+    serving = room.serve()
+    room.caller.call(1)
+    room.broker.declare({KEY: room.spec})
+    assert not serving.it.is_gone
+    room.broker.declare({KEY: msgspec.structs.replace(room.spec, output="stream")})
+    for error in (room.caller.error_of(1), serving.told[-1][1]):
+        assert isinstance(error, RequestError)
+        assert "declared anew, with `input: single` and `output: stream`" in error.message
+    assert serving.it.is_gone
+    room.serve()
+    room.caller.call(2)
 
 
 def test_a_refused_streamed_input_says_that_another_call_may_do() -> None:

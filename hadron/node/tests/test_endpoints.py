@@ -211,14 +211,17 @@ async def test_who_knows_an_endpoint_as_it_was_runs_nothing_of_it(tmp_path: Path
             begun.append(value)
             return value
 
-        async with server.serve("e", echo):
+        async with server.serve("e", echo) as serving:
             assert await client.call("e", 1) == 1
             await declare(server, "e", output=STREAM)
             with pytest.raises(RequestError, match=r"output: stream.*answers with a stream"):
                 await client.call("e", 2)
             assert begun == [1]
             client._endpoints._known["e"] = await client._endpoints.find("e")
-            await declare(server, "e")
+            with pytest.raises(RequestError, match="declared anew, with `input: single`"):
+                await serving.wait()
+        await declare(server, "e")
+        async with server.serve("e", echo):
             assert await client.call("e", 3) == 3
 
 
