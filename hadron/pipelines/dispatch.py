@@ -307,13 +307,13 @@ class Dispatch:
     def count(self, stage: str) -> int:
         return len(self._assigned.get(stage, ())) + len(self._taken.get(stage, ()))
 
-    def settle(self, stage: str, ids: Collection[int]) -> None:
-        """These are completed or failed, by whomever."""
+    def settle(self, stage: str, ids: Collection[int], by_runner: bool = True) -> None:
+        """These are completed, failed or cancelled, by whomever."""
         taken = self._taken.get(stage, {})
         for instance_id in ids:
             self._release(stage, instance_id)
             taken.pop(instance_id, None)
-        self.losses.settle(stage, ids)
+        self.losses.settle(stage, ids, by_runner)
 
     def _release(self, stage: str, instance_id: int) -> int:
         """No runner has it any more; returns the one that had, or 0."""

@@ -203,9 +203,9 @@ class Dispatcher:
             session.sink.fail(reason)
         self._sessions.clear()
 
-    def settle(self, stage: str, ids: Collection[int]) -> None:
-        """These are completed or failed, by whomever."""
-        self.dispatch.settle(stage, ids)
+    def settle(self, stage: str, ids: Collection[int], by_runner: bool) -> None:
+        """These are completed, failed or cancelled, by whomever."""
+        self.dispatch.settle(stage, ids, by_runner)
         self._ended.update((stage, each) for each in ids)
 
     # --- transactions ---------------------------------------------------------------------------

@@ -458,7 +458,7 @@ class Pipelines(Part):
             driver = self._drivers.get(event.pipeline_id)
             if driver is not None:
                 if isinstance(event, StagesEnded):
-                    driver.dispatcher.settle(event.stage, event.instance_ids)
+                    driver.dispatcher.settle(event.stage, event.instance_ids, event.by_runner)
                 moved[driver] = None
         for driver in moved:
             driver.wake()

@@ -113,14 +113,15 @@ class Losses:
             self._by_run.clear()
             self._of_runs = 0
 
-    def settle(self, stage: str, ids: Iterable[int]) -> None:
-        """These have ended, well or not: whoever ran them is there."""
+    def settle(self, stage: str, ids: Iterable[int], by_runner: bool = True) -> None:
+        """These have ended, well or not. Whoever ran them is there, where they ended `by_runner`:
+        of one that was given up, or cancelled, nothing follows for the others."""
         known = self._lost.get(stage)
         if known is None:
             return
         for instance_id in ids:
             known.pop(instance_id, None)
-            self._ended[stage] += 1
+            self._ended[stage] += by_runner
         self._forget_if_done(stage)
 
     def suspected(self, stage: str, ids: Iterable[int]) -> list[int]:

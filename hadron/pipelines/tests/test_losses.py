@@ -110,6 +110,22 @@ def test_nothing_is_hopeless_while_nobody_gets_anything_done() -> None:
     assert losses.hopeless("a", [1, 2], 3) == [1]
 
 
+def test_who_is_given_up_or_cancelled_shows_nothing_of_the_others() -> None:
+    """The code ends every runner from now on: else each that is given up gives up the next one."""
+    losses = Losses()
+    losses.note("a", [1])
+    losses.settle("a", [0])
+    for _ in range(9):
+        for each in range(1, 6):
+            losses.note("a", [each])
+    assert losses.hopeless("a", range(1, 6), 3) == [1]
+    losses.settle("a", [1], by_runner=False)
+    for _ in range(9):
+        for each in range(2, 6):
+            losses.note("a", [each])
+    assert losses.hopeless("a", range(2, 6), 3) == []
+
+
 def test_who_comes_back_was_cut_off() -> None:
     """Before anything of it is given up, any number of times; what others lost stays."""
     losses = Losses()

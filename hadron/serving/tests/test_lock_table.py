@@ -109,7 +109,7 @@ def test_what_one_wants_another_cannot_want_but_the_log_may_give_it() -> None:
 def test_a_stage_that_has_ended_is_nobodys() -> None:
     heard = Heard()
     heard.table.take(A, [Lock(STAGES, 8, "enrich", ((1, 3),)), Lock(STAGES, 8, "x", ((1, 1),))])
-    heard.observers.tell([StagesEnded(8, "enrich", (2, 3))])
+    heard.observers.tell([StagesEnded(8, "enrich", (2, 3), by_runner=True)])
     assert heard.table.of_owner(STAGES, 8) == [
         (A, Lock(STAGES, 8, "enrich", ((1, 1),))),
         (A, Lock(STAGES, 8, "x", ((1, 1),))),

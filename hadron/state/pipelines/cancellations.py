@@ -131,7 +131,7 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
         )
         if stopped := db.changes():
             stage_runs.count(db, pipeline_id, name, ready=-stopped)
-            context.emit(StagesEnded(pipeline_id, name, tuple(ending)))
+            context.emit(StagesEnded(pipeline_id, name, tuple(ending), by_runner=False))
     waits.disarm(db, pipeline_id, ending)
     db.execute(
         f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ?"

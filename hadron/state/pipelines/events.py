@@ -12,8 +12,13 @@ class InstancesChanged(Event, frozen=True):
 
 
 class StagesEnded(Event, frozen=True):
-    """An attempt at a stage of these instances is over, however it ended."""
+    """An attempt at a stage of these instances is over, however it ended.
+
+    Attributes:
+        by_runner: whoever ran them has ended them, well or not, and was there to say so.
+    """
 
     pipeline_id: int
     stage: str
     instance_ids: tuple[int, ...]
+    by_runner: bool

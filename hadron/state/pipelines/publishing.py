@@ -61,7 +61,7 @@ def begin(context: Context, command: PublishStages) -> StatementResult:
     )
     took_ms = stories.durations(command, len(command.instance_ids))
     stories.note(context, command, command.instance_ids, command.attempts, took_ms)
-    context.emit(StagesEnded(pipeline_id, command.stage, command.instance_ids))
+    context.emit(StagesEnded(pipeline_id, command.stage, command.instance_ids, by_runner=True))
     return DONE
 
 

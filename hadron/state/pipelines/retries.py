@@ -163,7 +163,7 @@ def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str)
         failed=-found.get(FAILED, 0),
     )
     if found.get(READY):
-        context.emit(StagesEnded(pipeline_id, name, tuple(json.loads(ids))))
+        context.emit(StagesEnded(pipeline_id, name, tuple(json.loads(ids)), by_runner=False))
 
 
 class _Change(NamedTuple):

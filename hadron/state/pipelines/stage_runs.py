@@ -152,7 +152,7 @@ def complete(context: Context, command: CompleteStages) -> Completed:
     stories.note(context, command, ids, command.attempts, stories.durations(command, len(ids)))
     count(db, pipeline_id, command.stage, ready=-len(ids), done=len(ids))
     advance(context, pipeline_id, command.stage, ids)
-    context.emit(StagesEnded(pipeline_id, command.stage, ids))
+    context.emit(StagesEnded(pipeline_id, command.stage, ids, by_runner=True))
     return Completed(appended)
 
 
@@ -324,7 +324,9 @@ def fail(context: Context, command: FailStages) -> Completed:
         some = {each: attempts[each] for each in ids}
         given_up += _fail_some(context, command, stage, some)
     give_up(context, pipeline_id, command.stage, given_up)
-    context.emit(StagesEnded(pipeline_id, command.stage, tuple(attempts)))
+    # A leader that gives up an instance names no runner.
+    by_runner = bool(command.runner) or not command.is_final
+    context.emit(StagesEnded(pipeline_id, command.stage, tuple(attempts), by_runner=by_runner))
     return Completed(None, tuple(sorted(stale)))
 
 
