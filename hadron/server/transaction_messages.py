@@ -237,8 +237,9 @@ def _prepare_from(
 ) -> Prepare | PrepareRefused:
     # All of them, however one is refused: other messages' batches follow.
     parts = [batches.take(each.length) for each in prepare.statements]
+    # A number that no driver gives ends the call: it names no statements that could be refused.
+    claim = transaction, check_number("a statement's number", prepare.first)
     try:
-        claim = transaction, check_number("a statement's number", prepare.first)
         commands = tuple(map(partial(read, claim), prepare.statements, parts))
     except HadronError as error:
         return PrepareRefused(transaction, prepare.first, error)

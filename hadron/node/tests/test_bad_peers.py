@@ -4,19 +4,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import PeerError
+from hadron.model.transactions import TransactionId
 from hadron.node.tests.support import fetch, make_stream, produce
+from hadron.node.tests.test_transactions import EU, META, US, make_streams
+from hadron.node.tests.transacting import publish
 from hadron.replication import service
 from hadron.replication.membership import identity_message
 from hadron.state.leadership import Configuration
-from hadron.testing.nodes import running_nodes
-from hadron.wire.messages import ballot_to, method, position_to, replication_pb2
+from hadron.testing.nodes import running_cluster, running_nodes
+from hadron.wire.messages import (
+    ballot_to,
+    method,
+    position_to,
+    replication_pb2,
+    transaction_to,
+    transactions_pb2,
+)
 
-HANDSHAKE, APPEND = method("Handshake"), method("Append")
+HANDSHAKE, APPEND, COORDINATE = method("Handshake"), method("Append"), method("Coordinate")
 
 
 @pytest.mark.parametrize(
@@ -86,3 +98,45 @@ async def test_a_number_in_a_handshake_that_no_log_has(
             )
         await nodes.wait_serving()
         assert not nodes.failures
+
+
+@pytest.mark.parametrize("first", [(1 << 63) - 1, 1 << 63])
+async def test_a_statements_number_that_no_driver_gives(
+    tmp_path: Path, clock: MockClock, first: int
+) -> None:
+    """Behind others of its transaction, which are here."""
+    async with running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster:
+        ids = await make_streams(cluster)
+        transaction = TransactionId(EU, 1, 99, 5)
+        statement, batch = publish(US, ids[US], b"b")
+        answers: list[Any] = []
+        ended = trio.Event()
+        async with cluster[US].connection("n1") as connection:
+            call = connection.call(
+                COORDINATE,
+                transactions_pb2.CoordinateRequest(cluster="test", speaker=EU, replica_set=US),
+                on_message=lambda answer, _: answers.append(answer),
+                on_end=lambda _: ended.set(),
+                end=False,
+            )
+
+            def prepare(number: int) -> None:
+                wired = transactions_pb2.TransactionMessage(transaction=transaction_to(transaction))
+                wired.prepare.first = number
+                wired.prepare.statements.add().CopyFrom(statement)
+                request = transactions_pb2.CoordinateRequest(messages=[wired])
+                call.send(request, [batch])
+
+            prepare(0)
+            await cluster[US].wait_for("prepared", lambda: _said(answers, "prepared"))
+            prepare(first)
+            await cluster[US].wait_for(
+                "answered", lambda: ended.is_set() or _said(answers, "prepare_refused")
+            )
+        await trio.sleep(1.0)
+        assert not cluster[US].failures
+        assert cluster[US].running
+
+
+def _said(answers: list[Any], kind: str) -> bool:
+    return any(each.WhichOneof("kind") == kind for answer in answers for each in answer.messages)

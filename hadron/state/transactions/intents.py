@@ -310,7 +310,7 @@ def prepared(
     """What `WriteIntents` answers for statements that are here, or were, under these numbers; None
     when they are not, or are others."""
     known = participations.find(db, transaction)
-    if known is None:
+    if known is None or first_number + count > MAX_SET_STATEMENTS:
         return None
     if not known.is_finished or first_number + count > known.statements:
         row = db.execute(_BELOW, (known.prepared_lsn, first_number + 1)).fetchone()
