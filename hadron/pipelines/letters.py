@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from hadron.model.batch_building import BatchBuilder
+from hadron.model.limits import MAX_BATCH_BYTES
 from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Clock
 from hadron.model.record import NewRecord
@@ -22,6 +23,9 @@ from hadron.state.pipelines.letters import Due, SendLetters
 LETTER_TYPE: Final = "hadron.instance.failed"
 
 _LETTERS_PER_ENTRY: Final = 500
+
+_TARGET_BYTES: Final = MAX_BATCH_BYTES // 2
+"""Where a batch is closed: a letter is some kilobytes at most."""
 
 
 class Letters:
@@ -63,12 +67,16 @@ class Letters:
         if not found:
             return False
         item, _ = self._catalog.stream(self._item.namespace, name)
-        builder = BatchBuilder()
+        builder, ids = BatchBuilder(), list[int]()
         for each in found:
             builder.add(self._letter(each), self._clock.now_ms())
+            ids.append(each.instance_id)
+            if builder.size > _TARGET_BYTES:
+                break
         data = builder.build()
-        ids = tuple(each.instance_id for each in found)
-        await self._controller.execute(SendLetters(self._item.id, ids, item.id, len(data)), data)
+        await self._controller.execute(
+            SendLetters(self._item.id, tuple(ids), item.id, len(data)), data
+        )
         return True
 
     def _letter(self, due: Due) -> NewRecord:

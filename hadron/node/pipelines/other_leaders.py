@@ -7,14 +7,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from hadron.metadata.pusher import ReplicaSets, Wires
-from hadron.model.batch import StampedBatch
-from hadron.model.errors import LogTruncatedError, OffsetOutOfRangeError, UnreachableError
+from hadron.model.batch import StampedBatch, read_head
+from hadron.model.errors import (
+    CorruptionError,
+    FrameError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    UnreachableError,
+)
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.other_sets import address_of
 from hadron.pipelines.sources import READ_BYTES, Gap, RemoteSource
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import dial, talk
-from hadron.wire.messages import Method, ballot_from, ballot_to, method, pipelines_pb2, streams_pb2
+from hadron.wire.messages import (
+    Method,
+    ballot_from,
+    ballot_to,
+    check_number,
+    method,
+    pipelines_pb2,
+    streams_pb2,
+)
 
 _FETCH: Final = method("Fetch")
 _OFFSETS: Final = method("Offsets")
@@ -86,7 +100,7 @@ class LeaderSource:
             pipeline_id=pipeline_id, metadata_index=self._index, awaited_stream_id=awaited
         )
         answer, _ = await self._ask(_START, request)
-        return int(answer.offset)
+        return check_number("offset", answer.offset)
 
     async def read(self, offset: int, after: Ballot) -> list[StampedBatch] | Gap:
         request = streams_pb2.FetchRequest(
@@ -104,20 +118,8 @@ class LeaderSource:
             return await self._gap(offset, is_truncated=True)
         except OffsetOutOfRangeError:
             return await self._gap(offset, is_truncated=False)
-        self._next_offset = answer.next_offset
-        found, start = [], 0
-        for each in answer.batches:
-            end = start + each.length
-            found.append(
-                StampedBatch(
-                    each.base_offset,
-                    each.count,
-                    each.append_ms,
-                    *ballot_from(each.ballot),
-                    attachment[start:end],
-                )
-            )
-            start = end
+        found = _batches(answer, attachment, offset)
+        self._next_offset = check_number("offset", answer.next_offset)
         return found
 
     async def end(self) -> int:
@@ -129,8 +131,13 @@ class LeaderSource:
         )
         answer, _ = await self._ask(_OFFSETS, request)
         there: streams_pb2.OffsetsResponse.Partition
+        if len(answer.partitions) != 1:
+            raise FrameError(
+                f"the leader of {self._partition} told of {len(answer.partitions)} partitions of a "
+                "stream, not of one"
+            )
         (there,) = answer.partitions
-        self._next_offset = there.next_offset
+        self._next_offset = check_number("offset", there.next_offset)
         return there
 
     async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
@@ -139,3 +146,33 @@ class LeaderSource:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT
         return Gap(there.next_offset, ballot, is_truncated=True)
+
+
+def _batches(
+    answer: streams_pb2.FetchResponse, attachment: memoryview, offset: int
+) -> list[StampedBatch]:
+    """From `offset` on, without a gap: records that are passed over make no instances. Raises
+    `FrameError` for others."""
+    found, start, wanted = list[StampedBatch](), 0, offset
+    for each in answer.batches:
+        base, end = check_number("offset", each.base_offset), start + each.length
+        is_next = base <= wanted < base + each.count if not found else base == wanted
+        data = attachment[start:end]
+        if not is_next or end > len(attachment) or _count_in(data) != each.count:
+            raise FrameError(
+                f"a batch of {each.count} records at offset {base} and {each.length} bytes is no "
+                f"answer to who reads from offset {wanted} on"
+            )
+        stamp_ms = check_number("stamp", each.append_ms)
+        found.append(StampedBatch(base, each.count, stamp_ms, *ballot_from(each.ballot), data))
+        start, wanted = end, base + each.count
+    if start != len(attachment):
+        raise FrameError(f"{len(attachment) - start} bytes are left over after the last batch")
+    return found
+
+
+def _count_in(data: memoryview) -> int:
+    try:
+        return read_head(data).n
+    except CorruptionError as error:
+        raise FrameError(f"a batch came that is none: {error.message}") from error

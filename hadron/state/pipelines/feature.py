@@ -96,6 +96,9 @@ def _adopt(context: Context, item: SchemaObject) -> None:
             (item.id, source.id),
         )
         definitions.adopt(db, item.id)
+        if not spec.dead_letters:
+            # What waits to be sent would keep its instance for ever.
+            db.execute(f"DELETE FROM {INSTANCE_LETTER} WHERE pipeline_id = ?", (item.id,))
         for stage in spec.stages:
             stage_runs.count(db, item.id, stage.name)
     pipeline_inputs.adopt(context, item.id, spec, source.id)

@@ -116,6 +116,20 @@ class TestLetters:
         assert self.due(pipe) == [(1, "a")], "given up once more"
         assert dump(pipe.replica()) == dump(pipe.db)
 
+    def test_those_that_wait_go_with_their_stream(self) -> None:
+        """They would keep their instances for ever."""
+        pipe = self.pipe()
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        spec = PipelineSpec(
+            replica_set=SET,
+            input="in",
+            start="earliest",
+            stages=(stage("a", retry=Retry(1)), stage("x", retry=Retry(1))),
+        )
+        pipe.declare(("Pipeline", "p", spec))
+        assert self.due(pipe) == []
+
     def test_without_a_stream_none_is_due(self) -> None:
         pipe = Pipe(stage("a", retry=Retry(1)))
         pipe.trigger(3)
