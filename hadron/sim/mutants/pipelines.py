@@ -261,6 +261,13 @@ plant(
 )
 
 plant(
+    "given up for what was cancelled",
+    "that one of a stage is cancelled counts as if a runner had ended it",
+    Edit("pipelines.losses:Losses.settle", "+= by_runner", "+= 1"),
+    scenarios=("code-that-ends-every-runner",),
+)
+
+plant(
     "given up for the code",
     "who has lost runners by itself is given up though nobody gets anything done",
     Edit("pipelines.losses:Losses.hopeless", " and loss.first < loss.last", ""),

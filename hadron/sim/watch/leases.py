@@ -131,14 +131,17 @@ class Leases:
             if had == runner:
                 out.taken[key] = transaction, 0
 
-    def settled(self, dispatch: Dispatch, stage: str, ids: Collection[int]) -> None:
-        """They are over, whoever has them."""
+    def settled(
+        self, dispatch: Dispatch, stage: str, ids: Collection[int], by_runner: bool
+    ) -> None:
+        """They are over, whoever has them. What no runner has ended shows of none that it is there
+        (P18)."""
         out = self._of(dispatch)
         for each in ids:
             out.leases.pop((stage, each), None)
             out.taken.pop((stage, each), None)
             out.lost.pop((stage, each), None)
-            out.ended[stage] += 1
+            out.ended[stage] += by_runner
 
     def given_up(
         self, dispatch: Dispatch, stage: str, ids: Iterable[int], max_attempts: int

@@ -119,9 +119,11 @@ class HearsPipelines:
         return leave
 
     def settles(self, original: Any) -> Any:
-        def settle(dispatch: Dispatch, stage: str, ids: Collection[int]) -> None:
-            self._known.leases.settled(dispatch, stage, ids)
-            original(dispatch, stage, ids)
+        def settle(
+            dispatch: Dispatch, stage: str, ids: Collection[int], by_runner: bool = True
+        ) -> None:
+            self._known.leases.settled(dispatch, stage, ids, by_runner)
+            original(dispatch, stage, ids, by_runner)
 
         return settle
 
