@@ -89,7 +89,10 @@ class Pipelines:
                 raise Refused(SchemaError)
             pipeline = self.by_id.setdefault(pipeline_id, Pipeline(stream_id))
             pipeline.stages |= {stage.name for stage in spec.stages}
-            pipeline.declare(self.objects[pipeline_id].spec)
+            stored = self.objects[pipeline_id].spec
+            pipeline.declare(stored)
+            if not parsed(stored).dead_letters:
+                pipeline.letters.clear()
         self.open(pipeline_id, spec, stream_id)
         self.open_waits(pipeline_id, spec)
 
