@@ -22,12 +22,13 @@ from hadron.client.client import nodes_of
 from hadron.model.errors import CorruptionError, DataDirectoryError, NotFoundError, PeerError
 from hadron.model.ports import Clock, Disk
 from hadron.model.problems import did_you_mean
-from hadron.node.verification import verify_database
+from hadron.node.verification import amnesia_of, verify_database
 from hadron.replication.fetching import fetch
-from hadron.storage import aftermath, snapshot
+from hadron.state.leadership import latest_uuid
+from hadron.storage import snapshot
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, current_database
-from hadron.storage.identity import DirectoryLock, read_last_stop, read_owner
+from hadron.storage.identity import DirectoryLock, read_owner
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest, decode_manifest
 from hadron.wire.messages import cluster_pb2
@@ -125,7 +126,7 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         )
     lock = DirectoryLock(data)
     try:
-        _refuse_unusable(data, source, disk)
+        _refuse_unusable(data, disk)
         with translated_os_errors(part):
             disk.remove(part)
             disk.make_directory(part)
@@ -133,11 +134,12 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         size, digest = snapshot.measure(part / DATABASE, disk)
         with contextlib.closing(open_reader(part / DATABASE, vfs=disk.vfs)) as copy:
             committed = get_meta(copy, "committed_lsn")
+            uuid = owner.uuid or latest_uuid(copy)
         manifest = Manifest(
             cluster=owner.cluster,
             replica_set=owner.replica_set,
             node=owner.node,
-            uuid=owner.uuid.hex(),
+            uuid=uuid.hex(),
             lsn=position.lsn,
             epoch=position.ballot.epoch,
             incarnation=position.ballot.incarnation,
@@ -157,13 +159,12 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
     return manifest
 
 
-def _refuse_unusable(data: Path, source: Path, disk: Disk) -> None:
-    """SQLite would end a damaged log at its first bad frame, and not say that anything is lost."""
-    with translated_os_errors(data):
-        left = aftermath.examine(source, disk, read_last_stop(data), was_member=True)
-    if left.is_unusable:
+def _refuse_unusable(data: Path, disk: Disk) -> None:
+    """SQLite would end a damaged log at its first bad frame, and not say that anything is lost; nor
+    would an older file."""
+    if amnesia := amnesia_of(data, disk):
         raise CorruptionError(
-            f"{data} may lack what it acknowledged: {left.amnesia}",
+            f"{data} may lack what it acknowledged: {amnesia}",
             "take the backup of another node; or first go on with what is left of this one "
             "(`hadron recover`)",
         )

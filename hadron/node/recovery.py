@@ -23,7 +23,7 @@ from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import copy_file, identity_of
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
-from hadron.state.leadership import LEADERSHIP
+from hadron.state.leadership import LEADERSHIP, latest_uuid
 from hadron.storage import aftermath, snapshot
 from hadron.storage.bodies import BODY
 from hadron.storage.database import (
@@ -204,8 +204,7 @@ def _end_of(database: apsw.Connection, data: Path) -> tuple[LogPosition, bytes]:
     end = snapshot.chain_end(database)
     if end != position_at(database, last_lsn(database)) or end.ballot == NO_BALLOT:
         raise _nothing_left(data)
-    row = database.execute(f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1").fetchone()
-    return end, bytes(row[0]) if row is not None else b""
+    return end, latest_uuid(database)
 
 
 def _nothing_left(data: Path) -> DataDirectoryError:

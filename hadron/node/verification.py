@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
 
 from hadron.model.errors import ConfigurationError, DataDirectoryError, HadronError
+from hadron.model.ports import Disk
 from hadron.node.comparing import compare
 from hadron.node.verified import Verified, VerifiedFile
 from hadron.node.world import SystemDisk
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
+from hadron.state.leadership import latest_uuid
 from hadron.storage import aftermath
 from hadron.storage.database import (
     FORMAT_VERSION,
@@ -103,27 +106,36 @@ def _verify_file(path: Path, on_step: Callable[[Path, Verification], None] | Non
     for each in (trouble, loss):
         if each:
             report.add(each)
+    if owner is not None and not owner.uuid:
+        # A node that is being taught has a history before it is granted its membership.
+        with suppress(HadronError, apsw.Error), closing(open_database(path, live)) as db:
+            owner = replace(owner, uuid=latest_uuid(db))
     return VerifiedFile(path, owner, live, report, is_backup)
 
 
 def _loss_of(directory: Path) -> str:
-    """What a stopped node's disk may lack, in words: what is gone leaves no trace in the file. ""
-    for nothing."""
-    path = current_database(directory)
+    """What a stopped node's disk may lack, in words; "" for nothing."""
     try:
-        stop = read_last_stop(directory)
-        with translated_os_errors(directory):
-            left = aftermath.examine(path, SystemDisk(), stop, was_member=True)
+        amnesia = amnesia_of(directory, SystemDisk())
     except HadronError as error:
         return _in_a_line(error)
-    amnesia = left.amnesia
+    return f"it may lack what it acknowledged: {amnesia}" if amnesia else ""
+
+
+def amnesia_of(directory: Path, disk: Disk) -> str:
+    """Why a stopped node's disk may lack what it acknowledged: what is gone leaves no trace in the
+    file. "" where it has all of it. Raises `HadronError` when that cannot be read."""
+    path = current_database(directory)
+    stop = read_last_stop(directory)
+    with translated_os_errors(directory):
+        left = aftermath.examine(path, disk, stop, was_member=True)
     # What cannot be read here is found by the checks of the file.
     with suppress(HadronError, apsw.Error):
-        if not amnesia and stop.mark.lsn:
+        if not left.amnesia and stop.mark.lsn:
             with closing(open_database(path, live=False)) as db:
                 if lacks(db, stop.mark):
-                    amnesia = f"{path} is an older copy, without entry {stop.mark.lsn}"
-    return f"it may lack what it acknowledged: {amnesia}" if amnesia else ""
+                    return f"{path} is an older copy, without entry {stop.mark.lsn}"
+    return left.amnesia
 
 
 def _has_log(path: Path) -> bool:

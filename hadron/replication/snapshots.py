@@ -42,6 +42,7 @@ from hadron.replication.ballot import run_on_writer
 from hadron.replication.follower import FollowerLog
 from hadron.replication.membership import Membership
 from hadron.replication.verification import KeptBodiesCheck
+from hadron.state.leadership import latest_uuid
 from hadron.storage.bodies import damaged_entry
 from hadron.storage.database import open_reader, translated_os_errors
 from hadron.storage.generations import OUTGOING
@@ -369,11 +370,13 @@ class SnapshotService:
             hasher.update(data)
             chunks.append(xxhash.xxh3_128_digest(data))
             size += len(data)
+        # One that is being taught has a history before it is granted its membership.
+        uuid = self._store.identity.current.uuid or await self._store.readers.run(latest_uuid)
         manifest = Manifest(
             cluster=self._membership.cluster,
             replica_set=self._membership.replica_set,
             node=self._membership.node,
-            uuid=self._store.identity.current.uuid.hex(),
+            uuid=uuid.hex(),
             lsn=position.lsn,
             epoch=position.ballot.epoch,
             incarnation=position.ballot.incarnation,

@@ -224,6 +224,12 @@ def configurations(db: Database) -> list[Configuration]:
     ]
 
 
+def latest_uuid(db: Database) -> bytes:
+    """Of the replica set that the log was led as; empty before the first leader."""
+    row = db.execute(f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1").fetchone()
+    return bytes(row[0]) if row is not None else b""
+
+
 def latest_ballot(db: Database) -> Ballot:
     """The latest one that began here; `NO_BALLOT` before the first one."""
     row = db.execute(

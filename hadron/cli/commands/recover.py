@@ -60,7 +60,7 @@ def command(
     most entries first. A node that comes back later with what was lost stops, and keeps it.
 
     Stop the node for this command only (`hadron cluster down` stops a local cluster's), and copy
-    what its disk has first, with `hadron backup DEST --data DIR`.
+    its data directory first.
 
     \b
     Examples:
