@@ -37,21 +37,47 @@ class Member:
         self._talk = talk
         self.client = client
         self._out: dict[int, Delivery] = {}
+        self._claimed: set[int] = set()
+        """By transactions that are under way; they are out until one of them is committed."""
         self._next = 1
         self._credit: int | None = None
         self._news = trio.Event()
 
     def take(self, ids: Iterable[int]) -> list[Delivery]:
-        """These are dealt with. Raises `RequestError` for one that is not out."""
-        wanted = list(ids)
+        """These are dealt with. Raises `RequestError` for one that is not out, or is a
+        transaction's."""
+        wanted = self._checked(ids)
+        self._news.set()
+        return [self._out.pop(each) for each in wanted]
+
+    def claim(self, ids: Iterable[int]) -> dict[int, Delivery]:
+        """These are dealt with if a transaction is committed. Raises like `take`."""
+        wanted = self._checked(ids)
+        self._claimed.update(wanted)
+        return {each: self._out[each] for each in wanted}
+
+    def unclaim(self, ids: Iterable[int], *, committed: bool) -> None:
+        """The transaction is over."""
+        self._claimed.difference_update(ids)
+        if committed:
+            for each in ids:
+                self._out.pop(each, None)
+            self._news.set()
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        wanted = list(dict.fromkeys(ids))
         for each in wanted:
+            if each in self._claimed:
+                raise RequestError(
+                    f"delivery {each} is in a transaction that is under way",
+                    "acknowledge it there or here; or wait for the end of that one",
+                )
             if each not in self._out:
                 known = (
                     "was acknowledged before" if 0 < each < self._next else "was never handed out"
                 )
                 raise RequestError(f"delivery {each} {known} in this call", "acknowledge it once")
-        self._news.set()
-        return [self._out.pop(each) for each in wanted if each in self._out]
+        return wanted
 
     def give_credit(self, records: int) -> None:
         self._credit = min((self._credit or 0) + records, _MAX_CREDIT)

@@ -174,6 +174,58 @@ def test_a_transaction_publishes_and_acknowledges_or_does_nothing(
     member.end()
 
 
+def acking(token: str, *ids: int) -> pb.StatementRequest:
+    return pb.StatementRequest(ack=pb.StatementRequest.Ack(subscription=token, ids=ids))
+
+
+@pytest.mark.parametrize("end", ["rollback", "error", "no end"])
+def test_what_a_transaction_has_not_acknowledged_may_be_dealt_with_otherwise(
+    program: Program, stream: str, end: str
+) -> None:
+    program.publish(stream, "a", "b", "c")
+    member = Said()
+    events = consume(program, member, stream=stream, group="g")
+    token = next(events).opened.subscription
+    ids = [next(events).delivery.id for _ in range(3)]
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(acking(token, *ids, *ids))
+    assert [next(answers).WhichOneof("said") for _ in range(2)] == ["accepted"] * 2
+    other = Said()
+    others = transact(program, other)
+    next(others)
+    other.say(acking(token, ids[0]))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(others)
+    assert f"delivery {ids[0]} is in a transaction" in caught.value.details()
+    other.end()
+    if end == "rollback":
+        said.say(pb.StatementRequest(rollback=pb.StatementRequest.Rollback()))
+        assert next(answers).HasField("rolled_back")
+    else:
+        if end == "error":
+            said.say(publishing("missing", "x"))
+        said.end()
+        with pytest.raises(grpc.RpcError):
+            list(answers)
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(acking(token, ids[0]))
+    said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
+    assert list(answers)[-1].HasField("committed")
+    member.say(acked(ids[1]))
+    member.say(pb.ConsumeRequest(nack=pb.ConsumeRequest.Nack(ids=[ids[2]], delay_ms=0)))
+    again = next(events).delivery
+    assert (again.record.value.text, again.attempt) == ("c", 2)
+    member.say(acked(ids[0]))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(events)
+    assert f"delivery {ids[0]} was acknowledged before" in caught.value.details()
+    member.end()
+
+
 def test_what_became_of_a_transaction(program: Program, stream: str) -> None:
     said = Said()
     answers = transact(program, said)
