@@ -72,6 +72,18 @@ def test_kinds_of_values_are_kept(program: Program, stream: str, kind: str) -> N
     assert found.value.WhichOneof("kind") == kind
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["123456789012345678901234567890.5", '{"a":1,"a":2}', "1.00", '"text"', "[ 1, null ]", "null"],
+)
+def test_json_stays_as_it_was_written(program: Program, stream: str, written: str) -> None:
+    record = pb.PublishedRecord(value=pb.Value(json=f" {written}\n"))
+    publish = program.unary(RECORDS + "Publish", pb.PublishResponse)
+    publish(pb.PublishRequest(stream=stream, records=[record]), timeout=30)
+    (found,) = program.read(stream)
+    assert found.value.json == written
+
+
 def test_many_records_in_a_request_keep_their_order(program: Program, stream: str) -> None:
     texts = [str(number) for number in range(1_000)]
     answer = program.publish(stream, *texts)
