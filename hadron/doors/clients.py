@@ -1,14 +1,18 @@
 """The clients through which the door speaks to the cluster: one for each namespace in use.
 
 So finding leaders, tunnels, failover, partitioners and groups are the client's, and are here only
-by being called.
+by being called. A client is opened for any name, whether there is such a namespace or not; so where
+there is no room for another one, the one that nobody has used for longest is closed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, NamedTuple
 
 import anyio
 import trio
@@ -30,6 +34,17 @@ REQUEST_S: Final = 30.0
 """How long a question is retried: most programs that speak HTTP give up after half a minute."""
 
 
+_used: ContextVar[set[str] | None] = ContextVar("used", default=None)
+"""The namespaces that the request under way has asked for."""
+
+
+class _Open(NamedTuple):
+    """`ended` is set for it to leave, or by itself."""
+
+    client: Client
+    ended: anyio.Event
+
+
 class Clients:
     """`run` must be running.
 
@@ -42,36 +57,86 @@ class Clients:
         self._own_address = own_address
         self._ports = ports
         self._nursery: trio.Nursery | None = None
-        self._open: dict[str, Client] = {}
+        self._open: dict[str, _Open] = {}
+        """That which has been out of use for longest is first."""
         self._opening: dict[str, trio.Lock] = {}
+        self._uses: Counter[str] = Counter()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
+    @contextmanager
+    def using(self, namespace: str | None = None) -> Iterator[None]:
+        """A request, or whatever outlives one: the clients that it asks for in here, and that of
+        `namespace`, are in use up to the end."""
+        names: set[str] = set()
+        token = _used.set(names)
+        try:
+            if namespace is not None:
+                self._use(namespace)
+            yield
+        finally:
+            _used.reset(token)
+            for name in names:
+                self._uses[name] -= 1
+                if not self._uses[name]:
+                    del self._uses[name]
+                self._touch(name)
+
+    def _use(self, namespace: str) -> None:
+        names = _used.get()
+        if names is not None and namespace not in names:
+            names.add(namespace)
+            self._uses[namespace] += 1
+
+    def _touch(self, namespace: str) -> None:
+        if (known := self._open.pop(namespace, None)) is not None:
+            self._open[namespace] = known
+
     async def of(self, namespace: str) -> Client:
-        """Raises `PeerError` when no node answers, `RequestError` for a name that is none."""
-        client = self._open.get(namespace)
-        if client is not None:
-            return client
-        check_name("namespace", namespace)
-        if len(self._opening) >= _MAX_CLIENTS and namespace not in self._opening:
-            raise OverloadedError(
-                f"{_MAX_CLIENTS} namespaces are in use through this node",
-                "use another node for this one",
-            )
-        async with self._opening.setdefault(namespace, trio.Lock()):
-            client = self._open.get(namespace)
-            if client is None:
-                assert self._nursery is not None
-                opened: list[Client | HadronError] = []
+        """Raises `PeerError` when no node answers, `RequestError` for a name that is none, and
+        `OverloadedError` when there are too many and all are in use."""
+        known = self._open.get(namespace)
+        if known is None:
+            check_name("namespace", namespace)
+            if len(self._opening) >= _MAX_CLIENTS and namespace not in self._opening:
+                self._make_room()
+        self._use(namespace)
+        if known is not None:
+            self._touch(namespace)
+            return known.client
+        return await self._opened(namespace)
+
+    def _make_room(self) -> None:
+        for namespace, known in self._open.items():
+            if namespace not in self._uses:
+                del self._open[namespace]
+                self._opening.pop(namespace, None)
+                known.ended.set()
+                return
+        raise OverloadedError(
+            f"{_MAX_CLIENTS} namespaces are in use through this node",
+            "use another node for this one",
+        )
+
+    async def _opened(self, namespace: str) -> Client:
+        lock = self._opening.setdefault(namespace, trio.Lock())
+        async with lock:
+            if (known := self._open.get(namespace)) is not None:
+                return known.client
+            assert self._nursery is not None
+            opened: list[Client | HadronError] = []
+            try:
                 await self._nursery.start(self._keep, namespace, opened)
-                if isinstance(opened[0], HadronError):
-                    del self._opening[namespace]
-                    raise opened[0]
-                client = opened[0]
-        return client
+            finally:
+                # Whoever waits tries next.
+                if namespace not in self._open and not lock.statistics().tasks_waiting:
+                    self._opening.pop(namespace, None)
+            if isinstance(opened[0], HadronError):
+                raise opened[0]
+            return opened[0]
 
     async def _keep(
         self,
@@ -79,7 +144,8 @@ class Clients:
         opened: list[Client | HadronError],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """A client's life: until it ends by a defect, and the next one is made when asked for."""
+        """A client's life: until it has to make room, or ends by a defect, and the next one is made
+        when asked for."""
         client = Client(
             Endpoint(addresses=(self._own_address(),), namespace=namespace),
             connect_timeout_s=_CONNECT_S,
@@ -88,15 +154,18 @@ class Clients:
             delivery_timeout_s=REQUEST_S,
             ports=self._ports,
         )
-        ended = anyio.Event()
+        ended, own = anyio.Event(), None
         try:
             async with client:
                 client._session.on_close[ended.set] = None
-                self._open[namespace] = client
+                own = self._open[namespace] = _Open(client, ended)
                 opened.append(client)
                 task_status.started()
                 await ended.wait()
-                _log.warning("the client of namespace %s has ended, and is opened anew", namespace)
+                if self._open.get(namespace) is own:
+                    _log.warning(
+                        "the client of namespace %s has ended, and is opened anew", namespace
+                    )
         except Exception as failure:
             # Also a defect is this client's own: the others, and the node, go on.
             error = failure if isinstance(failure, HadronError) else defect(failure)
@@ -106,5 +175,7 @@ class Clients:
                 opened.append(error)
                 task_status.started()
         finally:
-            self._open.pop(namespace, None)
-            self._opening.pop(namespace, None)
+            # What has made room may be open again by now, or be about to be.
+            if own is not None and self._open.get(namespace) is own:
+                del self._open[namespace]
+                self._opening.pop(namespace, None)

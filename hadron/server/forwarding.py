@@ -5,14 +5,14 @@ makes it; the leader serves what is in it.
 
 Rules: calls are opened at the leader in the order in which they came, or a producer's batches would
 overtake each other; what one side may send is bounded by what the other side takes, so a relay
-holds a window each way and no more; what has not been opened at a leader that reads slowly, or is
-still being dialed, is bounded for all clients together, and more is refused; and nothing is
-forwarded twice, or two nodes with contradicting directories could send a call round for ever.
+holds a window each way, and a client that sends more unasked is refused; what has not been opened
+at a leader that reads slowly, or is still being dialed, is bounded for all clients together, first
+messages and later ones, and more is refused; and nothing is forwarded twice, or two nodes with
+contradicting directories could send a call round for ever.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -36,6 +36,7 @@ from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection
 from hadron.wire.failures import not_served
 from hadron.wire.forwarded_calls import ForwardCall, ForwardedCall, caller_of
+from hadron.wire.framed_calls import OVERDRAFT_BYTES, WINDOW_BYTES
 from hadron.wire.messages import METHODS, Audience, Method, forward_pb2
 from hadron.wire.services import Served, served
 from hadron.wire.tunnel import FORWARD
@@ -47,6 +48,13 @@ still reach it. There is one such connection for each leader and node, so pings 
 
 _MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
 """For one leader: as much as that takes of its own clients before it stops reading."""
+
+_MAX_OWED_BYTES: Final = WINDOW_BYTES + OVERDRAFT_BYTES
+"""What a client may have sent on one call that the leader has not taken. One that waits for credit
+does not come near."""
+
+_EACH_BYTES: Final = 512
+"""What a waiting message counts beside its bytes: empty ones take memory, too."""
 
 
 class ForwardingService:
@@ -110,8 +118,8 @@ class ForwardingService:
             way = self._ways[address] = _Way(
                 address, self._ports, self._background, self._introduce
             )
-        relay = _Relay(call, inner, request, attachment)
-        way.check_room(request.replica_set, relay.size)
+        relay = _Relay(way, call, inner, request, attachment)
+        way.check_room(request.replica_set, relay.waiting_bytes)
         way.take(relay)
         # A task that ends with the call: it hears of a cancel at any time.
         call.spawn(relay.run)
@@ -157,8 +165,11 @@ class _Way:
             keepalive_s=_KEEPALIVE_S,
             silence_limit_s=_SILENCE_LIMIT_S,
         )
-        self._waiting: deque[_Relay] = deque()
+        self._waiting: dict[_Relay, None] = {}
+        """In the order in which they came."""
         self._waiting_bytes = 0
+        """Of all of them, with what came later on their calls."""
+        self._is_dialing = False
 
     @property
     def connection(self) -> Connection | None:
@@ -180,10 +191,23 @@ class _Way:
         if connection is not None and not connection.is_closed and not self._waiting:
             relay.open(connection)
             return
-        self._waiting.append(relay)
-        self._waiting_bytes += relay.size
-        if len(self._waiting) == 1:
+        self._waiting[relay] = None
+        self._waiting_bytes += relay.waiting_bytes
+        if not self._is_dialing:
+            self._is_dialing = True
             self._background.start(self._dial)
+
+    def keep(self, relay: _Relay, replica_set: str, size: int) -> None:
+        """So much more waits with a relay. Raises `OverloadedError` like `check_room`."""
+        self.check_room(replica_set, size)
+        if relay in self._waiting:
+            self._waiting_bytes += size
+
+    def forget(self, relay: _Relay) -> None:
+        """It has ended, or does not wait any longer."""
+        if relay in self._waiting:
+            del self._waiting[relay]
+            self._waiting_bytes -= relay.waiting_bytes
 
     async def _dial(self) -> None:
         try:
@@ -197,14 +221,16 @@ class _Way:
             while self._waiting:
                 self._next().fail(failure)
             return
+        finally:
+            self._is_dialing = False
         # Before all calls, so that they are believed to be for others.
         self._introduce(connection)
         while self._waiting:
             self._next().open(connection)
 
     def _next(self) -> _Relay:
-        relay = self._waiting.popleft()
-        self._waiting_bytes -= relay.size
+        relay = next(iter(self._waiting))
+        self.forget(relay)
         return relay
 
 
@@ -213,18 +239,21 @@ class _Relay:
 
     def __init__(
         self,
+        way: _Way,
         outer: ForwardCall,
         method: Method,
         request: forward_pb2.ForwardRequest,
         attachment: memoryview,
     ) -> None:
+        self._way = way
         self._outer = outer
         self._method = method
         self._inner: OpenedCall | None = None
-        self._first = request, attachment
-        self.size = len(request.message) + len(attachment)
-        """Of the opening message."""
-        self._early: deque[tuple[forward_pb2.ForwardRequest, memoryview]] = deque()
+        self._replica_set = request.replica_set
+        self._early = [(request, attachment)]
+        """What waits for the leader to be dialed: the opening message first."""
+        self.waiting_bytes = _size(request, attachment)
+        """Of all that has waited."""
         self._client_has_ended = False
         self._owed_to_client = 0
         """Bytes that the client has sent and the leader has not taken yet; and the other way."""
@@ -239,7 +268,7 @@ class _Relay:
         try:
             await self._done.wait()
         finally:
-            self._done.set()
+            self._end()
             if self._inner is not None:
                 self._inner.cancel()
 
@@ -247,7 +276,8 @@ class _Relay:
         """Open the call at the leader and pass on what came meanwhile."""
         if self._done.is_set():
             return
-        request, attachment = self._first
+        (request, attachment), *early = self._early
+        self._early = []
         request.caller.CopyFrom(caller_of(self._outer))
         try:
             inner = connection.call(
@@ -263,8 +293,7 @@ class _Relay:
             return
         self._inner = inner
         inner.on_writable = self._leader_takes_more
-        while self._early:
-            message, attachment = self._early.popleft()
+        for message, attachment in early:
             inner.send(message, [attachment] if attachment else ())
         if self._client_has_ended:
             inner.end()
@@ -272,20 +301,47 @@ class _Relay:
             self._leader_takes_more()
 
     def fail(self, error: HadronError) -> None:
-        """The call cannot be opened at the leader."""
+        """The call cannot be opened at the leader, or not go on."""
         self._outer.fail(error)
+        self._end()
+
+    def _end(self) -> None:
+        self._way.forget(self)
+        self._early = []
         self._done.set()
 
     # --- from the client ------------------------------------------------------------------------
 
     def _from_client(self, message: forward_pb2.ForwardRequest, attachment: memoryview) -> None:
+        if self._done.is_set():
+            return
         self._owed_to_client += message.ByteSize() + len(attachment)
+        if self._owed_to_client > _MAX_OWED_BYTES:
+            self.fail(
+                OverloadedError(
+                    f"{self._outer.peer} has sent {self._owed_to_client} bytes on {self._method} "
+                    f"that the leader of {self._replica_set} has not taken, the limit is "
+                    f"{_MAX_OWED_BYTES}",
+                    "send only what there is credit for",
+                )
+            )
+            return
         if self._inner is None:
-            self._early.append((message, attachment))
+            self._wait(message, attachment)
             return
         self._inner.send(message, [attachment] if attachment else ())
         if self._inner.writable:
             self._leader_takes_more()
+
+    def _wait(self, message: forward_pb2.ForwardRequest, attachment: memoryview) -> None:
+        size = _size(message, attachment)
+        try:
+            self._way.keep(self, self._replica_set, size)
+        except OverloadedError as error:
+            self.fail(error)
+            return
+        self.waiting_bytes += size
+        self._early.append((message, attachment))
 
     def _leader_takes_more(self) -> None:
         owed, self._owed_to_client = self._owed_to_client, 0
@@ -324,4 +380,9 @@ class _Relay:
             self._outer.end()
         else:
             self._outer.fail(error)
-        self._done.set()
+        self._end()
+
+
+def _size(message: forward_pb2.ForwardRequest, attachment: memoryview) -> int:
+    """Of one that waits."""
+    return len(message.message) + len(attachment) + _EACH_BYTES

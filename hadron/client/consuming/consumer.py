@@ -97,6 +97,9 @@ class Consumer(AckSender):
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
+        self.on_gone: Callable[[Channel, int | None, int, int], None] = lambda *_: None
+        """Of who keeps what it was handed: the leader has taken these offsets of a parcel back, or
+        (None) all that the channel has brought."""
         self.steps: object | None = None
         """The loop over steps that was begun last: it takes parcels, and makes transactions."""
         self.on_other_way: Callable[[], list[Parcel]] | None = None
@@ -114,6 +117,7 @@ class Consumer(AckSender):
             opening,
             on_parcel=self._arrived,
             on_revoked=self._revoked,
+            on_ended=lambda channel: self.on_gone(channel, None, 0, -1),
             on_change=self._notify,
             clock=self._clock,
         )
@@ -345,6 +349,7 @@ class Consumer(AckSender):
 
     def _revoked(self, channel: Channel, number: int, first: int, last: int) -> None:
         """Others have these records now: what the user has not seen of them is not handed out."""
+        self.on_gone(channel, number, first, last)
         parcel = self._parcel
         if parcel is not None and parcel.channel is channel and parcel.number == number:
             left = [delivery.record for delivery in self._deliveries]

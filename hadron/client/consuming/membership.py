@@ -45,6 +45,8 @@ class Membership:
             after the other, once it is complete.
         on_revoked: called with the channel and the number of a parcel of which others have some
             records now, and the range of these.
+        on_ended: called with a channel that is over: all that it has brought and that is not
+            acknowledged goes out again.
         clock: whose seconds pass while this process or its machine stands still.
         on_change: called when the call was opened, lost or has failed for good, and when there is
             something to acknowledge.
@@ -57,6 +59,7 @@ class Membership:
         *,
         on_parcel: Callable[[Parcel], None],
         on_revoked: Callable[[Channel, int, int, int], None],
+        on_ended: Callable[[Channel], None],
         on_change: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
@@ -81,6 +84,7 @@ class Membership:
         self._in_batches = bool(opening.open.batch_size)
         self._on_parcel = on_parcel
         self._on_revoked = on_revoked
+        self._on_ended = on_ended
         self._on_change = on_change
         self._changed: anyio.Event | None = None
         self.reconnecting = ReconnectingCall(session, self.partition, _SUBSCRIBE, self)
@@ -216,6 +220,7 @@ class Membership:
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.end()
+            self._on_ended(channel)
 
     def _late_ack(self) -> None:
         channel = self.channel

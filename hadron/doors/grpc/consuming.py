@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import trio
 
 from hadron.client.client import Client
+from hadron.client.consuming.channel import Channel
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.subscription import Subscription
 from hadron.doors.clients import Clients
@@ -25,9 +26,20 @@ _DEFAULT_IN_FLIGHT: Final = 1_000
 _MAX_CREDIT: Final = (1 << 31) - 1
 _TOKEN_BYTES: Final = 12
 
+_MAX_GONE: Final = 10_000
+"""Deliveries that were taken back, and may still be acknowledged late: ten times what a member of
+one partition holds, if it does not say otherwise."""
+
+_Place: TypeAlias = tuple[Channel, int, int]
+"""Of a delivery: its channel, its parcel's number, its offset."""
+
 
 class Member:
     """One call, and the deliveries that it has handed out and that are not acknowledged.
+
+    What the leader has taken back, as its deadline has passed or its connection was lost, holds up
+    nothing any more. The latest of it may be acknowledged late; as everywhere, that counts unless
+    somebody else has got the record.
 
     Attributes:
         client: whose subscription it is.
@@ -37,21 +49,87 @@ class Member:
         self._talk = talk
         self.client = client
         self._out: dict[int, Delivery] = {}
+        self._places: dict[_Place, int] = {}
+        """Under which numbers these are out."""
+        self._gone: dict[int, Delivery] = {}
+        self._forgotten = 0
+        """The highest number that is not among them any more."""
+        self._claimed: set[int] = set()
+        """By transactions that are under way; they are out until one of them is committed."""
         self._next = 1
         self._credit: int | None = None
         self._news = trio.Event()
 
     def take(self, ids: Iterable[int]) -> list[Delivery]:
-        """These are dealt with. Raises `RequestError` for one that is not out."""
-        wanted = list(ids)
-        for each in wanted:
-            if each not in self._out:
-                known = (
-                    "was acknowledged before" if 0 < each < self._next else "was never handed out"
-                )
-                raise RequestError(f"delivery {each} {known} in this call", "acknowledge it once")
+        """These are dealt with. Raises `RequestError` for one that is not out, or is a
+        transaction's."""
+        wanted = self._checked(ids)
         self._news.set()
-        return [self._out.pop(each) for each in wanted if each in self._out]
+        return [self._pop(each) for each in wanted]
+
+    def claim(self, ids: Iterable[int]) -> dict[int, Delivery]:
+        """These are dealt with if a transaction is committed. Raises like `take`."""
+        wanted = self._checked(ids)
+        self._claimed.update(wanted)
+        return {each: self._out.get(each) or self._gone[each] for each in wanted}
+
+    def unclaim(self, ids: Iterable[int], *, committed: bool) -> None:
+        """The transaction is over."""
+        self._claimed.difference_update(ids)
+        if committed:
+            for each in ids:
+                if each in self._out or each in self._gone:
+                    self._pop(each)
+            self._news.set()
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        wanted = list(dict.fromkeys(ids))
+        for each in wanted:
+            if each in self._claimed:
+                raise RequestError(
+                    f"delivery {each} is in a transaction that is under way",
+                    "acknowledge it there or here; or wait for the end of that one",
+                )
+            if each not in self._out and each not in self._gone:
+                raise self._unknown(each)
+        return wanted
+
+    def _unknown(self, number: int) -> RequestError:
+        if number >= self._next or not number:
+            return RequestError(
+                f"delivery {number} was never handed out in this call", "acknowledge it once"
+            )
+        if number > self._forgotten:
+            return RequestError(
+                f"delivery {number} was acknowledged before in this call", "acknowledge it once"
+            )
+        return RequestError(
+            f"delivery {number} was acknowledged in this call, or taken back so long ago that "
+            f"{_MAX_GONE} others were since",
+            "acknowledge it once, before its deadline; subscribe again for what is open",
+        )
+
+    def _pop(self, number: int) -> Delivery:
+        delivery = self._out.pop(number, None)
+        if delivery is None:
+            return self._gone.pop(number)
+        self._places.pop(_place_of(delivery), None)
+        return delivery
+
+    def gone(self, channel: Channel, parcel: int | None, first: int, last: int) -> None:
+        """See `Consumer.on_gone`."""
+        if parcel is None:
+            places = [each for each in self._places if each[0] is channel]
+        else:
+            places = [(channel, parcel, offset) for offset in range(first, last + 1)]
+        for place in places:
+            if (number := self._places.pop(place, None)) is not None:
+                self._gone[number] = self._out.pop(number)
+        while len(self._gone) > _MAX_GONE:
+            oldest = next(iter(self._gone))
+            del self._gone[oldest]
+            self._forgotten = max(self._forgotten, oldest)
+        self._news.set()
 
     def give_credit(self, records: int) -> None:
         self._credit = min((self._credit or 0) + records, _MAX_CREDIT)
@@ -62,6 +140,7 @@ class Member:
             number = self._next
             self._next += 1
             self._out[number] = delivery
+            self._places[_place_of(delivery)] = number
             event = pb.ConsumeEvent()
             event.delivery.id = number
             event.delivery.attempt = delivery.attempt
@@ -141,6 +220,7 @@ class Consuming:
             member=asked.member,
             **_kept(asked),
         ) as subscription:
+            subscription._consumer.on_gone = member.gone
             self._members[token] = member
             try:
                 event = pb.ConsumeEvent(opened=pb.ConsumeEvent.Opened(subscription=token))
@@ -163,6 +243,11 @@ class Consuming:
                 f"start={text!r} counts from the end", "a group begins at an offset, or a time"
             )
         return position
+
+
+def _place_of(delivery: Delivery) -> _Place:
+    parcel = delivery._parcel
+    return parcel.channel, parcel.number, delivery.offset
 
 
 def _kept(asked: pb.ConsumeRequest.Open) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class GrpcDoor:
         scope: trio.CancelScope,
     ) -> None:
         try:
-            with scope:
+            with scope, self._clients.using():
                 await serve(talk)
                 rpc.finish()
         except Exception as error:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.doors.damage import told_raw
 from hadron.model.errors import InvalidRecordError
+from hadron.model.json_values import json_text
 from hadron.model.record import BYTES, JSON, NewRecord, Record
 from hadron.wire._pb import records_pb2 as pb
 
-_decode_json = msgspec.json.Decoder().decode
-
 
 def value_of(message: pb.Value) -> Any:
-    """Raises `InvalidRecordError`."""
+    """JSON as it was written: numbers keep their digits. Raises `InvalidRecordError`."""
     kind = message.WhichOneof("kind")
     if kind == "data":
         return message.data
@@ -25,8 +22,8 @@ def value_of(message: pb.Value) -> Any:
         return message.text
     if kind == "json":
         try:
-            return _decode_json(message.json)
-        except (msgspec.DecodeError, RecursionError) as error:
+            return json_text(message.json)
+        except ValueError as error:
             raise InvalidRecordError(f"a value's `json` is no JSON: {error}") from None
     raise InvalidRecordError("there is no value", "set one of `data`, `text`, `json`")
 

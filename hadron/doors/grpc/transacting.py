@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from hadron.client.client import Client
 from hadron.client.transactions.transaction import Transaction
 from hadron.doors.clients import Clients
-from hadron.doors.grpc.consuming import Consuming
+from hadron.doors.grpc.consuming import Consuming, Member
 from hadron.doors.grpc.messages import fields_of, new_record
 from hadron.doors.grpc.requests import check_count, parse, receive_one, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
@@ -27,6 +27,11 @@ _STATES: Final = {
 }
 
 
+_Claims: TypeAlias = dict[Member, list[int]]
+"""Which deliveries a transaction acknowledges. Until it is committed they are out, so that they may
+be dealt with otherwise once it is rolled back."""
+
+
 class Transacting:
     """At one door."""
 
@@ -37,27 +42,39 @@ class Transacting:
     async def transact(self, talk: Talk) -> None:
         asked = await receive_opening(talk, pb.StatementRequest, "begin")
         client = await self._clients.of(asked.namespace or DEFAULT_NAMESPACE)
-        async with client.transaction(driver=asked.driver or None) as transaction:
-            await talk.send(_ACCEPTED)
-            while (data := await talk.receive()) is not None:
-                request = parse(pb.StatementRequest, data)
-                kind = request.WhichOneof("said")
-                if kind == "commit":
-                    if (name := await transaction.begin()) is not None:
-                        await talk.send(_committing(name))
-                    await transaction.commit()
-                    await talk.send(_committed(transaction))
-                    return
-                if kind == "rollback":
-                    await transaction.rollback()
-                    await talk.send(_ROLLED_BACK)
-                    return
-                await self._statement(talk, client, transaction, request)
+        claims: _Claims = {}
+        try:
+            async with client.transaction(driver=asked.driver or None) as transaction:
                 await talk.send(_ACCEPTED)
-            # An error, so that leaving the block rolls it back.
-            raise RequestError(
-                "the call ended without a commit, and is rolled back", "end it with `commit`"
-            )
+                await self._serve(talk, client, transaction, claims)
+        finally:
+            _let_go(claims, committed=False)
+
+    async def _serve(
+        self, talk: Talk, client: Client, transaction: Transaction, claims: _Claims
+    ) -> None:
+        """Up to its end."""
+        while (data := await talk.receive()) is not None:
+            request = parse(pb.StatementRequest, data)
+            kind = request.WhichOneof("said")
+            if kind == "commit":
+                if (name := await transaction.begin()) is not None:
+                    await talk.send(_committing(name))
+                await transaction.commit()
+                _let_go(claims, committed=True)
+                await talk.send(_committed(transaction))
+                return
+            if kind == "rollback":
+                await transaction.rollback()
+                _let_go(claims, committed=False)
+                await talk.send(_ROLLED_BACK)
+                return
+            await self._statement(talk, client, transaction, claims, request)
+            await talk.send(_ACCEPTED)
+        # An error, so that leaving the block rolls it back.
+        raise RequestError(
+            "the call ended without a commit, and is rolled back", "end it with `commit`"
+        )
 
     async def outcome(self, talk: Talk) -> None:
         request = await receive_one(talk, pb.TransactionOutcomeRequest)
@@ -67,7 +84,12 @@ class Transacting:
         await talk.send(answer.SerializeToString())
 
     async def _statement(
-        self, talk: Talk, client: Client, transaction: Transaction, request: pb.StatementRequest
+        self,
+        talk: Talk,
+        client: Client,
+        transaction: Transaction,
+        claims: _Claims,
+        request: pb.StatementRequest,
     ) -> None:
         kind = request.WhichOneof("said")
         if kind == "publish":
@@ -84,10 +106,18 @@ class Transacting:
                 await transaction.publish(asked.stream, record.value, **fields_of(record))
         elif kind == "ack":
             member = self._consuming.member(request.ack.subscription, client)
-            for delivery in member.take(request.ack.ids):
+            claimed = member.claim(request.ack.ids)
+            claims.setdefault(member, []).extend(claimed)
+            for delivery in claimed.values():
                 await transaction.ack(delivery)
         else:
             raise senseless(talk, kind, "after `begin` say publish, ack, commit or rollback")
+
+
+def _let_go(claims: _Claims, *, committed: bool) -> None:
+    while claims:
+        member, ids = claims.popitem()
+        member.unclaim(ids, committed=committed)
 
 
 def _committing(transaction: str) -> bytes:

@@ -36,7 +36,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, self._door.room)
         try:
-            await self._answer(call)
+            with self._door.clients.using():
+                await self._answer(call)
         finally:
             call.let_go()
 

@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -18,7 +19,6 @@ import trio
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.settings import ORDERS
 from hadron.client.consuming.subscription import Subscription
-from hadron.client.terms.opening import Opening
 from hadron.doors.damage import told_raw
 from hadron.doors.defects import defect
 from hadron.doors.http import limits as bounds
@@ -213,7 +213,10 @@ class Consumers:
             await trio.sleep_forever()
 
     async def open(
-        self, name: Name, joined: Joined, subscribe: Callable[[], Opening[Subscription]]
+        self,
+        name: Name,
+        joined: Joined,
+        subscribe: Callable[[], AbstractAsyncContextManager[Subscription]],
     ) -> Consumer:
         """The member of this name, joined when it is not there. Raises what joining does."""
         known = self._open.get(name)
@@ -265,7 +268,7 @@ class Consumers:
         self,
         name: Name,
         joined: Joined,
-        subscribe: Callable[[], Opening[Subscription]],
+        subscribe: Callable[[], AbstractAsyncContextManager[Subscription]],
         opened: list[Consumer | HadronError],
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

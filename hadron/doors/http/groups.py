@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -12,6 +12,7 @@ import trio
 from starlette.responses import Response
 
 from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.subscription import Subscription
 from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
 from hadron.doors.http.consumers import OF_GROUPS, Consumer, Joined, Name
 from hadron.doors.http.door import Door
@@ -199,18 +200,22 @@ async def _member(door: Door, name: Name, asked: Poll) -> Consumer:
         asked.idle_s or _DEFAULT_IDLE_S, start_text, asked.max_in_flight or asked.max_records
     )
     kept = {each: getattr(asked, each) for each in OF_GROUPS}
-    member = await door.consumers.open(
-        name,
-        joining,
-        lambda: client.subscribe(
-            name.stream,
-            group=name.group,
-            start=start,
-            max_in_flight=joining.max_in_flight,
-            member=name.consumer,
-            **kept,
-        ),
-    )
+
+    @asynccontextmanager
+    async def join() -> AsyncIterator[Subscription]:
+        # It outlives this request, and so must the client.
+        with door.clients.using(name.namespace):
+            async with client.subscribe(
+                name.stream,
+                group=name.group,
+                start=start,
+                max_in_flight=joining.max_in_flight,
+                member=name.consumer,
+                **kept,
+            ) as subscription:
+                yield subscription
+
+    member = await door.consumers.open(name, joining, join)
     member.check(
         name,
         {

@@ -43,6 +43,7 @@ from hadron.wire.messages import (
     Audience,
     cluster_pb2,
     forward_pb2,
+    groups_pb2,
     method,
     schema_pb2,
     streams_pb2,
@@ -455,6 +456,80 @@ async def test_what_waits_to_be_forwarded_is_bounded(
             await producer.send(b"goes on")
 
 
+def nack(size: int) -> groups_pb2.SubscribeRequest:
+    return groups_pb2.SubscribeRequest(nack=groups_pb2.SubscribeRequest.Nack(reason="x" * size))
+
+
+async def test_what_follows_first_messages_counts_among_what_waits_to_be_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        await client._session.connect(US)
+        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 100_000)
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
+        assert way.connection is not None
+        way.connection.close()
+        ends: list[Any] = []
+        async with cluster[EU].connection("n1") as connection:
+            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
+            calls = [
+                Tunnel(connection, US).call(
+                    method("Subscribe"),
+                    groups_pb2.SubscribeRequest(open=opening),
+                    on_message=lambda *_: None,
+                    on_end=ends.append,
+                    end=False,
+                )
+                for _ in range(3)
+            ]
+            for call in calls:
+                call.send(nack(40_000))
+            await cluster.wait_for("a refusal", lambda: len(ends) == 1)
+            assert isinstance(ends[0], OverloadedError)
+            assert "100000" in str(ends[0])
+            assert way._waiting_bytes > 80_000
+            calls[0].cancel()
+            await cluster.wait_for("room", lambda: way._waiting_bytes < 50_000)
+            calls[1].send(nack(40_000))
+            await cluster.wait_for("more", lambda: way._waiting_bytes > 80_000)
+        await cluster.wait_for("nothing", lambda: way._waiting_bytes == 0 and not way._waiting)
+
+
+@pytest.mark.parametrize("dialing", [True, False])
+async def test_a_client_that_waits_for_no_credit_is_refused_by_the_node_that_forwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialing: bool
+) -> None:
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        await client._session.connect(US)
+        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(forwarding, "_MAX_OWED_BYTES", 3_000_000)
+        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
+        assert way.connection is not None
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        if dialing:
+            way.connection.close()
+        ends: list[Any] = []
+        async with cluster[EU].connection("n1") as connection:
+            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
+            call = Tunnel(connection, US).call(
+                method("Subscribe"),
+                groups_pb2.SubscribeRequest(open=opening),
+                on_message=lambda *_: None,
+                on_end=ends.append,
+                end=False,
+            )
+            for _ in range(30):
+                call.send(nack(500_000))
+            await cluster.wait_for("a refusal", lambda: bool(ends))
+            assert isinstance(ends[0], OverloadedError)
+            assert "3000000" in str(ends[0])
+            await cluster.wait_for("nothing", lambda: way._waiting_bytes == 0)
+            if (leader := way.connection) is not None:
+                assert leader.backlog_bytes < 5_000_000
+
+
 async def test_a_member_through_a_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgements, late ones too, its nacks and its leaving arrive as they do directly."""
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
@@ -594,7 +669,7 @@ async def test_a_message_that_makes_no_sense_is_named_as_the_leader_has_it(
 class _Opened:
     """A call that notes when it is opened at the leader."""
 
-    size = 1
+    waiting_bytes = 1
 
     def __init__(self, name: str, opened: list[str]) -> None:
         self._name, self._opened = name, opened

@@ -43,4 +43,4 @@ def test_its_program_does_what_it_says(cluster: LocalCluster, tmp_path: Path) ->
     assert printed[1].startswith("0 {")
     assert printed[2].startswith("{")
     assert printed[3].endswith(" 2")
-    assert printed[4:] == ['{"price":6}', "eu.ibm 131.2 0 1"]
+    assert printed[4:] == ['{"price": 6}', "eu.ibm 131.2 0 1"]

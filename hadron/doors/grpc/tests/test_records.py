@@ -72,6 +72,18 @@ def test_kinds_of_values_are_kept(program: Program, stream: str, kind: str) -> N
     assert found.value.WhichOneof("kind") == kind
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["123456789012345678901234567890.5", '{"a":1,"a":2}', "1.00", '"text"', "[ 1, null ]", "null"],
+)
+def test_json_stays_as_it_was_written(program: Program, stream: str, written: str) -> None:
+    record = pb.PublishedRecord(value=pb.Value(json=f" {written}\n"))
+    publish = program.unary(RECORDS + "Publish", pb.PublishResponse)
+    publish(pb.PublishRequest(stream=stream, records=[record]), timeout=30)
+    (found,) = program.read(stream)
+    assert found.value.json == written
+
+
 def test_many_records_in_a_request_keep_their_order(program: Program, stream: str) -> None:
     texts = [str(number) for number in range(1_000)]
     answer = program.publish(stream, *texts)
@@ -171,6 +183,58 @@ def test_a_transaction_publishes_and_acknowledges_or_does_nothing(
     assert program.texts(stream) == ["in", "out", "put"]
     assert [next(events).delivery.record.value.text for _ in range(2)] == ["out", "put"]
     events.cancel()
+    member.end()
+
+
+def acking(token: str, *ids: int) -> pb.StatementRequest:
+    return pb.StatementRequest(ack=pb.StatementRequest.Ack(subscription=token, ids=ids))
+
+
+@pytest.mark.parametrize("end", ["rollback", "error", "no end"])
+def test_what_a_transaction_has_not_acknowledged_may_be_dealt_with_otherwise(
+    program: Program, stream: str, end: str
+) -> None:
+    program.publish(stream, "a", "b", "c")
+    member = Said()
+    events = consume(program, member, stream=stream, group="g")
+    token = next(events).opened.subscription
+    ids = [next(events).delivery.id for _ in range(3)]
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(acking(token, *ids, *ids))
+    assert [next(answers).WhichOneof("said") for _ in range(2)] == ["accepted"] * 2
+    other = Said()
+    others = transact(program, other)
+    next(others)
+    other.say(acking(token, ids[0]))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(others)
+    assert f"delivery {ids[0]} is in a transaction" in caught.value.details()
+    other.end()
+    if end == "rollback":
+        said.say(pb.StatementRequest(rollback=pb.StatementRequest.Rollback()))
+        assert next(answers).HasField("rolled_back")
+    else:
+        if end == "error":
+            said.say(publishing("missing", "x"))
+        said.end()
+        with pytest.raises(grpc.RpcError):
+            list(answers)
+
+    said = Said()
+    answers = transact(program, said)
+    said.say(acking(token, ids[0]))
+    said.say(pb.StatementRequest(commit=pb.StatementRequest.Commit()))
+    assert list(answers)[-1].HasField("committed")
+    member.say(acked(ids[1]))
+    member.say(pb.ConsumeRequest(nack=pb.ConsumeRequest.Nack(ids=[ids[2]], delay_ms=0)))
+    again = next(events).delivery
+    assert (again.record.value.text, again.attempt) == ("c", 2)
+    member.say(acked(ids[0]))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(events)
+    assert f"delivery {ids[0]} was acknowledged before" in caught.value.details()
     member.end()
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 import trio
 
+from hadron.doors import clients
 from hadron.doors.http.tests.support import http_of, nodes_with_doors, serving
 
 GROUP = "/v1/streams/s/groups/g"
@@ -273,3 +274,21 @@ async def test_a_member_outlives_its_leader(tmp_path: Path, nursery: trio.Nurser
         await nodes.restart("n1")
         await nodes.wait_serving()
         assert [each["value"] for each in await poll(other, wait_s=30)] == ["b"]
+
+
+async def test_who_polls_keeps_the_client_of_its_namespace(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "_MAX_CLIENTS", 1)
+    await publish(http, "a")
+    [record] = await poll(http)
+    refused = await http.get("/v1/streams", params={"namespace": "invented"})
+    assert refused.status_code == 503
+    assert await settle(http, "ack", record) == {"settled": 1, "unknown": []}
+    assert (await http.delete(f"{GROUP}/consumers/c")).status_code == 204
+    for _ in range(100):
+        answer = await http.get("/v1/streams", params={"namespace": "invented"})
+        if answer.status_code != 503:
+            break
+        await trio.sleep(0.05)
+    assert answer.status_code == 404, "a client was opened, and says that there is none"
