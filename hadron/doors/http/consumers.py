@@ -197,6 +197,33 @@ def _same(wanted: Any, has: Any) -> bool:
     return bool(wanted == has)
 
 
+class _Place:
+    """Of a name, from when somebody joins under it until that one has left its group: whoever comes
+    next under the name waits for that.
+
+    Attributes:
+        consumer: None while it joins.
+    """
+
+    def __init__(self) -> None:
+        self.consumer: Consumer | None = None
+        self._news = trio.Event()
+
+    @property
+    def member(self) -> Consumer | None:
+        """Unless it joins yet, or is leaving."""
+        consumer = self.consumer
+        return None if consumer is None or consumer.is_leaving.is_set() else consumer
+
+    async def wait(self) -> None:
+        """For the next change."""
+        await self._news.wait()
+
+    def changed(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+
 class Consumers:
     """Of one door. `run` must be running."""
 
@@ -204,8 +231,7 @@ class Consumers:
         self._most = most
         self._numbers: OrderedDict[Name, Iterator[int]] = OrderedDict()
         self._nursery: trio.Nursery | None = None
-        self._open: dict[Name, Consumer] = {}
-        self._opening: dict[Name, trio.Lock] = {}
+        self._places: dict[Name, _Place] = {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -215,31 +241,32 @@ class Consumers:
     async def open(
         self, name: Name, joined: Joined, subscribe: Callable[[], Opening[Subscription]]
     ) -> Consumer:
-        """The member of this name, joined when it is not there. Raises what joining does."""
-        known = self._open.get(name)
-        if known is not None:
-            return known
-        if len(self._opening) >= self._most and name not in self._opening:
+        """The member of this name, joined when it is not there, or no longer. Raises what joining
+        does."""
+        while (known := self._places.get(name)) is not None:
+            if known.member is not None:
+                return known.member
+            await known.wait()
+        if len(self._places) >= self._most:
             raise HttpError(
                 429,
-                f"{self._most} consumers poll at this node",
+                f"{self._most} consumers poll at this node, or are leaving",
                 "use another node, or let some leave",
                 retryable=True,
             )
-        async with self._opening.setdefault(name, trio.Lock()):
-            known = self._open.get(name)
-            if known is None:
-                assert self._nursery is not None
-                opened: list[Consumer | HadronError] = []
-                await self._nursery.start(self._keep, name, joined, subscribe, opened)
-                if isinstance(opened[0], HadronError):
-                    raise opened[0]
-                known = opened[0]
-        return known
+        assert self._nursery is not None
+        place = self._places[name] = _Place()
+        opened: Consumer | HadronError = await self._nursery.start(
+            self._keep, name, place, joined, subscribe
+        )
+        if isinstance(opened, HadronError):
+            raise opened
+        return opened
 
     def find(self, name: Name) -> Consumer:
         """Raises `NotFoundError` for one that is not here."""
-        known = self._open.get(name)
+        place = self._places.get(name)
+        known = None if place is None else place.member
         if known is None:
             who = f"consumer {name.consumer!r} of group {name.group!r} of stream {name.stream!r}"
             if name in self._numbers:
@@ -264,29 +291,28 @@ class Consumers:
     async def _keep(
         self,
         name: Name,
+        place: _Place,
         joined: Joined,
         subscribe: Callable[[], Opening[Subscription]],
-        opened: list[Consumer | HadronError],
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[Consumer | HadronError] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """A member's life."""
+        """A member's life. Safety rule: its place is its own until it has left its group."""
         try:
             async with subscribe() as subscription:
-                consumer = self._open[name] = Consumer(subscription, joined, self._numbers_of(name))
-                opened.append(consumer)
-                task_status.started()
+                consumer = place.consumer = Consumer(subscription, joined, self._numbers_of(name))
+                place.changed()
+                task_status.started(consumer)
                 while not (consumer.is_idle or consumer.is_leaving.is_set()):
                     with trio.move_on_after(consumer.idle_s * _LOOK):
                         await consumer.is_leaving.wait()
-                del self._open[name]
+                consumer.is_leaving.set()
         except Exception as failure:
             # Also a defect is this member's own: the others, and the node, go on.
             error = failure if isinstance(failure, HadronError) else defect(failure)
-            if opened:
+            if place.consumer is not None:
                 _log.info("consumer %s of group %s: %s", name.consumer, name.group, error)
             else:
-                opened.append(error)
-                task_status.started()
+                task_status.started(error)
         finally:
-            self._open.pop(name, None)
-            self._opening.pop(name, None)
+            del self._places[name]
+            place.changed()

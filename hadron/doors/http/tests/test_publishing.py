@@ -235,7 +235,7 @@ class TestOnce:
         self, http: httpx.AsyncClient, media: str, condition: str
     ) -> None:
         headers = {"idempotency-key": "order-1", "content-type": media}
-        params = {condition: 7, "key": "k"}
+        params: dict[str, str | int] = {condition: 7, "key": "k"}
         answer = await http.post(STREAM, content=b"1", headers=headers, params=params)
         assert answer.status_code == 400
         assert f"{condition} 7 beside an Idempotency-Key" in answer.json()["detail"]
