@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Final
 
@@ -97,6 +98,9 @@ class Consumer(AckSender):
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float], None] = lambda _: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
+        self.on_revoked: Callable[[str, int, int, int], None] = lambda *_: None
+        """Of who keeps what it was handed: others have these now, by partition, number of their
+        parcel, first and last offset. (What came over a call that has ended: see `holds`.)"""
         self.steps: object | None = None
         """The loop over steps that was begun last: it takes parcels, and makes transactions."""
         self.on_other_way: Callable[[], list[Parcel]] | None = None
@@ -113,7 +117,7 @@ class Consumer(AckSender):
             self._session,
             opening,
             on_parcel=self._arrived,
-            on_revoked=self._revoked,
+            on_revoked=partial(self._revoked, partition),
             on_change=self._notify,
             clock=self._clock,
         )
@@ -343,8 +347,11 @@ class Consumer(AckSender):
         self._parcels.append(parcel)
         self._notify()
 
-    def _revoked(self, channel: Channel, number: int, first: int, last: int) -> None:
+    def _revoked(
+        self, partition: str, channel: Channel, number: int, first: int, last: int
+    ) -> None:
         """Others have these records now: what the user has not seen of them is not handed out."""
+        self.on_revoked(partition, number, first, last)
         parcel = self._parcel
         if parcel is not None and parcel.channel is channel and parcel.number == number:
             left = [delivery.record for delivery in self._deliveries]

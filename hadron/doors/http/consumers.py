@@ -85,8 +85,13 @@ class Consumer:
         self._polling = trio.Lock()
         self._numbers = numbers
         self._held: dict[str, Delivery] = {}
+        self._late: dict[str, Delivery] = {}
+        """What it was given and others may have by now, or be done with. Its acknowledgement counts
+        where they do not; so it is kept, but as much as may be held at most: the latest of it."""
         self._places: dict[tuple[str, int], str] = {}
-        """By partition and offset, under which id it is held."""
+        """By partition and offset, under which id it is there."""
+        self._partitions: set[str] = set()
+        subscription._consumer.on_revoked = self._revoked
 
     @property
     def is_idle(self) -> bool:
@@ -119,8 +124,9 @@ class Consumer:
                 )
 
     def held(self, most: int) -> dict[str, Delivery]:
-        """What it was given and has not acknowledged, by its ids, which stay as they are: the first
-        of it, as much as an answer may have."""
+        """What it was given, has not acknowledged, and nobody else has, by its ids, which stay as
+        they are: the first of it, as much as an answer may have."""
+        self._look()
         found: dict[str, Delivery] = {}
         size = 0
         for number, delivery in itertools.islice(self._held.items(), most):
@@ -155,26 +161,62 @@ class Consumer:
     def _hold(self, delivery: Delivery) -> str:
         place = delivery.partition, delivery.offset
         # It comes again because it was given back, or its time was up: the one before is void.
-        self._held.pop(self._places.get(place, ""), None)
+        self._forget(self._places.get(place, ""))
         number = f"{delivery.partition}:{delivery.offset}:{next(self._numbers)}"
         self._held[number], self._places[place] = delivery, number
+        self._partitions.add(delivery.partition)
+        if len(self._held) > self._most:
+            self._look()
         return number
+
+    @property
+    def _most(self) -> int:
+        """As much as leaders let it have, of all partitions that it was given something of."""
+        return self._joined.max_in_flight * len(self._partitions)
+
+    def _look(self) -> None:
+        """What came over calls that have ended is late: whoever leads gives it to others, or comes
+        with it again. And so is, for the bound's sake, what is over it."""
+        holds = self._subscription._consumer.holds
+        for number, each in list(self._held.items()):
+            if not holds(each._parcel.channel):
+                self._is_late(number)
+        while len(self._held) > self._most:
+            self._is_late(next(iter(self._held)))
+
+    def _revoked(self, partition: str, parcel: int, first: int, last: int) -> None:
+        for offset in range(first, last + 1):
+            number = self._places.get((partition, offset), "")
+            delivery = self._held.get(number)
+            if delivery is not None and delivery._parcel.number == parcel:
+                self._is_late(number)
+
+    def _is_late(self, number: str) -> None:
+        self._late[number] = self._held.pop(number)
+        while len(self._late) > self._most:
+            self._forget(next(iter(self._late)))
+
+    def _forget(self, number: str) -> None:
+        delivery = self._held.pop(number, None) or self._late.pop(number, None)
+        if delivery is not None:
+            del self._places[delivery.partition, delivery.offset]
 
     async def settle(
         self, deliveries: Iterable[str], do: Callable[[Delivery], Any], *, ends: bool
     ) -> list[str]:
-        """Do something with what it was given; `ends`: it holds them no longer then. Returns what
-        it does not hold, or no longer."""
+        """Do something with what it was given; `ends`: it holds them no longer then, so it may also
+        be late. Returns what it does not hold, or no longer."""
+        if not ends:
+            self._look()
         unknown = []
         for each in dict.fromkeys(deliveries):
-            delivery = self._held.get(each)
+            delivery = self._held.get(each) or (self._late.get(each) if ends else None)
             if delivery is None:
                 unknown.append(each)
                 continue
             await do(delivery)
             if ends:
-                del self._held[each]
-                self._places.pop((delivery.partition, delivery.offset), None)
+                self._forget(each)
         return unknown
 
     async def flush(self) -> None:

@@ -370,8 +370,8 @@ async def test_what_is_left_and_given_to_others_meanwhile_is_in_no_step() -> Non
         await fill(client, 10)
         async with client.subscribe("s", group="g") as subscription:
             async for delivery in subscription:
-                consumer = subscription._consumer
-                consumer._revoked(delivery._parcel.channel, delivery._parcel.number, 3, 4)
+                consumer, parcel = subscription._consumer, delivery._parcel
+                consumer._revoked("local/p0", parcel.channel, parcel.number, 3, 4)
                 break
             async for step in subscription.transactions():
                 offsets = [record.offset for record in step.records]

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+import itertools
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.doors.http.consumers import Consumers, Joined, Name
+from hadron.doors.http.consumers import Consumer, Consumers, Joined, Name
 from hadron.doors.http.problems import HttpError
 from hadron.model.errors import NotFoundError, PeerError
 
@@ -26,6 +27,7 @@ class Member:
         self._leave_s = leave_s
         self._join_s = join_s
         self.is_in = False
+        self._consumer = SimpleNamespace()
 
     async def __aenter__(self) -> Any:
         await trio.sleep(self._join_s)
@@ -117,3 +119,113 @@ async def test_several_that_come_at_once_are_one(
     with pytest.raises(NotFoundError, match="nobody has polled here"):
         consumers.find(OTHER)
     await open_(consumers, Member(), OTHER)
+
+
+# --- what one holds -------------------------------------------------------------------------------
+
+
+class Leaders:
+    """A subscription that is given what its test says; each parcel has one record."""
+
+    def __init__(self) -> None:
+        self._consumer = SimpleNamespace(holds=lambda channel: channel.alive)
+        self._come: list[Any] = []
+        self.done: list[int] = []
+        self._parcels = itertools.count(1)
+        self.channel = SimpleNamespace(alive=True)
+
+    def give(self, offset: int, partition: str = "p0") -> int:
+        async def ack() -> None:
+            self.done.append(offset)
+
+        number = next(self._parcels)
+        parcel = SimpleNamespace(number=number, channel=self.channel)
+        record = SimpleNamespace(damage="", value_bytes=b"x")
+        self._come.append(
+            SimpleNamespace(
+                partition=partition, offset=offset, record=record, _parcel=parcel, ack=ack
+            )
+        )
+        return number
+
+    async def poll(self, _patience_s: float) -> Any:
+        return self._come.pop(0) if self._come else None
+
+    def revoke(self, parcel: int, offset: int, partition: str = "p0") -> None:
+        self._consumer.on_revoked(partition, parcel, offset, offset)
+
+    def end(self) -> None:
+        """The call, as when the leader dies; another one begins."""
+        self.channel.alive = False
+        self.channel = SimpleNamespace(alive=True)
+
+
+class Polling:
+    def __init__(self, most: int) -> None:
+        self.leaders = Leaders()
+        given: Any = self.leaders
+        self.consumer = Consumer(given, Joined(60, "earliest", most), itertools.count(1))
+
+    async def poll(self) -> list[str]:
+        taken: dict[str, Any] = {}
+        await self.consumer.poll(100, 0, taken)
+        return list(taken)
+
+    @property
+    def again(self) -> list[int]:
+        return [each.offset for each in self.consumer.held(100).values()]
+
+    @property
+    def kept(self) -> int:
+        return len(self.consumer._held) + len(self.consumer._late)
+
+    async def extend(self, *ids: str) -> list[str]:
+        return await self.consumer.settle(ids, lambda each: each.ack(), ends=False)
+
+    async def ack(self, *ids: str) -> list[str]:
+        return await self.consumer.settle(ids, lambda each: each.ack(), ends=True)
+
+
+async def test_what_others_have_does_not_come_again() -> None:
+    polling = Polling(4)
+    parcels = [polling.leaders.give(offset) for offset in range(4)]
+    ids = await polling.poll()
+    polling.leaders.revoke(parcels[1], 1)
+    polling.leaders.revoke(parcels[1], 2)
+    assert polling.again == [0, 2, 3]
+    assert await polling.extend(*ids) == [ids[1]]
+    # It may still count: whoever leads knows whether anybody has it.
+    assert await polling.ack(*ids) == []
+    assert polling.leaders.done == [0, 2, 3, 0, 1, 2, 3]
+    assert (polling.kept, polling.consumer._places) == (0, {})
+
+
+async def test_what_a_lost_call_has_brought_does_not_come_again() -> None:
+    polling = Polling(4)
+    polling.leaders.give(0)
+    (old,) = await polling.poll()
+    polling.leaders.end()
+    assert polling.again == []
+    polling.leaders.give(0)
+    (new,) = await polling.poll()
+    assert polling.again == [0]
+    assert await polling.ack(old, new) == [old]
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost", "neither"])
+async def test_what_is_never_acknowledged_is_forgotten(how: str) -> None:
+    polling = Polling(2)
+    first: list[str] = []
+    for offset in range(50):
+        found = []
+        for partition in ("p0", "p1"):
+            parcel = polling.leaders.give(offset, partition)
+            found += await polling.poll()
+            if how == "revoked":
+                polling.leaders.revoke(parcel, offset, partition)
+        first = first or found
+        if how == "lost" and offset % 7 == 0:
+            polling.leaders.end()
+    assert polling.kept <= 2 * 2 * 2
+    assert len(polling.consumer._places) == polling.kept
+    assert await polling.ack(*first, *found) == first
