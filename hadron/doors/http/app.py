@@ -65,7 +65,10 @@ class HttpApp:
         self._news = trio.Event()
         by_path: dict[str, dict[str, App]] = {}
         for operation in operations:
-            by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
+            methods = by_path.setdefault(operation.path, {})
+            methods[operation.method] = endpoint = Endpoint(operation, door)
+            if operation.has_head:
+                methods["HEAD"] = endpoint
         routes = [Route(path, _Methods(methods)) for path, methods in by_path.items()]
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
@@ -132,7 +135,7 @@ class _Methods:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
-        app = self._methods.get("GET" if method == "HEAD" else method)
+        app = self._methods.get(method)
         if app is None:
             raise HttpError(
                 405, f"{method} is not for this path", f"use {self._allowed}", allow=self._allowed

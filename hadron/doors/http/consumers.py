@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
+from hadron.client.consuming.channel import Channel
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.settings import ORDERS
 from hadron.client.consuming.subscription import Subscription
@@ -85,8 +86,13 @@ class Consumer:
         self._polling = trio.Lock()
         self._numbers = numbers
         self._held: dict[str, Delivery] = {}
+        self._late: dict[str, Delivery] = {}
+        """What it was given and others may have by now, or be done with. Its acknowledgement counts
+        where they do not; so it is kept, but as much as may be held at most: the latest of it."""
         self._places: dict[tuple[str, int], str] = {}
-        """By partition and offset, under which id it is held."""
+        """By partition and offset, under which id it is there."""
+        self._partitions: set[str] = set()
+        subscription._consumer.on_gone = self._gone
 
     @property
     def is_idle(self) -> bool:
@@ -119,8 +125,8 @@ class Consumer:
                 )
 
     def held(self, most: int) -> dict[str, Delivery]:
-        """What it was given and has not acknowledged, by its ids, which stay as they are: the first
-        of it, as much as an answer may have."""
+        """What it was given, has not acknowledged, and nobody else has, by its ids, which stay as
+        they are: the first of it, as much as an answer may have."""
         found: dict[str, Delivery] = {}
         size = 0
         for number, delivery in itertools.islice(self._held.items(), most):
@@ -155,26 +161,53 @@ class Consumer:
     def _hold(self, delivery: Delivery) -> str:
         place = delivery.partition, delivery.offset
         # It comes again because it was given back, or its time was up: the one before is void.
-        self._held.pop(self._places.get(place, ""), None)
+        self._forget(self._places.get(place, ""))
         number = f"{delivery.partition}:{delivery.offset}:{next(self._numbers)}"
         self._held[number], self._places[place] = delivery, number
+        self._partitions.add(delivery.partition)
+        while len(self._held) > self._most:
+            # Leaders do not count it as its own any more.
+            self._is_late(next(iter(self._held)))
         return number
+
+    @property
+    def _most(self) -> int:
+        """As much as leaders let it have, of all partitions that it was given something of."""
+        return self._joined.max_in_flight * len(self._partitions)
+
+    def _gone(self, channel: Channel, parcel: int | None, first: int, last: int) -> None:
+        """See `Consumer.on_gone` of clients: others are given these, or have them already."""
+        for number, each in list(self._held.items()):
+            own = each._parcel
+            if own.channel is channel and (
+                parcel is None or (own.number == parcel and first <= each.offset <= last)
+            ):
+                self._is_late(number)
+
+    def _is_late(self, number: str) -> None:
+        self._late[number] = self._held.pop(number)
+        while len(self._late) > self._most:
+            self._forget(next(iter(self._late)))
+
+    def _forget(self, number: str) -> None:
+        delivery = self._held.pop(number, None) or self._late.pop(number, None)
+        if delivery is not None:
+            del self._places[delivery.partition, delivery.offset]
 
     async def settle(
         self, deliveries: Iterable[str], do: Callable[[Delivery], Any], *, ends: bool
     ) -> list[str]:
-        """Do something with what it was given; `ends`: it holds them no longer then. Returns what
-        it does not hold, or no longer."""
+        """Do something with what it was given; `ends`: it holds them no longer then, so it may also
+        be late. Returns what it does not hold, or no longer."""
         unknown = []
         for each in dict.fromkeys(deliveries):
-            delivery = self._held.get(each)
+            delivery = self._held.get(each) or (self._late.get(each) if ends else None)
             if delivery is None:
                 unknown.append(each)
                 continue
             await do(delivery)
             if ends:
-                del self._held[each]
-                self._places.pop((delivery.partition, delivery.offset), None)
+                self._forget(each)
         return unknown
 
     async def flush(self) -> None:
@@ -197,6 +230,33 @@ def _same(wanted: Any, has: Any) -> bool:
     return bool(wanted == has)
 
 
+class _Place:
+    """Of a name, from when somebody joins under it until that one has left its group: whoever comes
+    next under the name waits for that.
+
+    Attributes:
+        consumer: None while it joins.
+    """
+
+    def __init__(self) -> None:
+        self.consumer: Consumer | None = None
+        self._news = trio.Event()
+
+    @property
+    def member(self) -> Consumer | None:
+        """Unless it joins yet, or is leaving."""
+        consumer = self.consumer
+        return None if consumer is None or consumer.is_leaving.is_set() else consumer
+
+    async def wait(self) -> None:
+        """For the next change."""
+        await self._news.wait()
+
+    def changed(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+
 class Consumers:
     """Of one door. `run` must be running."""
 
@@ -204,8 +264,7 @@ class Consumers:
         self._most = most
         self._numbers: OrderedDict[Name, Iterator[int]] = OrderedDict()
         self._nursery: trio.Nursery | None = None
-        self._open: dict[Name, Consumer] = {}
-        self._opening: dict[Name, trio.Lock] = {}
+        self._places: dict[Name, _Place] = {}
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -218,31 +277,32 @@ class Consumers:
         joined: Joined,
         subscribe: Callable[[], AbstractAsyncContextManager[Subscription]],
     ) -> Consumer:
-        """The member of this name, joined when it is not there. Raises what joining does."""
-        known = self._open.get(name)
-        if known is not None:
-            return known
-        if len(self._opening) >= self._most and name not in self._opening:
+        """The member of this name, joined when it is not there, or no longer. Raises what joining
+        does."""
+        while (known := self._places.get(name)) is not None:
+            if known.member is not None:
+                return known.member
+            await known.wait()
+        if len(self._places) >= self._most:
             raise HttpError(
                 429,
-                f"{self._most} consumers poll at this node",
+                f"{self._most} consumers poll at this node, or are leaving",
                 "use another node, or let some leave",
                 retryable=True,
             )
-        async with self._opening.setdefault(name, trio.Lock()):
-            known = self._open.get(name)
-            if known is None:
-                assert self._nursery is not None
-                opened: list[Consumer | HadronError] = []
-                await self._nursery.start(self._keep, name, joined, subscribe, opened)
-                if isinstance(opened[0], HadronError):
-                    raise opened[0]
-                known = opened[0]
-        return known
+        assert self._nursery is not None
+        place = self._places[name] = _Place()
+        opened: Consumer | HadronError = await self._nursery.start(
+            self._keep, name, place, joined, subscribe
+        )
+        if isinstance(opened, HadronError):
+            raise opened
+        return opened
 
     def find(self, name: Name) -> Consumer:
         """Raises `NotFoundError` for one that is not here."""
-        known = self._open.get(name)
+        place = self._places.get(name)
+        known = None if place is None else place.member
         if known is None:
             who = f"consumer {name.consumer!r} of group {name.group!r} of stream {name.stream!r}"
             if name in self._numbers:
@@ -267,29 +327,28 @@ class Consumers:
     async def _keep(
         self,
         name: Name,
+        place: _Place,
         joined: Joined,
         subscribe: Callable[[], AbstractAsyncContextManager[Subscription]],
-        opened: list[Consumer | HadronError],
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[Consumer | HadronError] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """A member's life."""
+        """A member's life. Safety rule: its place is its own until it has left its group."""
         try:
             async with subscribe() as subscription:
-                consumer = self._open[name] = Consumer(subscription, joined, self._numbers_of(name))
-                opened.append(consumer)
-                task_status.started()
+                consumer = place.consumer = Consumer(subscription, joined, self._numbers_of(name))
+                place.changed()
+                task_status.started(consumer)
                 while not (consumer.is_idle or consumer.is_leaving.is_set()):
                     with trio.move_on_after(consumer.idle_s * _LOOK):
                         await consumer.is_leaving.wait()
-                del self._open[name]
+                consumer.is_leaving.set()
         except Exception as failure:
             # Also a defect is this member's own: the others, and the node, go on.
             error = failure if isinstance(failure, HadronError) else defect(failure)
-            if opened:
+            if place.consumer is not None:
                 _log.info("consumer %s of group %s: %s", name.consumer, name.group, error)
             else:
-                opened.append(error)
-                task_status.started()
+                task_status.started(error)
         finally:
-            self._open.pop(name, None)
-            self._opening.pop(name, None)
+            del self._places[name]
+            place.changed()

@@ -6,7 +6,8 @@ tasks, locks and timers are several for each request, took eight times as long f
 two cores; HTTP/2 is left to it.)*
 
 Safety rule: what cannot be told apart from what follows it ends the connection: a body that was
-not read to its end, a request that llhttp refuses, a protocol that was to be switched.
+not read to its end, a request that llhttp refuses, a tunnel. No protocol is switched to: a request
+that would is served as if it did not say so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -109,6 +110,8 @@ class _Parser:
         self.requests: deque[_Request] = deque()
         """Those whose heads are complete, and that are not taken out yet."""
         self._current: _Request | None = None
+        self._switching: _Request | None = None
+        """Its head is there, and would switch to another protocol."""
         self.refusal: RefusedError | None = None
 
     @property
@@ -120,14 +123,9 @@ class _Parser:
         if self.refusal is not None:
             raise self.refusal
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Nothing is switched to: it is answered, and then the connection ends.
-            if self._current is not None:
-                self._current.keep_alive = False
-            elif self.requests:
-                self.requests[-1].keep_alive = False
-            self.refusal = RefusedError(400, "no other protocol is spoken on this connection")
+            left: bytes | memoryview | None = data
+            while left is not None:
+                left = self._feed(left)
         except httptools.HttpParserError as error:
             refusal = self._refusal_of(error)
             self.refusal = refusal
@@ -138,6 +136,28 @@ class _Parser:
             self._current.head_bytes += len(data)
             if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
                 raise too_large_head()
+
+    def _feed(self, data: bytes | memoryview) -> memoryview | None:
+        """What is left of it behind the head of a request that would switch to another protocol.
+
+        llhttp takes that head for a whole request, and what follows for the other protocol; but
+        whoever does not switch reads on in this one (RFC 9110, 7.8). So another parser is given the
+        same head, without what it would switch to.
+        """
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as found:
+            if self._switching is None:
+                # CONNECT: a tunnel. It is refused, and then the connection ends.
+                self.requests[-1].keep_alive = False
+                self.refusal = RefusedError(400, "no other protocol is spoken on this connection")
+                return None
+            request, self._switching = self._switching, None
+            self._parser = httptools.HttpRequestParser(self)
+            for part in _head_of(request):
+                self._parser.feed_data(part)
+            return memoryview(data)[found.args[0] :]
+        return None
 
     def _refusal_of(self, error: Exception) -> RefusedError:
         cause = error.__cause__ or error.__context__
@@ -176,6 +196,9 @@ class _Parser:
         request = self._now
         request.method = self._parser.get_method().decode("ascii")
         request.version = self._parser.get_http_version()
+        if self._parser.should_upgrade() and request.method != "CONNECT":
+            self._switching = request
+            return
         request.keep_alive = self._parser.should_keep_alive()
         request.is_head_complete = True
         self.requests.append(request)
@@ -186,13 +209,22 @@ class _Parser:
         request.body_bytes += len(body)
 
     def on_message_complete(self) -> None:
-        self._now.is_complete = True
+        self._now.is_complete = self._switching is None
         self._current = None
 
     @property
     def _now(self) -> _Request:
         assert self._current is not None
         return self._current
+
+
+def _head_of(request: _Request) -> Iterator[bytes]:
+    """As it came, but for the protocol that it would switch to."""
+    yield b"%b %b HTTP/%b\r\n" % (request.method.encode(), request.target, request.version.encode())
+    for name, value in request.headers:
+        if name != b"upgrade":
+            yield b"%b: %b\r\n" % (name, value)
+    yield b"\r\n"
 
 
 def too_long_target() -> RefusedError:

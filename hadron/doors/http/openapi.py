@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from hadron.doors.http.call import Call, NoQuery, json_response
 from hadron.doors.http.door import Door
+from hadron.doors.http.live import EVENTS
 from hadron.doors.http.operations import Operation
 from hadron.doors.http.problems import CONTENT_TYPE, Problem
 from hadron.model.version import VERSION
@@ -24,6 +25,11 @@ _REFERENCES: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _EXAMPLES: Final = {"endpoint": "quote", "exchange": "prices"}
 """Of names in paths, as docs/HTTP.md has them."""
+
+_DESCRIPTION: Final = (
+    "Streams, groups, calls and messages. docs/HTTP.md has the rules. HEAD is answered where GET "
+    f"is, with its head; but 405 for answers that go on ({EVENTS})."
+)
 
 _NAMES: Final = {"type": "string", "pattern": "^[-_.a-zA-Z0-9]+$", "maxLength": 100}
 
@@ -42,7 +48,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Hadron",
             "version": VERSION,
-            "description": "Streams, groups, calls and messages. docs/HTTP.md has the rules.",
+            "description": _DESCRIPTION,
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

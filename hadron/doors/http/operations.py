@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from hadron.doors.http.call import Call
 from hadron.doors.http.door import Door
+from hadron.doors.http.live import EVENTS
 
 Handle = Callable[[Door, Call, Any], Awaitable[Response | None]]
 
@@ -44,3 +45,9 @@ class Operation:
     def is_safe(self) -> bool:
         """Whether nothing is done by it, so that it may be asked for again."""
         return self.method == "GET"
+
+    @property
+    def has_head(self) -> bool:
+        """Whether HEAD is for it as well: an answer that goes on is what it is by what comes, and
+        has no other head than that."""
+        return self.is_safe and EVENTS not in self.answer

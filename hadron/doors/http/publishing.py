@@ -103,6 +103,8 @@ async def publish(door: Door, call: Call, query: PublishQuery) -> Response:
     stream = call.path["stream"]
     client = await door.clients.of(query.namespace)
     once = _once(call)
+    if once is not None:
+        _refuse_conditions(query)
     if call.media in NDJSON_TYPES and once is None:
         return json_response(await _publish_lines(client, stream, call, query))
     if call.media in NDJSON_TYPES or call.media == CE_BATCH:
@@ -254,6 +256,17 @@ def _once(call: Call) -> str | None:
             f"1 to {_MAX_ONCE_CHARACTERS} characters, such as a random UUID",
         )
     return key
+
+
+def _refuse_conditions(query: PublishQuery) -> None:
+    given = {"expect_offset": query.expect_offset, "expect_key_offset": query.expect_key_offset}
+    wrong = [f"{name} {each}" for name, each in given.items() if each is not None]
+    if wrong:
+        raise RequestError(
+            f"{' and '.join(wrong)} beside an Idempotency-Key: sent again, the record itself would "
+            "have made it untrue",
+            "give it one of the two: a record with a condition is logged once anyway",
+        )
 
 
 async def _record(call: Call, query: PublishQuery) -> NewRecord:

@@ -11,6 +11,8 @@ import httpx
 import pytest
 import trio
 
+from hadron.doors.http import openapi
+from hadron.doors.http.table import OPERATIONS
 from hadron.doors.http.tests.support import Events, http_of, nodes_with_doors, serving, until
 from hadron.testing.nodes import Nodes
 
@@ -134,3 +136,31 @@ async def _reconnect(nodes: Nodes, names: tuple[str, ...], follower: Events) -> 
                         await follower.follow(http, EVENTS, params)
                     except (httpx.TransportError, RuntimeError):
                         await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.parametrize("path", ["/v1/streams/s/events", "/v1/exchanges/x/messages?pattern=a"])
+async def test_a_head_alone_is_refused(
+    http: httpx.AsyncClient, nodes: Nodes, path: str, *, http2: bool
+) -> None:
+    """It went on for ever, without a word, and took the place of somebody who reads."""
+    declared = {"kind": "Exchange", "name": "x", "replica_set": "local/p0"}
+    assert (await http.post("/v1/schema", json=declared)).status_code == 200
+    async with http_of(nodes, "n1", http2=http2) as other:
+        with trio.fail_after(30):
+            answer = await other.head(path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+            assert answer.content == b""
+            assert (await other.head("/v1/streams/s")).status_code == 200
+            assert (await other.get("/v1/streams/s")).status_code == 200
+
+
+def test_the_document_says_whose_head_there_is() -> None:
+    assert {each.name for each in OPERATIONS if each.is_safe and not each.has_head} == {
+        "events",
+        "messages",
+    }
+    document = openapi.document(OPERATIONS)
+    assert "HEAD is answered where GET is" in document["info"]["description"]
+    for path in ("/v1/streams/{stream}/events", "/v1/exchanges/{exchange}/messages"):
+        assert "405" in document["paths"][path]["get"]["responses"]

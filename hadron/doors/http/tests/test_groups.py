@@ -105,6 +105,18 @@ async def test_what_comes_again_costs_no_attempt(http: httpx.AsyncClient) -> Non
     assert [each["value"] for each in await poll(http, again=True, max_records=2)] == [4, 5]
 
 
+async def test_what_others_have_dealt_with_does_not_come_again(http: httpx.AsyncClient) -> None:
+    """A consumer that acknowledges nothing, whose records the deadline gives to another one."""
+    await publish(http, *range(2))
+    assert len(await poll(http, "lazy", max_records=2, ack_deadline_s=0.3)) == 2
+    assert len(await poll(http, "lazy", again=True)) == 2
+    for left in (1, 0):
+        dealt = await poll(http, "good", max_records=1, wait_s=30)
+        await settle(http, "ack", *dealt, consumer="good")
+        assert await floor(http) == 2 - left
+    assert await poll(http, "lazy", again=True, wait_s=0) == []
+
+
 async def test_what_nobody_has_asked_for_is_there_for_others(http: httpx.AsyncClient) -> None:
     await publish(http, *range(9))
     assert [each["value"] for each in await poll(http, "one", max_records=2)] == [0, 1]

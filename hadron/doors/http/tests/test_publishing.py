@@ -229,6 +229,18 @@ class TestOnce:
         assert (answer.status_code, answer.json()["code"]) == (422, "KeyReusedError")
         assert await values(http) == [{"n": 1}]
 
+    @pytest.mark.parametrize("media", ["text/plain", "application/x-ndjson"])
+    @pytest.mark.parametrize("condition", ["expect_offset", "expect_key_offset"])
+    async def test_a_condition_beside_it_is_refused(
+        self, http: httpx.AsyncClient, media: str, condition: str
+    ) -> None:
+        headers = {"idempotency-key": "order-1", "content-type": media}
+        params: dict[str, str | int] = {condition: 7, "key": "k"}
+        answer = await http.post(STREAM, content=b"1", headers=headers, params=params)
+        assert answer.status_code == 400
+        assert f"{condition} 7 beside an Idempotency-Key" in answer.json()["detail"]
+        assert await values(http) == []
+
     async def test_several_records_are_one_sending(self, http: httpx.AsyncClient) -> None:
         headers = NDJSON | {"idempotency-key": "batch"}
         for is_again in (False, True):
