@@ -172,6 +172,14 @@ class StaleCompletionError(RequestError):
     """Some stages were completed, failed or cancelled by somebody else in the meantime."""
 
 
+class UndeclaredOutputError(RequestError):
+    """An output is given of a stage that declares none, and so has no place for it.
+
+    It is a mistake in the program, and the same for each instance: no attempt is used up, the
+    invocation is given back, and the program ends.
+    """
+
+
 class ConflictError(RequestError):
     """A transaction that is under way holds what this would end; the message has its id. It is over
     within minutes, unless its driver is away: try again, or leave it to the other (PROTOCOL E2)."""

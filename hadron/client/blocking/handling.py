@@ -12,8 +12,7 @@ from hadron.client.blocking.portal import Portal
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
 from hadron.client.handling.stage import StageInvocations
 from hadron.client.terms.ending import Ending
-from hadron.client.terms.undeclared import UndeclaredOutputError
-from hadron.model.errors import ClosedError, ForkedError
+from hadron.model.errors import ClosedError, ForkedError, UndeclaredOutputError
 
 if TYPE_CHECKING:
     from hadron.client.blocking.faces.invocation import SyncStageInvocation

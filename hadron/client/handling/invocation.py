@@ -17,8 +17,13 @@ from hadron.client.handling.ends import End, Ends, Kind, may_be_repeated
 from hadron.client.producing.new_records import Serializer, new_record, serialized_whole
 from hadron.client.terms.cancelling import is_stray
 from hadron.client.terms.results import Receipt
-from hadron.client.terms.undeclared import UndeclaredOutputError
-from hadron.model.errors import ClosedError, HadronError, RequestError, StaleCompletionError
+from hadron.model.errors import (
+    ClosedError,
+    HadronError,
+    RequestError,
+    StaleCompletionError,
+    UndeclaredOutputError,
+)
 from hadron.model.pipelines import StageSpec
 from hadron.model.problems import shorten
 from hadron.model.record import Headers, Record

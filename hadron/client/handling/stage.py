@@ -25,9 +25,13 @@ from hadron.client.producing.new_records import Serializer
 from hadron.client.reading.calls import ReadCalls
 from hadron.client.terms.arguments import check_deserializer, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import EnteredOnce, Opening
-from hadron.client.terms.undeclared import UndeclaredOutputError
 from hadron.model.backoff import Backoff
-from hadron.model.errors import ClosedError, HadronError, StaleCompletionError
+from hadron.model.errors import (
+    ClosedError,
+    HadronError,
+    StaleCompletionError,
+    UndeclaredOutputError,
+)
 from hadron.model.limits import MAX_MICRO_BATCH
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import Deserializer, Record

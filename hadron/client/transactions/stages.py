@@ -14,8 +14,7 @@ import msgspec
 
 from hadron.client.handling.invocation import AnyInvocation
 from hadron.client.producing.new_records import Serializer, serialized_whole, whole_record
-from hadron.client.terms.undeclared import UndeclaredOutputError
-from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.errors import InvalidRecordError, RequestError, UndeclaredOutputError
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord

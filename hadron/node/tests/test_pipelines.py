@@ -15,6 +15,7 @@ from hadron.client import Client
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     ConnectionLostError,
+    FrameError,
     NotFoundError,
     NotReadyError,
     RequestError,
@@ -31,6 +32,7 @@ from hadron.state.streams.retention import TrimStream
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, WriteIntents
 from hadron.testing.nodes import running_cluster
+from hadron.wire.messages import method, pipelines_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -99,6 +101,11 @@ async def test_latest_is_where_each_partition_was_when_its_set_heard_of_it(
         await publish(client, US, "after")
         with trio.fail_after(30):
             assert await triggers(client, 1) == Counter({(US, 2): 1})
+        (item,) = await client.objects("Pipeline")
+        absurd = pipelines_pb2.PipelineStartRequest(pipeline_id=item.id, awaited_stream_id=1 << 63)
+        async with cluster[US].connection("n1") as connection:
+            with pytest.raises(FrameError, match="out of range"):
+                await connection.request(method("PipelineStart"), absurd)
 
 
 @pytest.mark.parametrize("is_logged", [False, True], ids=["before it is logged", "unheard"])

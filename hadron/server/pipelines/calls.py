@@ -24,7 +24,7 @@ from hadron.state.pipelines.backfills import Backfill, backfills
 from hadron.state.pipelines.tables import FAILED, LIVE
 from hadron.state.streams.skips import skips
 from hadron.wire.calls import Call
-from hadron.wire.messages import common_pb2, pipelines_pb2
+from hadron.wire.messages import check_number, common_pb2, pipelines_pb2
 
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
@@ -445,7 +445,8 @@ async def _answer_start(
     item = leading.catalog.by_id(request.pipeline_id, request.metadata_index)
     await leading.controller.confirm_leadership()
     # Noted once, in the entry in which this set has heard of it.
-    pipeline_id, awaited = request.pipeline_id, request.awaited_stream_id
+    pipeline_id = request.pipeline_id
+    awaited = check_number("stream", request.awaited_stream_id)
     offset = await leading.controller.query(
         lambda db: (
             wait_inputs.start_of(db, pipeline_id, awaited)
