@@ -36,7 +36,7 @@ from hadron.wire.calls import Handler
 from hadron.wire.connection import Connection
 from hadron.wire.failures import not_served
 from hadron.wire.forwarded_calls import ForwardCall, ForwardedCall, caller_of
-from hadron.wire.framed_calls import OVERDRAFT_BYTES, WINDOW_BYTES
+from hadron.wire.framed_calls import MAX_OWED_BYTES
 from hadron.wire.messages import METHODS, Audience, Method, forward_pb2
 from hadron.wire.services import Served, served
 from hadron.wire.tunnel import FORWARD
@@ -48,10 +48,6 @@ still reach it. There is one such connection for each leader and node, so pings 
 
 _MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
 """For one leader: as much as that takes of its own clients before it stops reading."""
-
-_MAX_OWED_BYTES: Final = WINDOW_BYTES + OVERDRAFT_BYTES
-"""What a client may have sent on one call that the leader has not taken. One that waits for credit
-does not come near."""
 
 _EACH_BYTES: Final = 512
 """What a waiting message counts beside its bytes: empty ones take memory, too."""
@@ -316,12 +312,12 @@ class _Relay:
         if self._done.is_set():
             return
         self._owed_to_client += message.ByteSize() + len(attachment)
-        if self._owed_to_client > _MAX_OWED_BYTES:
+        if self._owed_to_client > MAX_OWED_BYTES:
             self.fail(
                 OverloadedError(
                     f"{self._outer.peer} has sent {self._owed_to_client} bytes on {self._method} "
                     f"that the leader of {self._replica_set} has not taken, the limit is "
-                    f"{_MAX_OWED_BYTES}",
+                    f"{MAX_OWED_BYTES}",
                     "send only what there is credit for",
                 )
             )

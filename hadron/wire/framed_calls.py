@@ -23,9 +23,13 @@ from hadron.wire.messages import Method, common_pb2, error_from_message, error_t
 WINDOW_BYTES: Final = 1 << 20
 """What a stream may send before its peer grants more; twice a 256 kB message in flight suffices."""
 
-OVERDRAFT_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES + 4 * WINDOW_BYTES
+_OVERDRAFT_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES + 4 * WINDOW_BYTES
 """How far beyond the window its answers may go: the last message that is sent within it may be a
 largest one, and small ones that only say something do not wait for credit."""
+
+MAX_OWED_BYTES: Final = WINDOW_BYTES + _OVERDRAFT_BYTES
+"""What a peer that goes by its credit may have sent on a call, and nobody has taken yet: with room
+to spare."""
 
 _CREDIT_STEP: Final = WINDOW_BYTES // 4
 _WITH_MESSAGE: Final = Kind.MESSAGE, Kind.OPEN
@@ -203,7 +207,7 @@ class FramedCall:
         if frame.kind in _WITH_MESSAGE:
             if self._allowance is not None:
                 self._allowance -= len(frame.message) + len(frame.attachment)
-                if self._allowance < -OVERDRAFT_BYTES:
+                if self._allowance < -_OVERDRAFT_BYTES:
                     raise FrameError(
                         f"{self._connection.peer} sends {WINDOW_BYTES - self._allowance} bytes on "
                         f"{self.method} that nobody has room for"

@@ -504,7 +504,7 @@ async def test_a_client_that_waits_for_no_credit_is_refused_by_the_node_that_for
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
         await client._session.connect(US)
         monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
-        monkeypatch.setattr(forwarding, "_MAX_OWED_BYTES", 3_000_000)
+        monkeypatch.setattr(forwarding, "MAX_OWED_BYTES", 3_000_000)
         [way] = cluster[EU].node("n1").member._forwarding._ways.values()
         assert way.connection is not None
         cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
