@@ -48,7 +48,7 @@ def check_advance(
         if query and batch and follows != UNKNOWN:
             raise RequestError(
                 f"query {query} goes on with batch {batch} at sink {name!r}, which is not known: "
-                "it was never written to, or not for 30 days",
+                "it was never written to, or was forgotten",
                 f"whether batch {batch} is published cannot be told; if it is not, let the query "
                 f'begin the sink with .option("reset", "{UNKNOWN}")',
             )

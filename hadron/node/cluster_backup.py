@@ -153,16 +153,22 @@ async def _backup_set(
     on_progress: Progress,
     on_trouble: Callable[[PeerError], None],
 ) -> Manifest:
-    """From the leader; from a replica where that does not answer."""
+    """From the leader; where that does not answer, from the replica that is the furthest of those
+    that do: one that lags lacks what was acknowledged long ago."""
     nodes = sorted(replica_set.nodes, key=lambda node: node.role != "leader")
-    for node in nodes[:-1]:
+    found: list[tuple[int, str]] = []
+    for node in nodes:
         try:
             await nodes_of(client).connect(node.address)
+            if node.role == "leader":
+                found = [(0, node.address)]
+                break
+            found.append(((await client.status(node.address)).committed_lsn, node.address))
         except PeerError as error:
             on_trouble(error)
-            continue
-        return await backup_live(client, node.address, target, disk, on_progress, on_trouble)
-    return await backup_live(client, nodes[-1].address, target, disk, on_progress, on_trouble)
+    # Where nobody answers, the last one says why.
+    _, address = max(found, key=lambda each: each[0], default=(0, nodes[-1].address))
+    return await backup_live(client, address, target, disk, on_progress, on_trouble)
 
 
 def choose(backup: Path, names: list[str]) -> Mapping[str, Path]:

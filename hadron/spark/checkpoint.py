@@ -112,7 +112,7 @@ class Checkpoint:
         if batch:
             raise RequestError(
                 f"batch {batch} of pipeline {self.pipeline!r} was under way, and the cluster knows "
-                "of none of its batches: it was idle for 30 days, or the cluster was restored",
+                "of none of its batches: its sink was forgotten, or the cluster was restored",
                 f"whether that batch is published cannot be told; {self._anew()} at `start: "
                 f"{start}`",
             )

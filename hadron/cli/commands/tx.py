@@ -123,8 +123,8 @@ _STAGED_COLUMNS: Final = {
 def sinks(ctx: click.Context, output: str) -> None:
     """List sinks: which query writes to each, and how far it is.
 
-    A sink is what bulk writers, such as Spark's, name with txnId. One is forgotten once nothing was
-    published for 30 days.
+    A sink is what bulk writers, such as Spark's, name with txnId. Where 10,000 are known, one to
+    which nothing was published for 30 days makes room for a new one.
 
     \b
     Example:

@@ -67,7 +67,7 @@ class Sink:
         self._name = text_of("name", name) if name else ""
 
     async def progress(self) -> SinkProgress | None:
-        """How far it is; None where nothing was published, or not for 30 days."""
+        """How far it is; None where nothing was published, or that was forgotten."""
         if not self._name:
             return None
         request = sinks_pb2.ListSinksRequest(

@@ -15,11 +15,12 @@ from hadron.model.errors import DataDirectoryError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.backup import Progress, read_backup
 from hadron.node.cluster_backup import backup_cluster, directory_name
+from hadron.node.tests.support import make_stream, produce
 from hadron.node.world import SystemDisk
 from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE, MANIFEST
 from hadron.storage.snapshot import Manifest
-from hadron.testing.nodes import Cluster, running_cluster
+from hadron.testing.nodes import Cluster, running_cluster, running_nodes
 from hadron.wire.messages import cluster_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
@@ -140,3 +141,31 @@ async def test_no_backup_is_complete_without_the_metadata_set(
         with pytest.raises(PeerError, match=r"^meta: not known to eu/p0/n1"):
             await attempts.run(through=EU)
         assert not attempts.destination.exists()
+
+
+async def test_without_a_leader_the_furthest_replica_is_copied(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n2 stands first in the file, and lacks what n1 and n3 have acknowledged."""
+    async with running_nodes(tmp_path / "nodes", 3) as nodes:
+        await make_stream(nodes)
+        await nodes.crash("n2")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.wait_in_step("n3")
+        await nodes.crash("n1")
+        nodes.network.isolate("n2", "n1", "n3")
+        await nodes.start("n2")
+        told: list[PeerError] = []
+        async with nodes.client() as client:
+            made = await backup_cluster(
+                client,
+                tmp_path / "all",
+                SystemDisk(),
+                lambda _: lambda _have, _size: None,
+                on_trouble=told.append,
+            )
+        (manifest,) = made.values()
+        assert manifest.node == "n3"
+        assert len(told) == 1
+        assert "n1" in told[0].message

@@ -16,7 +16,7 @@ from hadron.model.transactions import MAX_NUMBER
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.pipelines import Declared
 from hadron.sim.model.streams import Body, Streams
-from hadron.state.sinks.progress import SINK_IDLE_MS, AdvanceSink
+from hadron.state.sinks.progress import MAX_SINKS, SINK_IDLE_MS, AdvanceSink
 from hadron.state.sinks.staging import (
     MAX_KEPT_MS,
     DropStaged,
@@ -226,11 +226,12 @@ class Staging:
             raise Refused(RequestError)
 
     def advance(self, entry: Entry, command: AdvanceSink) -> None:
-        """New sinks have those forgotten to which nobody has published for long."""
-        if command.name not in self.sinks:
+        """Where there is no room, the sink goes to which nobody has published for longest."""
+        if command.name not in self.sinks and len(self.sinks) >= MAX_SINKS:
             since_ms = entry.now_ms - SINK_IDLE_MS
-            kept = {n: each for n, each in self.sinks.items() if each.published_ms >= since_ms}
-            self.sinks = kept
+            ages = [(each.published_ms, name) for name, each in self.sinks.items()]
+            if (oldest := min(ages))[0] < since_ms:
+                del self.sinks[oldest[1]]
         self.sinks[command.name] = Sink(command.query, command.batch, entry.now_ms)
 
     # --- what there is ---------------------------------------------------------------------------

@@ -124,8 +124,8 @@ STAGING: dict[str, Edit] = {
     "a query goes on at a sink that is not known": Edit(
         "model.sinks:check_advance", "if query and batch and", "if query and batch > 4 and"
     ),
-    "sinks are never forgotten": Edit(
-        "state.sinks.progress:_advance", "if find(db", "if not find(db"
+    "sinks are forgotten while there is room": Edit(
+        "state.sinks.progress:_advance", "_count(context)[0] >= MAX_SINKS", "True"
     ),
 }
 

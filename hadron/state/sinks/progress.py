@@ -34,15 +34,18 @@ _SET: Final = (
     " batch = excluded.batch, published_ms = excluded.published_ms"
 )
 _FIND: Final = f"SELECT name, query, batch, published_ms FROM {SINK}"
-_EVICT: Final = f"DELETE FROM {SINK} WHERE published_ms < ?"
-_COUNT: Final = f"SELECT count(*) FROM {SINK} WHERE published_ms >= ?"
+_EVICT: Final = (
+    f"DELETE FROM {SINK} WHERE name = (SELECT name FROM {SINK} WHERE published_ms < ?"
+    " ORDER BY published_ms, name LIMIT 1)"
+)
+_COUNT: Final = f"SELECT count(*), count(*) FILTER (WHERE published_ms >= ?) FROM {SINK}"
 
 SINK_IDLE_MS: Final = 30 * 24 * 3_600_000
-"""A sink may be forgotten when nothing was published for longer: as a producer's name may. A query
-that goes on later is refused, as one that nobody knows."""
+"""A sink may make room for a new one when nothing was published for longer. Only then: what is not
+known begins anew, and would publish a batch that it has published."""
 
 MAX_SINKS: Final = 10_000
-"""At a replica set. A sink is named for what it writes, not for a run."""
+"""At a replica set: some 4 MB. A sink is named for what it writes, not for a run."""
 
 MAX_SINK_NAME: Final = 300
 
@@ -81,19 +84,25 @@ def _check(context: Context, command: AdvanceSink) -> None:
     known = find(context.db, name)
     check_advance(known, name, query, batch, command.follows)
     if known is None:
-        idle_ms = context.now_ms - SINK_IDLE_MS
-        row = context.db.execute(_COUNT, (idle_ms,)).fetchone()
-        if row is not None and row[0] >= MAX_SINKS:
+        _, busy = _count(context)
+        if busy >= MAX_SINKS:
             raise RequestError(
-                f"{row[0]} sinks are known {context.place}, and {MAX_SINKS} are the most",
-                "name a sink for what it writes, not for a run; one that is idle for 30 days is "
-                "forgotten",
+                f"{busy} sinks are known {context.place}, and {MAX_SINKS} are the most",
+                "name a sink for what it writes, not for a run; one that is idle for 30 days makes "
+                "room",
             )
+
+
+def _count(context: Context) -> tuple[int, int]:
+    """All sinks, and those that may not make room."""
+    row = context.db.execute(_COUNT, (context.now_ms - SINK_IDLE_MS,)).fetchone()
+    assert row is not None
+    return row[0], row[1]
 
 
 def _advance(context: Context, command: AdvanceSink) -> StatementResult:
     db = context.db
-    if find(db, command.name) is None:
+    if find(db, command.name) is None and _count(context)[0] >= MAX_SINKS:
         db.execute(_EVICT, (context.now_ms - SINK_IDLE_MS,))
     db.execute(_SET, (command.name, command.query, command.batch, context.now_ms))
     return DONE

@@ -303,6 +303,17 @@ def test_a_program_without_a_query_begins_anywhere(file: Transacting) -> None:
         decide(file, 2, advance(20_260_106))
 
 
+def test_sinks_that_are_idle_for_long_are_known_while_there_is_room(file: Transacting) -> None:
+    """A batch that is repeated after months is published already: of a monthly job, say."""
+    decide(file, 1, advance(0))
+    decide(file, 2, AdvanceSink("default/monthly", "", 20_260_105))
+    file.db.execute(f"UPDATE {sinks.SINK} SET published_ms = published_ms - {2 * SINK_IDLE_MS}")
+    decide(file, 3, AdvanceSink("default/t", "q", 0))
+    for command in (advance(0), AdvanceSink("default/monthly", "", 20_260_105)):
+        with pytest.raises(RequestError, match="is published already"):
+            decide(file, 4, command)
+
+
 def test_sinks_that_are_idle_for_long_are_forgotten_for_new_ones(
     file: Transacting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

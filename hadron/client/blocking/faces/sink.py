@@ -19,7 +19,7 @@ class SyncSink(PartBase[Sink]):
     """
 
     def progress(self) -> SinkProgress | None:
-        """How far it is; None where nothing was published, or not for 30 days."""
+        """How far it is; None where nothing was published, or that was forgotten."""
         return self._call(lambda sink: sink.progress())
 
     def is_published(self, query: str, batch: int, follows: str = "") -> bool:
