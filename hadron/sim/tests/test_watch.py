@@ -305,7 +305,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             Edit(
                 "delivery.driver:GroupDriver.acknowledge",
                 "self.ledger.acknowledge(counted)",
-                "self.ledger.acknowledge(counted)\n            self.machine.settled(counted, now)",
+                "self.ledger.acknowledge(counted); self.machine.settled(counted, now)",
             ),
         ),
     ),
