@@ -17,6 +17,7 @@ from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Constant, Edit
 from hadron.sim.runs.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
+from hadron.sim.tests.test_watch import EDITED
 
 
 def test_the_list_is_long_enough_and_names_scenarios_that_exist() -> None:
@@ -29,8 +30,9 @@ def test_the_list_is_long_enough_and_names_scenarios_that_exist() -> None:
 
 def test_every_bug_can_be_planted() -> None:
     """Whoever renames what a bug edits is told at once, not after the long tests."""
-    for mutant in MUTANTS.values():
-        with patched(*mutant.patches):
+    edits = [mutant.patches for mutant in MUTANTS.values()]
+    for patches in (*edits, *(patches for _, patches in EDITED.values())):
+        with patched(*patches):
             pass
 
 
