@@ -18,6 +18,7 @@ from hadron.model.errors import (
     FencedError,
 )
 from hadron.model.ids import LogPosition
+from hadron.node.backup import backup_directory
 from hadron.node.recovery import recover
 from hadron.node.tests.support import (
     chains,
@@ -34,6 +35,7 @@ from hadron.replication.membership import identity_message
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, replication_pb2
+from hadron.wire.system import SystemClock
 
 HANDSHAKE, PROMISE = method("Handshake"), method("Promise")
 
@@ -332,6 +334,8 @@ async def test_a_node_alone_refuses_an_older_database(tmp_path: Path, clock: Moc
         with pytest.raises(CorruptionError, match=r"older copy.* knows of entry \d+") as caught:
             await nodes.start()
         assert "hadron recover" in caught.value.hint
+        with pytest.raises(CorruptionError, match=r"may lack what it acknowledged.* older copy"):
+            backup_directory(nodes.data("n1"), tmp_path / "b", SystemDisk(), SystemClock())
         # Nothing has been done to what is there: the right file is as good as before.
         shutil.copyfile(now, nodes.data("n1") / "hadron.db")
         await nodes.start()
