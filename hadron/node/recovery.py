@@ -17,7 +17,7 @@ from pathlib import Path
 import apsw
 
 from hadron.model.errors import CorruptionError, DataDirectoryError, HadronError
-from hadron.model.ids import EMPTY_LOG, MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
+from hadron.model.ids import MAX_RECOVERIES, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import copy_file, identity_of
@@ -128,10 +128,10 @@ def _take_what_is_left(
     """
     generation = next_generation(data)
     try:
+        found: tuple[LogPosition, bytes] | None = None
         refusal: HadronError | None = None
-        together = alone = EMPTY_LOG
         try:
-            together, _ = _assemble(path, ("", "-wal"), generation, disk, replica_set)
+            found = _assemble(path, ("", "-wal"), generation, disk, replica_set)
         except (CorruptionError, DataDirectoryError) as error:
             refusal = error
         try:
@@ -140,10 +140,10 @@ def _take_what_is_left(
         except (CorruptionError, DataDirectoryError):
             if refusal is not None:
                 raise refusal from None
-        if alone.lsn > together.lsn:
-            _assemble(path, ("",), generation, disk, replica_set)
-        with translated_errors(path), closing(open_reader(generation / DATABASE)) as database:
-            found = _end_of(database, data)
+        else:
+            if found is None or alone.lsn > found[0].lsn:
+                found = _assemble(path, ("",), generation, disk, replica_set)
+        assert found is not None
     except HadronError:
         with translated_os_errors(data):
             disk.remove(generation)
@@ -182,18 +182,21 @@ def _examine(
     database: apsw.Connection, path: Path, data: Path, replica_set: str
 ) -> tuple[LogPosition, bytes]:
     """Where a database's log ends, recomputed, and the uuid that it was led under last. Raises
-    `CorruptionError` where its tables are not what the log makes of them: groups would pass over
-    what comes next. A damaged body is told whenever it is read."""
+    `CorruptionError` where its tables do not fit each other, or are not what the log makes of them,
+    if that goes back to the beginning: groups would pass over what comes next. A damaged body below
+    the log is told whenever it is read."""
     check_version(database, path, FORMAT_VERSION)
     found = _end_of(database, data)
     verification = Verification(MACHINE, replica_set=replica_set)
     while not verification.step(database):
         pass
-    for problem in verification.report.problems:
+    report, hint = verification.report, "restore this node from a backup"
+    for problem in report.problems:
         if problem.table != BODY or not problem.lsn:
-            raise CorruptionError(
-                f"{path} is damaged: {problem.text}", "restore this node from a backup"
-            )
+            raise CorruptionError(f"{path} is damaged: {problem.text}", hint)
+    if report.problem_count > len(report.problems):
+        # Of the others nobody knows what they are.
+        raise CorruptionError(f"{path} is damaged in {report.problem_count} places", hint)
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trio.testing import MockClock
 
-from hadron.node.backup import backup_directory
+from hadron.node.backup import backup_directory, backup_live
 from hadron.node.restore import restore_node
 from hadron.node.tests.support import is_member, make_stream, produce
 from hadron.node.verification import verify_paths
@@ -18,8 +18,8 @@ from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.system import SystemClock
 
 
-async def stop_while_taught(nodes: Nodes) -> None:
-    """n3 has lost its disk and has all entries again; without n2 nobody lets it count. All stop."""
+async def teach(nodes: Nodes) -> None:
+    """n3 has lost its disk and has all entries again; without n2 nobody lets it count."""
     await make_stream(nodes)
     async with nodes.connection("n1") as connection:
         await produce(connection, b"X")
@@ -29,6 +29,10 @@ async def stop_while_taught(nodes: Nodes) -> None:
     await nodes.start("n3")
     await nodes.wait_in_step("n3")
     assert not is_member(nodes, "n3")
+
+
+async def stop_while_taught(nodes: Nodes) -> None:
+    await teach(nodes)
     await nodes.crash()
     owner = read_owner(nodes.data("n3"))
     assert owner is not None
@@ -44,6 +48,18 @@ async def test_its_file_agrees_with_the_others(tmp_path: Path, clock: MockClock)
         (agreement,) = verified.agreements
         assert len(agreement.names) == 3
         assert verified.apart == []
+
+
+async def test_its_live_backup_is_of_their_history(tmp_path: Path, clock: MockClock) -> None:
+    async with running_nodes(tmp_path, 3) as nodes:
+        await teach(nodes)
+        owner = read_owner(nodes.data("n1"))
+        assert owner is not None
+        async with nodes.client() as client:
+            backup = tmp_path / "backup"
+            address = nodes.config.node("n3").address
+            made = await backup_live(client, address, backup, SystemDisk(), lambda *_: None)
+        assert (made.node, made.uuid) == ("n3", owner.uuid.hex())
 
 
 async def test_its_backup_is_of_their_history(tmp_path: Path, clock: MockClock) -> None:

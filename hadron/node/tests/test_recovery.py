@@ -22,11 +22,13 @@ from hadron.node.tests.support import STREAM, make_stream, produce
 from hadron.node.tests.test_restore_crashes import crashes, look
 from hadron.node.verification import verify_database
 from hadron.node.world import SystemDisk
+from hadron.storage import report
 from hadron.storage.aftermath import ASIDE
-from hadron.storage.database import PAGE_BYTES, connect, open_at_rest, open_reader
+from hadron.storage.bodies import BODY
+from hadron.storage.database import PAGE_BYTES, connect, open_at_rest, open_reader, open_writer
 from hadron.storage.generations import DATABASE
 from hadron.storage.identity import IdentityFile
-from hadron.storage.log import last_lsn
+from hadron.storage.log import Log, last_lsn
 from hadron.testing.nodes import replica_set, running_nodes
 
 DISK = SystemDisk()
@@ -162,6 +164,23 @@ def test_a_damaged_file_is_refused(killed: Killed) -> None:
     content[PAGE_BYTES * 6 + 2_000] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptionError):
+        recover(killed.config, "n1", DISK)
+
+
+def test_a_damaged_body_below_the_log_is_no_reason_to_give_up_all_others(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it is told. But of what is not named nobody knows that it is no more."""
+    killed.damage(-30)
+    end = recover(killed.config, "n1", DISK).end
+    with closing(open_writer(killed.data / DATABASE, sync="FULL")) as database:
+        Log(database).trim(8, max_rows=100)
+        database.execute(f"UPDATE {BODY} SET bytes = zeroblob(length(bytes)) WHERE lsn = 7")
+        assert database.changes() == 1
+    assert not verify_database(killed.data / DATABASE, "local/p0").ok
+    assert recover(killed.config, "n1", DISK).end == end
+    monkeypatch.setattr(report, "NAMED_PROBLEMS", 0)
+    with pytest.raises(CorruptionError, match=r"damaged in \d+ places"):
         recover(killed.config, "n1", DISK)
 
 
