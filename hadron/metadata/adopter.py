@@ -116,4 +116,5 @@ def _command(request: schema_pb2.AdoptSchemaRequest) -> SchemaAdopted:
         changes.objects,
         changes.deleted,
         changes.replica_sets,
+        changes.lost,
     )

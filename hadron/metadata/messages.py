@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hadron.model.errors import FrameError
-from hadron.model.schema import RegisteredSet, Tombstone
+from hadron.model.schema import LostRange, RegisteredSet, Tombstone
 from hadron.state.adoption import Changes, StoredObject
 from hadron.wire.messages import check_number, schema_pb2
 
@@ -43,6 +43,10 @@ def changes_to(changes: Changes) -> schema_pb2.SchemaChanges:
                 name=item.name, uuid=item.uuid, epoch=item.epoch, metadata_index=item.metadata_index
             )
             for item in changes.replica_sets
+        ],
+        lost=[
+            schema_pb2.LostRange(end_index=each.end_index, above_index=each.above_index)
+            for each in changes.lost
         ],
     )
 
@@ -82,6 +86,10 @@ def changes_from(message: Any) -> Changes:
                 check_index(item.metadata_index),
             )
             for item in message.replica_sets
+        ),
+        tuple(
+            LostRange(check_index(each.end_index), check_index(each.above_index))
+            for each in message.lost
         ),
     )
 

@@ -189,7 +189,7 @@ def _lost(index: int, own_index: int) -> str:
 def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:
     """In parts of at most `part_bytes`, or one object, each; at least one."""
     parts: list[Changes] = []
-    nothing = Changes(changes.from_index, changes.to_index, changes.is_whole)
+    nothing = Changes(changes.from_index, changes.to_index, changes.is_whole, lost=changes.lost)
     total = 0
     for field in ("deleted", "replica_sets", "objects"):
         items: tuple[_Item, ...] = getattr(changes, field)

@@ -88,6 +88,19 @@ def spec_to_json(spec: Spec) -> bytes:
     return msgspec.json.encode(spec)
 
 
+class LostRange(msgspec.Struct, frozen=True, array_like=True):
+    """Metadata indexes that were given and are known no more: the log had lost its end (`recover`),
+    and went on above them. What others have of them stays there (PROTOCOL R7)."""
+
+    end_index: int
+    """The last one that is known."""
+    above_index: int
+    """What came after has a higher one."""
+
+    def __contains__(self, index: int) -> bool:
+        return self.end_index < index <= self.above_index
+
+
 class Tombstone(msgspec.Struct, frozen=True, array_like=True):
     """An object that was deleted."""
 

@@ -202,6 +202,7 @@ class Member:
             found=self._repairer.found,
             search=self._scrubber.hurry,
             require_member=replication.require_member,
+            confirm=self._confirm_leadership,
         )
         self._offer(replication)
 
@@ -427,6 +428,10 @@ class Member:
     def _stop_leading(self, reason: HadronError) -> None:
         if self._leadership is not None:
             self._leadership.stop(reason)
+
+    async def _confirm_leadership(self) -> None:
+        if self._leadership is not None:
+            await self._leadership.controller.confirm_leadership()
 
     def _promised(self, ballot: Ballot, name: str, connection: Origin) -> None:
         self._promised_on = connection

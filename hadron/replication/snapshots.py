@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -140,6 +140,7 @@ class SnapshotService:
         found: Callable[[CorruptionError], object],
         search: Callable[[CorruptionError], None],
         require_member: Callable[[AnyCall], None],
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
         """
         Args:
@@ -147,7 +148,10 @@ class SnapshotService:
             found: told of a damaged entry that a copy has brought to light.
             search: told of a page that nobody can read; which one, SQLite does not say.
             require_member: raises unless a call comes from a member of this replica set.
+            confirm: raises `NotReadyError`, `FencedError` when this node thinks that it leads, and
+                no majority follows it now.
         """
+        self._confirm = confirm
         self._require_member = require_member
         self._found = found
         self._search = search
@@ -199,6 +203,7 @@ class SnapshotService:
                 manifest = self._find(min_lsn, request.hash, asker)
                 if manifest is None:
                     self._leave_to_member(asker)
+                    await self._confirm_for(asker)
                     manifest = await self._make(min_lsn, asker)
                 assert self._current is not None
                 self._current.is_for_member |= asker.is_member
@@ -217,6 +222,21 @@ class SnapshotService:
                 f"a member of the replica set fetches its copy from {self._membership.node}",
                 "a backup can be made as soon as that is done, or of another node now",
             )
+
+    async def _confirm_for(self, asker: _Asker) -> None:
+        """A backup of a leader has what was acknowledged when it was asked for. One that was
+        deposed, and does not know, has not; a member's ballot is compared by itself."""
+        if asker.is_member:
+            return
+        try:
+            await self._confirm()
+        except NotReadyError as error:
+            raise NotReadyError(
+                f"{self._membership.node} leads, and cannot tell whether it still does: "
+                f"{error.message}",
+                "make the backup of another node; or stop this one and make it of its files: "
+                "`hadron backup --data`",
+            ) from error
 
     def _find(self, min_lsn: int, digest: str, asker: _Asker) -> Manifest | None:
         current = self._current

@@ -18,7 +18,7 @@ import msgspec
 from hadron.model.errors import HandshakeError, SchemaError
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import RegisteredSet, SchemaObject, StreamSpec, Tombstone
+from hadron.model.schema import LostRange, RegisteredSet, SchemaObject, StreamSpec, Tombstone
 from hadron.model.tables import PREFIX
 from hadron.state import registry, schema
 from hadron.state.events import SchemaChanged
@@ -59,6 +59,8 @@ class Changes(msgspec.Struct, frozen=True):
     objects: tuple[StoredObject, ...] = ()
     deleted: tuple[Tombstone, ...] = ()
     replica_sets: tuple[RegisteredSet, ...] = ()
+    lost: tuple[LostRange, ...] = ()
+    """With `is_whole`: whatever has its id in one of these is not known to have been deleted."""
     known_until: int | None = None
     """Whoever stands at `from_index` knows more than the metadata set, whose log has lost its end:
     that goes on from this index. Not pushed."""
@@ -86,6 +88,7 @@ class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
     objects: tuple[StoredObject, ...]
     deleted: tuple[Tombstone, ...]
     replica_sets: tuple[RegisteredSet, ...]
+    lost: tuple[LostRange, ...]
 
 
 class Adopted(msgspec.Struct, frozen=True):
@@ -185,7 +188,7 @@ def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
         item = said.get(object_id)
         label = f"{kind} {namespace}/{name}"
         if item is None or (item.kind, item.namespace, item.name) != (kind, namespace, name):
-            if told.get(object_id) != (kind, namespace, name):
+            if told.get(object_id) != (kind, namespace, name) and not _is_lost(parts, object_id):
                 lost.append(label)
         elif kind == "Stream":
             lost += [f"partition {each} of {label}" for each in _lost_partitions(spec, item)]
@@ -227,17 +230,18 @@ def _check_part(context: Context, command: SchemaAdopted) -> None:
     row = context.db.execute(f"SELECT count(*) FROM {SCHEMA_STAGED}").fetchone()
     assert row is not None
     first = next(_staged(context, 1), command)
-    if row[0] != command.part or (first.source, first.to_index, first.is_whole) != (
-        command.source,
-        command.to_index,
-        command.is_whole,
-    ):
+    if row[0] != command.part or _push_of(first) != _push_of(command):
         raise SchemaError(
             f"part {command.part} of the schema at index {command.to_index} came after "
             f"{row[0]} other parts",
             "the metadata set begins again with the first one",
             retryable=True,
         )
+
+
+def _push_of(command: SchemaAdopted) -> tuple[object, ...]:
+    """What all parts of one push have in common."""
+    return command.source, command.to_index, command.is_whole, command.lost
 
 
 def _staged(context: Context, limit: int = -1) -> Iterator[SchemaAdopted]:
@@ -285,12 +289,17 @@ def _deletions(
     if parts[-1].is_whole:
         kept = {item.id for item in objects}
         rows = db.execute(f"SELECT id, kind, namespace, name FROM {SCHEMA_OBJECT} ORDER BY id")
-        gone = [row for row in rows.fetchall() if row[0] not in kept]
+        gone = [row for row in rows if row[0] not in kept and not _is_lost(parts, row[0])]
         # Their own indexes are not known; any that are not taken do, they are forgotten at once.
         yield from (Tombstone(-row[0], *row) for row in gone)
         return
     for part in parts:
         yield from part.deleted
+
+
+def _is_lost(parts: list[SchemaAdopted], object_id: int) -> bool:
+    """The metadata set cannot know an object of this id: it has lost that part of its log."""
+    return any(object_id in each for each in parts[-1].lost)
 
 
 def _check_ids(db: Database, objects: list[StoredObject]) -> None:
@@ -397,5 +406,6 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
         tuple(StoredObject(*row) for row in objects),
         tuple(Tombstone(*row) for row in deleted),
         tuple(registry.registered_sets(db, after)),
+        schema.lost_ranges(db) if is_whole else (),
         schema.lost_since(db, from_index),
     )

@@ -18,7 +18,7 @@ from hadron.model.errors import NotFoundError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import SchemaObject, Tombstone, spec_to_json
+from hadron.model.schema import LostRange, SchemaObject, Tombstone, spec_to_json
 from hadron.model.tables import PREFIX
 from hadron.state import dropping
 from hadron.state.events import SchemaChanged
@@ -281,6 +281,12 @@ def lost_since(db: Database, index: int) -> int | None:
         (index, index),
     ).fetchone()
     return None if row is None else row[0]
+
+
+def lost_ranges(db: Database) -> tuple[LostRange, ...]:
+    """All that was lost here, the earliest first: one for each recovery."""
+    rows = db.execute(f"SELECT end_index, above_index FROM {SCHEMA_LOST} ORDER BY above_index")
+    return tuple(LostRange(*row) for row in rows)
 
 
 def find(db: Database, kind: str, namespace: str, name: str) -> SchemaObject | None:

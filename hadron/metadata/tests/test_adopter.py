@@ -10,7 +10,7 @@ import pytest
 from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.messages import changes_from, changes_to
 from hadron.model.errors import FrameError, HandshakeError, SchemaError
-from hadron.model.schema import RegisteredSet, Tombstone
+from hadron.model.schema import LostRange, RegisteredSet, Tombstone
 from hadron.serving.tests.stack import SET, UUID, Stack, leading
 from hadron.state.adoption import Changes, StoredObject
 from hadron.wire.messages import schema_pb2
@@ -103,5 +103,6 @@ def test_changes_travel_without_loss() -> None:
         (STREAM,),
         (Tombstone(8, 2, "Stream", "default", "g"),),
         (RegisteredSet("p", UUID, 4, 9),),
+        (LostRange(2, 4),),
     )
     assert changes_from(changes_to(changes)) == changes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Wait, split
-from hadron.model.schema import RegisteredSet, Tombstone
+from hadron.model.schema import LostRange, RegisteredSet, Tombstone
 from hadron.state.adoption import Changes, StoredObject
 
 NAME, UUID, META = "aws.us-east-1/p0", b"u" * 16, b"m" * 16
@@ -180,11 +180,12 @@ def test_a_small_change_is_one_part_and_nothing_is_left_out_of_a_large_one() -> 
         (obj(7),),
         (Tombstone(8, 3, "Stream", "default", "g"),),
         (RegisteredSet("p", UUID, 1, 9),),
+        (LostRange(2, 4),),
     )
     assert split(small) == [small]
     parts = split(small, part_bytes=1)
-    assert [(part.from_index, part.to_index, part.is_whole) for part in parts] == [
-        (1, 9, False)
+    assert [(part.from_index, part.to_index, part.is_whole, part.lost) for part in parts] == [
+        (1, 9, False, small.lost)
     ] * 3
     assert tuple(item for part in parts for item in part.objects) == small.objects
     assert tuple(item for part in parts for item in part.deleted) == small.deleted

@@ -181,7 +181,11 @@ class _Model:
         gone = {each.id for part in self._parts for each in part.deleted}
         if command.is_whole:
             kept = {item.id for part in self._parts for item in part.objects}
-            gone |= {stream_id for stream_id, _ in self.producers} - kept
+            gone |= {
+                stream_id
+                for stream_id, _ in self.producers
+                if stream_id not in kept and not any(stream_id in each for each in command.lost)
+            }
         self._forget(gone)
 
     def _forget(self, ids: Collection[int]) -> None:

@@ -167,8 +167,13 @@ def _change(state: State, index: int, command: Command) -> int:
 
 
 def _adopt(state: State, parts: list[SchemaAdopted]) -> None:
-    if parts[-1].is_whole:
-        state.objects.clear()
+    last = parts[-1]
+    if last.is_whole:
+        state.objects = {
+            each: item
+            for each, item in state.objects.items()
+            if any(lost.end_index < each <= lost.above_index for lost in last.lost)
+        }
     for part in parts:
         for gone in part.deleted:
             state.objects.pop(gone.id, None)

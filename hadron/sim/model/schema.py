@@ -121,7 +121,7 @@ class Schema:
         first = staged[0] if staged else command
         if len(staged) != command.part or any(
             getattr(first, name) != getattr(command, name)
-            for name in ("source", "to_index", "is_whole")
+            for name in ("source", "to_index", "is_whole", "lost")
         ):
             raise Refused(SchemaError)
         if not command.is_last:
@@ -160,7 +160,7 @@ class Schema:
         for object_id, known in self.objects.items():
             item = said.get(object_id)
             if item is None or (item.kind, item.namespace, item.name) != known.name:
-                if (object_id, known.name) not in told:
+                if (object_id, known.name) not in told and not _has_lost(parts[-1], object_id):
                     raise Refused(HandshakeError)
             elif item.kind == _STREAM and not _partitions(known.spec) <= _partitions(
                 item.spec_json
@@ -184,7 +184,7 @@ class Schema:
             gone = [
                 (-each, each, item.name)
                 for each, item in sorted(self.objects.items())
-                if each not in kept
+                if each not in kept and not _has_lost(last, each)
             ]
         for index, object_id, name in gone:
             self._forget(entry, index, object_id, name)
@@ -276,6 +276,10 @@ class Schema:
             "replica_set": [(name, *known) for name, known in self.registered.items()],
             "dropped": [(each, *left) for each, left in self.dropped.items()],
         }
+
+
+def _has_lost(command: SchemaAdopted, object_id: int) -> bool:
+    return any(each.end_index < object_id <= each.above_index for each in command.lost)
 
 
 def _told(object_id: int, item: Object) -> dict[str, Any]:

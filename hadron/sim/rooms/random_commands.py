@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import ONCE, producer_id_of
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
-from hadron.model.schema import RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
+from hadron.model.schema import LostRange, RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
 from hadron.sim.rooms.flow_commands import FlowCommands
 from hadron.sim.rooms.staging_commands import StagingCommands
@@ -202,6 +202,7 @@ class Commands(FlowCommands):
             name = f"{back.name}-{back.id}"
             objects.append(StoredObject(back.id, back.kind, "default", name, spec, self._index))
         sets = (RegisteredSet("eu/p0", b"u" * 16, 1, self._index),)
+        lost = self._lost(begins) if is_whole else ()
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
             SchemaAdopted(
@@ -215,10 +216,18 @@ class Commands(FlowCommands):
                 tuple(some),
                 deleted if not number else (),
                 sets if not number else (),
+                lost,
             )
             for number, some in enumerate(cuts)
         ]
         return self._parts.pop(0)
+
+    def _lost(self, begins: int) -> tuple[LostRange, ...]:
+        """What the metadata set may have lost of its log, and did not have to be told again."""
+        if not begins or self._random.random() < 0.5:
+            return ()
+        end, above = sorted(self._random.choices(range(begins + 1), k=2))
+        return (LostRange(end, above),)
 
     def _ballot_or_drop(self) -> Command:
         rng = self._random

@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from hadron.fakes.disk import FAST
 from hadron.model.errors import HadronError, PeerError
 from hadron.sim.scenarios.play import Play, scenario
 from hadron.sim.world.replica_set import SETTINGS
@@ -25,21 +26,25 @@ _SHORT_LOG: Final = replace(
 
 @scenario("B6: a copy is given out when its own last entry is committed")
 async def backup_of_a_leader_that_is_deposed_meanwhile(play: Play) -> None:
-    """n1, alone, has applied what nobody else has, and its copy for a backup waits for the
-    watermark. n2 is promoted and commits other entries of those numbers, which n1 hears of: the
-    watermark covers the copy's end now, and it is another entry."""
+    """n1 leads, as the others confirm; before its slow disk has begun the copy for a backup it is
+    cut off, and applies what nobody else has: the copy waits for the watermark. n2 is promoted and
+    commits other entries of those numbers, which n1 hears of: the watermark covers the copy's end
+    now, and it is another entry."""
     world = play.world
     await play.fill(3)
     await world.wait_in_step()
     old = world.config
-    play.part("n1")
-    for _ in range(3):
-        await play.produce(play.value(), timeout_s=0.3)
+    world.disks["n1"].speed = replace(FAST, hop_s=(1.0, 1.0))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_back_up, play, "n1")
+        await trio.sleep(0.2)
+        play.part("n1")
+        for _ in range(3):
+            await play.produce(play.value(), timeout_s=0.3)
         await world.wait_for(
             "n1's copy", lambda: any((world.data("n1") / OUTGOING).glob("*.db")), 10.0
         )
+        world.disks["n1"].heal()
         world.promote("n2", _ALL)
         world.configs["n1"] = old
         await play.hand_out("n2", "n3")
@@ -55,6 +60,27 @@ async def backup_of_a_leader_that_is_deposed_meanwhile(play: Play) -> None:
 async def _back_up(play: Play, name: str) -> None:
     with suppress(PeerError):
         await play.back_up(name)
+
+
+@scenario("B6, A2: a backup of a leader has what others have acknowledged meanwhile")
+async def backup_of_a_leader_that_does_not_know(play: Play) -> None:
+    """n1 is cut off; n2 is promoted, and publishes. n1, all of whose entries are committed, is
+    asked for a backup: by itself, and once more when it has heard."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    old = world.config
+    play.part("n1")
+    world.promote("n2", _ALL)
+    world.configs["n1"] = old
+    await play.hand_out("n2", "n3")
+    await world.wait_serving()
+    await play.publish("X")
+    await _back_up(play, "n1")
+    play.join("n1")
+    await play.hand_out("n1")
+    await world.wait_in_step()
+    await play.back_up("n1")
 
 
 @scenario("B6: a backup has what was acknowledged when it was begun")

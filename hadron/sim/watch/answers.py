@@ -91,6 +91,16 @@ class Answers:
         _HAS_READ.set(True)
         _UNWAITED.set(max(lsn, _UNWAITED.get()))
 
+    def _check_leads(self, question: Question) -> None:
+        view = question.view
+        controller = view.controller
+        if controller is not None and not self._ballots.has_followers(controller, question.order):
+            self._complaints.add(
+                "A2 a deposed leader does not answer",
+                f"{view.name} answers {question.method}, and no majority has answered it since it "
+                "was asked",
+            )
+
     def waited(self, controller: Controller) -> None:
         """This task has waited for the watermark."""
         if _UNWAITED.get() <= controller.quorum.committed:
@@ -122,18 +132,8 @@ class Answers:
         if question.service in _BESIDE_TABLES or not view.is_alive:
             return
         self._check_waited(question)
-        controller = view.controller
-        if (
-            question.method in _QUESTIONS
-            and _HAS_READ.get()
-            and controller is not None
-            and not self._ballots.has_followers(controller, question.order)
-        ):
-            self._complaints.add(
-                "A2 a deposed leader does not answer",
-                f"{view.name} answers {question.method}, and no majority has answered it since it "
-                "was asked",
-            )
+        if question.method in _QUESTIONS and _HAS_READ.get():
+            self._check_leads(question)
         if question.method == "Fetch" and question.message.HasField("after"):
             self._check_cursor(question)
         if question.service == "Schema":
@@ -316,6 +316,7 @@ class Answers:
         needed = request.min_lsn
         if not request.hash and not request.min_lsn:
             needed = question.applied_lsn
+            self._check_leads(question)
         if manifest.lsn < needed and manifest.hash != request.hash:
             self._complaints.add(
                 "B6 a backup is as of now",

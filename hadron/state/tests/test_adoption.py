@@ -39,6 +39,7 @@ def adopted(
         changes.objects,
         changes.deleted,
         changes.replica_sets,
+        changes.lost,
     )
 
 
@@ -206,6 +207,52 @@ def test_what_a_recovered_log_has_lost_is_not_given_again_and_stays_where_it_is(
     assert dump(new.replica()) == dump(new.db)
 
 
+def recovered_without(name: str, other: Replicated) -> Replicated:
+    """The metadata set after `recover`: its log ends before the declaration of `name`, which the
+    other set was pushed."""
+    meta, new = Replicated(META), Replicated(META)
+    ballot = LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
+    for each in (meta, new):
+        each.submit(ballot)
+        each.declare(("Stream", "a", ON_OTHER))
+    meta.declare(("Stream", name, ON_OTHER))
+    push(meta, other)
+    new.ballot = Ballot(1, 1).recovered()
+    above = new.ballot.first_index
+    new.submit(LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=above))
+    return new
+
+
+def test_what_a_recovered_log_has_lost_stays_when_everything_is_pushed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its absence says nothing; that of what was deleted since does."""
+    monkeypatch.setattr(schema, "MAX_TOMBSTONES", 2)
+    other = Replicated(OTHER)
+    new = recovered_without("lost", other)
+    ids = new.declare(*(("Stream", f"s{number}", ON_OTHER) for number in range(4)))
+    push(new, other)
+    delete(new, *ids)
+    changes = changes_since(new.db, schema.current_index(other.db))
+    assert changes.is_whole
+    result = push(new, other)
+    assert [gone.id for gone in result.deleted] == ids
+    assert list(streams.all_bounds(other.db)) == [1, 2]
+    assert dump(other.replica()) == dump(other.db)
+
+
+def test_a_set_restored_from_a_backup_of_a_recovered_one_is_adopted_from() -> None:
+    """No backup has what it had lost before."""
+    other = Replicated(OTHER)
+    new = recovered_without("lost", other)
+    push(new, other)
+    delete(new, 1)
+    at = schema.current_index(other.db)
+    other.submit(adopted(changes_since(new.db, at, whole=True), source=NEW_UUID, epoch=2))
+    assert list(streams.all_bounds(other.db)) == [2]
+    assert adoption.current_source(other.db) == (NEW_UUID, 2)
+
+
 def test_what_a_recovery_has_brought_back_is_not_what_is_dropped_elsewhere() -> None:
     """The deletion of a stream is lost at the metadata set, and it is changed there."""
     meta, other = Replicated(META), Replicated(OTHER)
@@ -339,6 +386,7 @@ def parts_of(changes: Changes) -> list[SchemaAdopted]:
             (item,),
             changes.deleted if number == 0 else (),
             changes.replica_sets if number == 0 else (),
+            changes.lost,
         )
         for number, item in enumerate(changes.objects)
     ]

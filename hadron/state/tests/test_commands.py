@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
-from hadron.model.schema import RegisteredSet, Tombstone
+from hadron.model.schema import LostRange, RegisteredSet, Tombstone
 from hadron.model.transactions import (
     DELETED,
     DONE,
@@ -108,10 +108,11 @@ GOLDEN: list[tuple[Command, str]] = [
             (StoredObject(5, "Stream", "default", "f", "{}", 5),),
             (Tombstone(6, 3, "Stream", "default", "g"),),
             (RegisteredSet("p", b"\x02" * 16, 1, 7),),
+            (LostRange(3, 4),),
         ),
-        "9b0bc4100101010101010101010101010101010102040700c3c2919605a653747265616da764"
+        "9c0bc4100101010101010101010101010101010102040700c3c2919605a653747265616da764"
         "656661756c74a166a27b7d0591950603a653747265616da764656661756c74a1679194a170c4"
-        "10020202020202020202020202020202020107",
+        "1002020202020202020202020202020202010791920304",
     ),
     (
         RegisterReplicaSet("local/p0", b"\x02" * 16, 3, 300),

@@ -134,7 +134,7 @@ class RegisteredSet(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class SchemaChanges(_message.Message):
-    __slots__ = ("from_index", "to_index", "is_whole", "objects", "deleted", "replica_sets", "more_follows")
+    __slots__ = ("from_index", "to_index", "is_whole", "objects", "deleted", "replica_sets", "more_follows", "lost")
     FROM_INDEX_FIELD_NUMBER: _ClassVar[int]
     TO_INDEX_FIELD_NUMBER: _ClassVar[int]
     IS_WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +142,7 @@ class SchemaChanges(_message.Message):
     DELETED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_SETS_FIELD_NUMBER: _ClassVar[int]
     MORE_FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     from_index: int
     to_index: int
     is_whole: bool
@@ -149,7 +150,16 @@ class SchemaChanges(_message.Message):
     deleted: _containers.RepeatedCompositeFieldContainer[DeletedObject]
     replica_sets: _containers.RepeatedCompositeFieldContainer[RegisteredSet]
     more_follows: bool
-    def __init__(self, from_index: _Optional[int] = ..., to_index: _Optional[int] = ..., is_whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[DeletedObject, _Mapping]]] = ..., replica_sets: _Optional[_Iterable[_Union[RegisteredSet, _Mapping]]] = ..., more_follows: _Optional[bool] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[LostRange]
+    def __init__(self, from_index: _Optional[int] = ..., to_index: _Optional[int] = ..., is_whole: _Optional[bool] = ..., objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[DeletedObject, _Mapping]]] = ..., replica_sets: _Optional[_Iterable[_Union[RegisteredSet, _Mapping]]] = ..., more_follows: _Optional[bool] = ..., lost: _Optional[_Iterable[_Union[LostRange, _Mapping]]] = ...) -> None: ...
+
+class LostRange(_message.Message):
+    __slots__ = ("end_index", "above_index")
+    END_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    end_index: int
+    above_index: int
+    def __init__(self, end_index: _Optional[int] = ..., above_index: _Optional[int] = ...) -> None: ...
 
 class AdoptSchemaRequest(_message.Message):
     __slots__ = ("cluster", "metadata", "uuid", "epoch", "changes", "part", "is_last", "refusal")
