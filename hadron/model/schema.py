@@ -90,7 +90,7 @@ def spec_to_json(spec: Spec) -> bytes:
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True):
     """Metadata indexes that were given and are known no more: the log had lost its end (`recover`),
-    and went on above them. What others have of them stays there (PROTOCOL R7)."""
+    and went on above them. What others have of them stays there (CLUSTER R7)."""
 
     end_index: int
     """The last one that is known."""
