@@ -191,6 +191,11 @@ class Member:
             found_tables=self._repairer.found_tables,
             is_repairing=lambda: bool(self._repairer.trouble),
         )
+        self._offer(replication)
+
+    def _offer(self, replication: ReplicationService) -> None:
+        """What peers and clients can ask of this node."""
+        host, store = self._host, self._store
         self._snapshots = SnapshotService(
             host.membership,
             store,
@@ -204,11 +209,6 @@ class Member:
             require_member=replication.require_member,
             confirm=self._confirm_leadership,
         )
-        self._offer(replication)
-
-    def _offer(self, replication: ReplicationService) -> None:
-        """What peers and clients can ask of this node."""
-        host, store = self._host, self._store
         self._status = StatusPage(
             host.config,
             host.node.name,

@@ -99,10 +99,19 @@ async def test_a_member_whose_file_is_older_gets_one_too(tmp_path: Path, clock: 
 async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_stored: bool
 ) -> None:
-    """The copy is being made while another leader's entries take the place of its end; the backup
-    goes on once they are committed, also while the COMMIT that brings them is under way."""
-    go, made, over = trio.Event(), trio.Event(), threading.Event()
+    """The leader is cut off before its copy is begun, and that is being made while another leader's
+    entries take the place of its end; the backup goes on once they are committed, also while the
+    COMMIT that brings them is under way."""
+    alone, go, over = trio.Event(), trio.Event(), threading.Event()
+    confirmed, made = trio.Event(), trio.Event()
+    confirm = snapshots.SnapshotService._confirm_for
     original = snapshots.SnapshotService._check
+
+    async def confirm_for(self: snapshots.SnapshotService, asker: snapshots._Asker) -> None:
+        await confirm(self, asker)
+        if self._membership.node == "n1":
+            confirmed.set()
+            await alone.wait()
 
     async def check(self: snapshots.SnapshotService, path: Path) -> None:
         if self._membership.node == "n1":
@@ -110,16 +119,12 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
             await go.wait()
         await original(self, path)
 
+    monkeypatch.setattr(snapshots.SnapshotService, "_confirm_for", confirm_for)
     monkeypatch.setattr(snapshots.SnapshotService, "_check", check)
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await load(nodes, 5)
         await nodes.wait_in_step()
-        nodes.network.isolate("n1", "n2", "n3")
-        async with nodes.connection("n1") as connection:
-            for number in range(3):
-                with pytest.raises(HadronError):
-                    await produce(connection, b"withdrawn %d" % number, timeout_s=1)
         manifests: list[Manifest] = []
         async with nodes.client() as client, trio.open_nursery() as nursery:
 
@@ -134,6 +139,13 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
                 over.set()
 
             nursery.start_soon(back_up)
+            await confirmed.wait()
+            nodes.network.isolate("n1", "n2", "n3")
+            async with nodes.connection("n1") as connection:
+                for number in range(3):
+                    with pytest.raises(HadronError):
+                        await produce(connection, b"withdrawn %d" % number, timeout_s=1)
+            alone.set()
             await made.wait()
             if not is_stored:
                 hold_commit(nodes, monkeypatch, over)

@@ -63,6 +63,7 @@ class Commands(FlowCommands):
         self._index = 0
         self._objects: dict[tuple[str, str], StoredObject] = {}
         self._deleted: list[Tombstone] = []
+        self._lost: tuple[LostRange, ...] = ()
         self._source = b"m" * 16
         self._epoch = 1
         self._parts: list[SchemaAdopted] = []
@@ -194,7 +195,11 @@ class Commands(FlowCommands):
         after = 0 if is_whole else begins
         objects = [each for each in self._objects.values() if each.metadata_index > after]
         deleted = tuple(each for each in self._deleted if each.metadata_index > after)
-        gone_here = [each for each in self._deleted if each.metadata_index <= begins]
+        gone_here = [
+            each
+            for each in self._deleted
+            if each.metadata_index <= begins and not any(each.id in lost for lost in self._lost)
+        ]
         if gone_here and rng.random() < 0.1:
             # The metadata set has lost this deletion.
             back = rng.choice(gone_here)
@@ -202,7 +207,9 @@ class Commands(FlowCommands):
             name = f"{back.name}-{back.id}"
             objects.append(StoredObject(back.id, back.kind, "default", name, spec, self._index))
         sets = (RegisteredSet("eu/p0", b"u" * 16, 1, self._index),)
-        lost = self._lost(begins) if is_whole else ()
+        if is_whole and begins and rng.random() < 0.5:
+            # Of its log; it did not have to be told again.
+            self._lost += (LostRange(*sorted(rng.choices(range(begins + 1), k=2))),)
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
             SchemaAdopted(
@@ -216,18 +223,11 @@ class Commands(FlowCommands):
                 tuple(some),
                 deleted if not number else (),
                 sets if not number else (),
-                lost,
+                self._lost if is_whole else (),
             )
             for number, some in enumerate(cuts)
         ]
         return self._parts.pop(0)
-
-    def _lost(self, begins: int) -> tuple[LostRange, ...]:
-        """What the metadata set may have lost of its log, and did not have to be told again."""
-        if not begins or self._random.random() < 0.5:
-            return ()
-        end, above = sorted(self._random.choices(range(begins + 1), k=2))
-        return (LostRange(end, above),)
 
     def _ballot_or_drop(self) -> Command:
         rng = self._random
