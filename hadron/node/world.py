@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -17,14 +18,24 @@ T = TypeVar("T")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
+_THREADS: Final = 40
+"""That work at a disk at the same time; others wait for one."""
+
+
 class SystemDisk:
     """`ports.Disk` of this machine."""
 
     vfs: Final = "unix"
     has_threads: Final = True
 
+    @cached_property
+    def _threads(self) -> trio.CapacityLimiter:
+        """Its own: a lookup of a name that no server answers keeps a thread for half a minute, and
+        some forty of these would keep a node from its files."""
+        return trio.CapacityLimiter(_THREADS)
+
     async def do(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work)
+        return await trio.to_thread.run_sync(work, limiter=self._threads)
 
     def free_bytes(self, path: Path) -> int:
         return shutil.disk_usage(path).free

@@ -10,9 +10,12 @@ from hadron.metadata.pusher import ReplicaSets, Wires
 from hadron.model.batch import StampedBatch, read_head
 from hadron.model.errors import (
     CorruptionError,
+    FencedError,
     FrameError,
     LogTruncatedError,
+    NotReadyError,
     OffsetOutOfRangeError,
+    ShuttingDownError,
     UnreachableError,
 )
 from hadron.model.ids import NO_BALLOT, Ballot
@@ -99,7 +102,7 @@ class LeaderSource:
         request = pipelines_pb2.PipelineStartRequest(
             pipeline_id=pipeline_id, metadata_index=self._index, awaited_stream_id=awaited
         )
-        answer, _ = await self._ask(_START, request)
+        answer, _ = await self._answer(_START, request)
         return check_number("offset", answer.offset)
 
     async def read(self, offset: int, after: Ballot) -> list[StampedBatch] | Gap:
@@ -113,7 +116,7 @@ class LeaderSource:
             after=None if after == NO_BALLOT else ballot_to(after),
         )
         try:
-            answer, attachment = await self._ask(_FETCH, request)
+            answer, attachment = await self._answer(_FETCH, request)
         except LogTruncatedError:
             return await self._gap(offset, is_truncated=True)
         except OffsetOutOfRangeError:
@@ -125,11 +128,21 @@ class LeaderSource:
     async def end(self) -> int:
         return int((await self._look()).next_offset)
 
+    async def _answer(self, method: Method, request: Any) -> tuple[Any, memoryview]:
+        try:
+            return await self._ask(method, request)
+        except (FencedError, ShuttingDownError) as error:
+            # Of its leadership. Whoever reads here takes these for the end of their own.
+            raise NotReadyError(
+                f"who was asked leads {self._partition} no more: {error.message}",
+                "its leader is looked for again",
+            ) from error
+
     async def _look(self) -> streams_pb2.OffsetsResponse.Partition:
         request = streams_pb2.OffsetsRequest(
             stream_id=self._stream_id, partition=self._partition, metadata_index=self._index
         )
-        answer, _ = await self._ask(_OFFSETS, request)
+        answer, _ = await self._answer(_OFFSETS, request)
         there: streams_pb2.OffsetsResponse.Partition
         if len(answer.partitions) != 1:
             raise FrameError(

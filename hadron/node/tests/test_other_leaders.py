@@ -10,7 +10,7 @@ import trio
 
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import FrameError
+from hadron.model.errors import FencedError, FrameError, NotReadyError, PeerError, ShuttingDownError
 from hadron.model.ids import NO_BALLOT
 from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.server.streams import batch_info
@@ -65,3 +65,16 @@ async def test_nothing_else_is(there: LeaderSource) -> None:
 async def test_it_tells_of_one_partition(partitions: int) -> None:
     with pytest.raises(FrameError, match="not of one"):
         await source(partitions=partitions).end()
+
+
+@pytest.mark.parametrize("reason", [FencedError("n2 leads"), ShuttingDownError("n1 stops")])
+async def test_that_another_leadership_is_over_is_not_said_of_ones_own(reason: PeerError) -> None:
+    """Consumers wait for good to be cancelled when their own is."""
+
+    async def ask(what: Method, request: Any) -> tuple[Any, memoryview]:
+        raise reason
+
+    there = LeaderSource(ask, "other/p1", 1, 1)
+    for question in (there.start(7), there.read(4, NO_BALLOT), there.end()):
+        with pytest.raises(NotReadyError, match="leads other/p1 no more"):
+            await question
