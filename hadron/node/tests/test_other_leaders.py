@@ -71,7 +71,7 @@ async def test_it_tells_of_one_partition(partitions: int) -> None:
 async def test_that_another_leadership_is_over_is_not_said_of_ones_own(reason: PeerError) -> None:
     """Consumers wait for good to be cancelled when their own is."""
 
-    async def ask(what: Method, request: Any) -> tuple[Any, memoryview]:
+    async def ask(_what: Method, _request: Any) -> tuple[Any, memoryview]:
         raise reason
 
     there = LeaderSource(ask, "other/p1", 1, 1)
