@@ -63,6 +63,10 @@ class Bridge:
         self.is_closed = False
         self._unwatch = visible.watch(stream.id, self._moved)
 
+    def is_of(self, stream: SchemaObject, template: str) -> bool:
+        """Whether it publishes this stream, by this template."""
+        return not self.is_closed and (self.stream.id, self.template) == (stream.id, template)
+
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True

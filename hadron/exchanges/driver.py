@@ -40,13 +40,21 @@ class ExchangeDriver:
         not_logged: messages that its `to_stream` has not taken.
     """
 
-    def __init__(self, item: SchemaObject, room: Room, make_bridge: Callable[..., Bridge]) -> None:
+    def __init__(
+        self,
+        item: SchemaObject,
+        room: Room,
+        find_stream: Callable[[str, str], SchemaObject],
+        make_bridge: Callable[..., Bridge],
+    ) -> None:
+        """`find_stream`: with a namespace and a name. Raises `NotFoundError`."""
         self.item = item
         self.machine = Exchange(room)
         self.sinks: dict[Session, ClientSink] = {}
         self.published, self.delivered, self.dropped = Rate(), Rate(), Rate()
         self.not_logged = 0
         self.trouble = ""
+        self._find_stream = find_stream
         self._make_bridge = make_bridge
         self._bridge: Bridge | None = None
 
@@ -142,21 +150,22 @@ class ExchangeDriver:
     # --- its stream -----------------------------------------------------------------------------
 
     def bridge(self) -> None:
-        """Have the stream published that its declaration names now, and no other."""
-        spec, known = self.spec, self._bridge
-        if known is not None:
-            same = known.stream.name == spec.from_stream and known.template == spec.topic
-            if same and not known.is_closed:
-                return
-            known.close()
-            self._bridge = None
-        self.trouble = ""
-        if spec.from_stream:
-            try:
-                self._bridge = self._make_bridge(self, spec)
-            except HadronError as error:
-                # The stream has not got here yet, perhaps; whatever changes the schema tries again.
-                self.trouble = f"nothing is published from {spec.from_stream}: {error.message}"
+        """Have the stream published that its declaration names now, and no other: not one that was
+        deleted, when it was made again under its name."""
+        name, topic = self.spec.from_stream, self.spec.topic
+        known, self.trouble = self._bridge, ""
+        try:
+            stream = self._find_stream(self.item.namespace, name) if name else None
+            if known is not None:
+                if stream is not None and known.is_of(stream, topic):
+                    return
+                known.close()
+                self._bridge = None
+            if stream is not None:
+                self._bridge = self._make_bridge(self, stream, topic)
+        except HadronError as error:
+            # The stream has not got here yet, perhaps: it is tried again once it has.
+            self.trouble = f"nothing is published from {name}: {error.message}"
 
     def interrupt(self, reason: HadronError) -> None:
         sinks, self.sinks = list(self.sinks.values()), {}
@@ -189,6 +198,8 @@ class Exchanges(Part):
         self._room = Room()
         self._nursery: trio.Nursery | None = None
         catalog.listen(self._schema_changed)
+        # The catalog knows a stream before there is anything of it to be read.
+        visible.on_opened(self._opened)
 
     async def run(self) -> None:
         """Must be running for exchanges to be served."""
@@ -214,15 +225,20 @@ class Exchanges(Part):
             )
         driver = self._drivers.get(item.id)
         if driver is None:
-            driver = ExchangeDriver(item, self._room, self._make_bridge)
+            driver = ExchangeDriver(item, self._room, self._find_stream, self._make_bridge)
             self._drivers[item.id] = driver
         return driver
 
-    def _make_bridge(self, driver: ExchangeDriver, spec: ExchangeSpec) -> Bridge:
-        stream, _ = self._catalog.stream(driver.item.namespace, spec.from_stream)
-        return Bridge(
-            stream, spec.topic, self._replica_set, self._visible, driver, self._start_soon
-        )
+    def _find_stream(self, namespace: str, name: str) -> SchemaObject:
+        stream, _ = self._catalog.stream(namespace, name)
+        return stream
+
+    def _make_bridge(self, driver: ExchangeDriver, stream: SchemaObject, topic: str) -> Bridge:
+        return Bridge(stream, topic, self._replica_set, self._visible, driver, self._start_soon)
+
+    def _opened(self, _stream_id: int) -> None:
+        for driver in self._drivers.values():
+            driver.bridge()
 
     def _start_soon(self, task: Callable[..., Any]) -> None:
         if self._nursery is not None:

@@ -265,8 +265,8 @@ class Controller:
         with self._cork:
             self._is_answering = True
             try:
-                if visible:
-                    self.observers.tell(visible)
+                if visible and not self._have_heard(visible):
+                    return
                 while due:
                     submission = due.popleft()
                     # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
@@ -275,6 +275,15 @@ class Controller:
                 self._say_all()
             finally:
                 self._is_answering = False
+
+    def _have_heard(self, events: Sequence[Event]) -> bool:
+        try:
+            self.observers.tell(events)
+        except Exception as error:
+            # Some of them have not, and never will: what they show would differ from the log.
+            self._on_fatal(error)
+            return False
+        return True
 
     def once_answered(self, function: Callable[[], None]) -> None:
         """Call it once those were answered who can be now, so that answers to one peer may leave

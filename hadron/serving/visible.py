@@ -63,6 +63,7 @@ class VisibleStreams:
         self._begun = dict(bounds)
         self._ends: dict[int, list[tuple[Ballot, int]]] = {}
         self._watchers: dict[int, list[Watcher]] = {}
+        self._on_opened: list[Callable[[int], None]] = []
         self._on_gone: list[Callable[[int], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
         self._order: deque[tuple[int, int]] = deque()
@@ -99,6 +100,10 @@ class VisibleStreams:
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
 
+    def on_opened(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with the id of each stream that has a partition here from now on."""
+        self._on_opened.append(listener)
+
     def on_gone(self, listener: Callable[[int], None]) -> None:
         """Call `listener` with the id of each stream that is deleted, right before nothing of it
         can be read any more; it ends whatever it serves from there."""
@@ -125,6 +130,8 @@ class VisibleStreams:
                 self._trimmed(stream_id, event.first_offset)
             elif isinstance(event, PartitionOpened):
                 self._first[stream_id] = self._next[stream_id] = 0
+                for listener in self._on_opened:
+                    listener(stream_id)
             else:
                 self._give_up(stream_id)
         for stream_id in moved:

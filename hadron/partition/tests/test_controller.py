@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,10 +27,12 @@ from hadron.model.transactions import TransactionId
 from hadron.partition import controller as module
 from hadron.partition import lines
 from hadron.partition.gate import ByteGate
+from hadron.partition.observers import Order
 from hadron.partition.submission import Submission
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
 from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state import machine
+from hadron.state.events import BatchAppended
 from hadron.state.features import MACHINE
 from hadron.state.groups.progress import AckRecords
 from hadron.state.streams.partitions import AppendBatch
@@ -212,6 +214,22 @@ class TestGroupCommit:
         assert asked.answers["good"].base_offset == 0
         assert one.fatal == []
         assert "AckRecords could not be applied" in caplog.text
+
+    async def test_an_observer_that_fails_ends_the_node_and_answers_nobody(
+        self, one: Stack
+    ) -> None:
+        """Those behind it have not heard what the log says."""
+
+        def fail(_events: Sequence[BatchAppended]) -> None:
+            raise NotFoundError("nothing here")
+
+        stream_id = await one.stream("s")
+        one.controller.observers.add(Order.STREAMS, [BatchAppended], fail)
+        asked = Asked(one)
+        asked.append("a", stream_id)
+        await until(lambda: bool(one.fatal))
+        assert isinstance(one.fatal[0], NotFoundError)
+        assert asked.answers == {}
 
     async def test_a_failing_disk_ends_the_node_and_answers_nobody(
         self, one: Stack, monkeypatch: pytest.MonkeyPatch

@@ -26,6 +26,8 @@ from hadron.node.tests.test_promotion import changed, file_of
 from hadron.testing.nodes import running_cluster, running_nodes
 from hadron.wire.messages import exchanges_pb2, method
 
+SETS = ("meta", "eu/p0")
+
 BRIDGED = """
 kind: Stream
 name: orders
@@ -104,6 +106,50 @@ async def test_a_streams_records_are_published_as_they_become_visible(tmp_path: 
                 ("order.y", "10"),
             ]
             assert (await news.describe()).without_topic == 1
+
+
+async def test_a_stream_is_bridged_that_comes_with_the_declaration(tmp_path: Path) -> None:
+    """In one entry: the exchange is in use, and hears of it first."""
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.apply("kind: Exchange\nname: news\nreplica_set: local/p0\n")
+        async with client.exchange("news").subscribe(">") as messages:
+            await client.apply(BRIDGED)
+            await client.send("orders", "1", type="order.placed")
+            assert values(await take(messages, 1)) == ["1"]
+            assert list(nodes.status("n1").cluster_trouble) == []
+
+
+async def test_a_stream_is_bridged_that_was_made_anew_while_a_set_was_away(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The set hears of the last declaration only, which is the first one, of another stream."""
+
+    def exchange(stream: str) -> str:
+        return f"kind: Exchange\nname: news\nreplica_set: eu/p0\nfrom_stream: {stream}\n"
+
+    stream = "kind: Stream\nname: orders\npartitions: [eu/p0]\n"
+    async with (
+        running_cluster(tmp_path, dict.fromkeys(SETS, 1)) as cluster,
+        cluster.client() as client,
+        cluster.client("admin", through=["meta"]) as admin,
+    ):
+        await client.apply(f"{stream}---\n{exchange('orders')}")
+        async with client.exchange("news").subscribe(">") as messages:
+            await client.send("orders", "1", type="order.placed")
+            assert values(await take(messages, 1)) == ["1"]
+            meta, eu = cluster["meta"].host("n1"), cluster["eu/p0"].host("n1")
+            cluster.network.isolate(meta, eu)
+            cluster.network.break_connections(meta, eu, lose_all=True)
+            await admin.apply(exchange("''"))
+            await admin.delete(("Stream", "default", "orders"), allow_destructive=True)
+            await admin.apply(f"{stream}---\n{exchange('orders')}")
+            cluster.network.heal_all()
+            await cluster.wait_for(
+                "the new stream",
+                lambda: len({cluster[each].status("n1").metadata_index for each in SETS}) == 1,
+            )
+            await client.send("orders", "2", type="order.placed")
+            assert values(await take(messages, 1)) == ["2"]
 
 
 async def test_a_bridge_follows_its_declaration(tmp_path: Path) -> None:
