@@ -104,6 +104,8 @@ class Leadership:
             gate=gate,
             on_fatal=on_fatal,
         )
+        # At once: between the fencing and this task's turn nobody is let in, or told anything.
+        feeding.on_fenced = self.stop
         self._reaching = Reaching(
             feeding,
             membership,

@@ -257,21 +257,8 @@ async def _wait_and_read(
     request: streams_pb2.FetchRequest,
     max_bytes: int,
 ) -> None:
-    changed = trio.Event()
-
-    def woken() -> None:
-        # A new one: retention moves the bounds too, and nothing has arrived by that.
-        nonlocal changed
-        changed.set()
-        changed = trio.Event()
-
-    unwatch = leading.visible.watch(stream_id, woken)
-    try:
-        with trio.move_on_after(min(request.max_wait_ms, _MAX_WAIT_MS) / 1000):
-            while leading.visible.bounds(stream_id).next_offset <= request.offset:
-                await changed.wait()
-    finally:
-        unwatch()
+    with trio.move_on_after(min(request.max_wait_ms, _MAX_WAIT_MS) / 1000):
+        await leading.visible.wait_beyond(stream_id, request.offset)
     await _read(leading, call, stream_id, request.offset, max_bytes)
 
 

@@ -117,6 +117,7 @@ class Leading:
         """End everything that was served."""
         for part in self.parts:
             part.stop(reason)
+        self.visible.end(reason)
         self.controller.stop(reason)
 
 

@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import trio
+
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     CorruptionError,
+    HadronError,
     LogTruncatedError,
     NotFoundError,
     NotReadyError,
@@ -63,6 +66,8 @@ class VisibleStreams:
         self._begun = dict(bounds)
         self._ends: dict[int, list[tuple[Ballot, int]]] = {}
         self._watchers: dict[int, list[Watcher]] = {}
+        self._waiting: set[trio.Event] = set()
+        self._ended: HadronError | None = None
         self._on_opened: list[Callable[[int], None]] = []
         self._on_gone: list[Callable[[int], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
@@ -99,6 +104,39 @@ class VisibleStreams:
         watchers = self._watchers.setdefault(stream_id, [])
         watchers.append(watcher)
         return lambda: watchers.remove(watcher)
+
+    async def wait_beyond(self, stream_id: int, offset: int) -> None:
+        """Until the visible end lies behind `offset`. Raises `NotFoundError` once the stream is
+        deleted, and the reason when leading ends (PROTOCOL A2)."""
+        moved = trio.Event()
+
+        def woken() -> None:
+            moved.set()
+
+        self._waiting.add(moved)
+        unwatch = self.watch(stream_id, woken)
+        try:
+            while self.bounds(stream_id).next_offset <= offset:
+                self._check_leads()
+                await moved.wait()
+                # A new one: retention moves the bounds too, and nothing has arrived by that.
+                self._waiting.remove(moved)
+                moved = trio.Event()
+                self._waiting.add(moved)
+        finally:
+            unwatch()
+            self._waiting.remove(moved)
+        self._check_leads()
+
+    def end(self, reason: HadronError) -> None:
+        """Leading has ended: nothing is read here any more, and nobody waits."""
+        self._ended = reason
+        for moved in self._waiting:
+            moved.set()
+
+    def _check_leads(self) -> None:
+        if self._ended is not None:
+            raise self._ended
 
     def on_opened(self, listener: Callable[[int], None]) -> None:
         """Call `listener` with the id of each stream that has a partition here from now on."""
@@ -208,7 +246,7 @@ class VisibleStreams:
     async def read(self, stream_id: int, offset: int, max_bytes: int) -> list[StampedBatch]:
         """Visible batches from the one that holds `offset` on; [] at the visible end.
 
-        Raises `OffsetOutOfRangeError`.
+        Raises `OffsetOutOfRangeError`, and the reason when leading has ended meanwhile.
         """
         self.check(stream_id, offset)
         found = self.recent(stream_id, offset, max_bytes)
@@ -227,6 +265,7 @@ class VisibleStreams:
             self.check(stream_id, offset)
             raise _not_committed(f"offset {offset} is just being dropped") from None
         assert all(batch.next_offset <= below for batch in found), (stream_id, offset, below)
+        self._check_leads()
         return found
 
     async def _copied(self, stream_id: int, offset: int, error: CorruptionError) -> StampedBatch:

@@ -27,6 +27,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "A2 the schema is read at the watermark",
         "A2 an acknowledgement counts once it is committed",
         "A2 a deposed leader does not answer",
+        "A2 nothing is answered when leading has ended",
         "shown_is_committed",
         "watermark_never_falls",
     ),

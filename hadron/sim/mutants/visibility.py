@@ -70,6 +70,13 @@ plant(
 )
 
 plant(
+    "polls outlive their leader",
+    "who waits for records at a leader that is deposed waits on, and is told that nothing came",
+    Edit("serving.visible:VisibleStreams.end", "self._ended = reason", "return"),
+    scenarios=("poll-at-a-leader-that-is-deposed",),
+)
+
+plant(
     "dead letters shown with the next record",
     "nobody hears that a dead letter was appended: its stream shows it when something else moves "
     "the end",

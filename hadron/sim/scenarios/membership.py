@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -10,14 +11,15 @@ from typing import Any
 import trio
 
 from hadron.fakes.disk import Speed
-from hadron.model.errors import FencedError
+from hadron.model.errors import FencedError, HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.replication.life import Life
 from hadron.server.schema import to_message
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.members import DrainingMember
+from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.wire.messages import groups_pb2, schema_pb2
+from hadron.wire.messages import groups_pb2, method, schema_pb2, streams_pb2
 
 _ALL = ("n1", "n2", "n3")
 
@@ -56,6 +58,30 @@ async def stale_leader_alone_with_its_clients(play: Play) -> None:
     play.join("n1")
     await trio.sleep(1.0)
     await play.hand_out("n1")
+    await world.wait_in_step()
+
+
+@scenario("A2: when leading has ended, who waits for records is told so")
+async def poll_at_a_leader_that_is_deposed(play: Play) -> None:
+    """Somebody waits at n1 for what comes after its last record. n2 is promoted, n1 hears of it,
+    and X is acknowledged. n1 must not say, when the time is over, that nothing has come."""
+    world = play.world
+    await play.fill(3)
+    await world.wait_in_step()
+    question = streams_pb2.FetchRequest(
+        stream=STREAM, offset=3, max_bytes=1 << 20, max_wait_ms=20_000
+    )
+    async with trio.open_nursery() as nursery:
+
+        async def poll() -> None:
+            with suppress(HadronError):
+                await ask_once(world, "n1", "c1", method("Fetch"), question, [], 30.0)
+
+        nursery.start_soon(poll)
+        await trio.sleep(0.5)
+        await play.promote("n2", _ALL, "n2")
+        await play.publish("X")
+    await play.hand_out("n1", "n3")
     await world.wait_in_step()
 
 

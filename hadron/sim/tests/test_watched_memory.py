@@ -78,7 +78,7 @@ class Three:
         answer = replication_pb2.AppendResponse(
             outcome=replication_pb2.AppendResponse.Outcome.PERSISTED
         )
-        question = Question(cast(Any, disk), "Replication", "Append", request, 1, 0, BALLOT)
+        question = Question(cast(Any, disk), "Replication", "Append", request, 1, 0, BALLOT, None)
         self._ballots.append_answered(question, answer)
 
     def count(self, name: str) -> set[str]:

@@ -22,6 +22,7 @@ from hadron.model.ranges import Range
 from hadron.partition.controller import Controller
 from hadron.partition.submission import Done
 from hadron.partition.waiters import ALL, LEADER
+from hadron.server.led import LED
 from hadron.serving.visible import VisibleStreams
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.entries import SCHEMA, Acknowledged, Ends, tables_lsn
@@ -51,6 +52,9 @@ _QUESTIONS: Final = (
 )
 """What a deposed leader must not answer from a stale table: every call with one answer, but these.
 Of a stream of answers each says what happens."""
+
+_LED: Final = frozenset(each.method.name for each in LED)
+"""What only a leader serves."""
 
 _REFUSALS: Final = (RequestError, NotFoundError, SchemaError)
 """Answers that say something about the tables; all others are about the node."""
@@ -90,6 +94,15 @@ class Answers:
         """This task has read tables that stood at `lsn`."""
         _HAS_READ.set(True)
         _UNWAITED.set(max(lsn, _UNWAITED.get()))
+
+    def _check_has_led_on(self, question: Question) -> None:
+        controller = question.controller
+        if question.method in _LED and controller is not None and not controller.leads:
+            self._complaints.add(
+                "A2 nothing is answered when leading has ended",
+                f"{question.view.name} answers {question.method}, which came under ballot "
+                f"{controller.ballot}",
+            )
 
     def _check_leads(self, question: Question) -> None:
         view = question.view
@@ -132,6 +145,7 @@ class Answers:
         if question.service in _BESIDE_TABLES or not view.is_alive:
             return
         self._check_waited(question)
+        self._check_has_led_on(question)
         if question.method in _QUESTIONS and _HAS_READ.get():
             self._check_leads(question)
         if question.method == "Fetch" and question.message.HasField("after"):

@@ -107,6 +107,7 @@ class Question:
         order: of its arrival, among everything that is numbered.
         applied_lsn: of the node's tables then.
         promised: by the node then.
+        controller: its leadership's then.
     """
 
     view: NodeView
@@ -116,6 +117,7 @@ class Question:
     order: int
     applied_lsn: int
     promised: Ballot
+    controller: Controller | None
 
 
 @dataclass(slots=True)

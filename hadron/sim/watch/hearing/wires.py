@@ -84,6 +84,7 @@ class HearsWires:
                 next(self._known.ballots.order),
                 follower.stored_applied_lsn if follower is not None else 0,
                 view.identity.promised,
+                view.controller,
             )
         handler(call, message, attachment)
 
