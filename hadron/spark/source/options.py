@@ -52,6 +52,7 @@ class SourceOptions:
         fail_on_data_loss: whether to fail, rather than skip, when asked for records that are gone.
         include_headers: whether there is a `headers` column.
         group: the consumer group that a streaming query shows its progress as; "": none.
+        time_zone: of timestamps in values that have none; "": the session's.
     """
 
     url: str
@@ -64,6 +65,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     group: str
+    time_zone: str
 
 
 _KNOWN: Final = (
@@ -81,6 +83,7 @@ _KNOWN: Final = (
     "includeHeaders",
     "groupId",
     "schema",
+    "timeZone",
 )
 
 
@@ -139,6 +142,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
         include_headers=_boolean(given, "includeHeaders", False),
         group=_group(given, streaming=streaming),
+        time_zone=_time_zone(given),
     )
 
 
@@ -204,6 +208,21 @@ def _group(given: Mapping[str, str], *, streaming: bool) -> str:
             "leave it out: a batch read has none",
         )
     return check_name("groupId", group) if group else ""
+
+
+def _time_zone(given: Mapping[str, str]) -> str:
+    name = given.get("timezone", "")
+    if name:
+        # Here, because it loads Arrow.
+        from hadron.spark.zones import zone_of
+
+        try:
+            zone_of(name)
+        except RequestError:
+            raise RequestError(
+                f"option 'timeZone' is {name!r}", "use a name such as Europe/Berlin, or +02:00"
+            ) from None
+    return name
 
 
 def _stream(given: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -95,6 +96,8 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _PATIENCE_S: Final = 30.0
 """How long a task waits for a leader that is away. Spark's local mode never retries a task."""
+
+_SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 _SHOWN_WITHIN_S: Final = 3.0
 """How long a micro-batch waits at most for its group to be moved."""
@@ -389,6 +392,8 @@ class _ReadTask:
     restriction: Restriction | None
     ahead: Future[Any] | None = None
     """The answer for where `wanted` will start when all that was fetched is handed on."""
+    zone: str | None = None
+    """Of timestamps in values that have none; None where it is not known."""
 
     def run(self) -> Iterator[pa.RecordBatch]:
         # Spark imports this module to find the source, in processes that never read.
@@ -396,6 +401,7 @@ class _ReadTask:
 
         from hadron.spark.arrow import coalesced
 
+        self.zone = self.options.time_zone or _session_zone()
         # The client is closed first, also when Spark has enough, and ends what was asked ahead.
         with ThreadPoolExecutor(1, "hadron-ahead") as ahead, connect(self.options.url) as client:
             yield from coalesced(self._batches(client, ahead))
@@ -498,5 +504,12 @@ class _ReadTask:
         from hadron.spark.parsed import arrow_type, parse
 
         place = self.columns.names.index("value")
-        value = parse(rows.column(place), arrow_type(members))
+        value = parse(rows.column(place), arrow_type(members), self.zone)
         return rows.set_column(place, "value", value)
+
+
+def _session_zone() -> str | None:
+    """Spark tells the tasks of a query how its session is set; not those of `.rdd`, and not what
+    nobody has set."""
+    context = TaskContext.get()
+    return context.getLocalProperty(_SESSION_ZONE) if context is not None else None

@@ -32,6 +32,7 @@ def test_everything_that_can_be_said() -> None:
             "minPartitions": "8",
             "failOnDataLoss": "False",
             "includeHeaders": "true",
+            "timezone": "+02:00",
         },
         streaming=False,
     )
@@ -42,6 +43,7 @@ def test_everything_that_can_be_said() -> None:
     assert options.min_partitions == 8
     assert not options.fail_on_data_loss
     assert options.include_headers
+    assert options.time_zone == "+02:00"
     options = parse_options(
         {"stream": "flights", "maxoffsetspertrigger": "100", "groupid": "lag"}, streaming=True
     )
@@ -84,6 +86,7 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "f", "maxOffsetsPerTrigger": "9"}, "'maxOffsetsPerTrigger' is of a streaming"),
         ({"stream": "f", "groupId": "g"}, "'groupId' is for a streaming query"),
         ({"stream": "f", "minPartitions": "many"}, "'minPartitions' is 'many'"),
+        ({"stream": "f", "timeZone": "Mars"}, "'timeZone' is 'Mars' .use a name such as"),
         ({"stream": "f", "failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
     ],
 )
