@@ -237,6 +237,8 @@ class BatchReader(DataSourceReader):
             if options.ending.at_ms:
                 known = bounds(client, options, options.ending.at_ms)
             end = locate(options.ending, known, options)
+        # What may be lost is not waited for, and what is appended meanwhile is not of this read.
+        end = {name: min(offset, known[name].next_offset) for name, offset in end.items()}
         check_order(start, end, options)
         ids = {name: each.stream_id for name, each in known.items()}
         ranges = between(

@@ -349,6 +349,20 @@ def test_offsets_of_the_users_own_that_are_wrong_are_no_loss_of_records(
         reader.partitions()
 
 
+def test_an_end_beyond_the_log_is_not_waited_for(log: Log) -> None:
+    log.append(5)
+    given = {"stream": "s", "endingOffsets": json.dumps({P0: 9}), "failOnDataLoss": "false"}
+    reader = BatchReader(parse_options(given, streaming=False), Columns(("offset",)))
+    (task,) = reader.partitions()
+    assert isinstance(task, RangePartition)
+    assert task.wanted == OffsetRange(P0, 0, 5, stream_id=7)
+    log.append(5)
+    (batch,) = reader.read(task)
+    assert batch.column("offset").to_pylist() == list(range(5))
+    given["startingOffsets"] = json.dumps({P0: 30})
+    assert BatchReader(parse_options(given, streaming=False), ROWS).partitions() == []
+
+
 def test_what_was_read_is_written_without_what_the_cluster_gives() -> None:
     source = HadronDataSource({"stream": "s"})
     schema = source.schema()
