@@ -304,7 +304,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
         known = self._bounds() if self._target is None else self._target
         begin = self._checked(start, known)
-        self._show(begin)
+        # A partition that has gone knows no group.
+        self._show({name: cursor for name, cursor in begin.items() if name in known})
         end = self._ends(known)
         between(begin, end, self._options)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
