@@ -134,7 +134,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     return SourceOptions(
         url=_url(given),
         stream=stream,
-        partitions=_names(given.get("partitions", "")),
+        partitions=names_of(given.get("partitions", "")),
         starting=starting,
         ending=ending,
         max_offsets_per_trigger=_optional(given, "maxOffsetsPerTrigger", _positive),
@@ -261,7 +261,8 @@ def _url(given: Mapping[str, str]) -> str:
     return urlunsplit(parts._replace(path="/" + check_name("namespace", namespace)))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
+    """What the option `partitions` names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
