@@ -189,13 +189,14 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     codec = given.get("codec", "none").lower()
     if codec not in CODECS:
         raise RequestError(f"option 'codec' is {codec!r}", f"use {' or '.join(CODECS)}")
+    kept_s = _optional(given, "stagingTimeout", _seconds)
     return SinkOptions(
         url=_url(given),
         stream=_stream(given),
         txn_id=txn_id,
         batch_id=_optional(given, "batchId", _number) or 0,
         reset=given.get("reset", ""),
-        kept_s=_optional(given, "stagingTimeout", _seconds) or _KEPT_S,
+        kept_s=_KEPT_S if kept_s is None else kept_s,
         codec=codec,
     )
 
@@ -291,9 +292,10 @@ def _offsets(option: str, text: str) -> dict[str, int]:
         and all(type(offset) is int and offset >= _EARLIEST for offset in parsed.values())
     )
     if not good:
+        words = "earliest, latest" if option.startswith("starting") else "latest"
         raise RequestError(
             f"option {option!r} is {text!r}",
-            'use earliest, latest, or JSON such as {"local/p0": 1000}; -2 is earliest, -1 latest',
+            f'use {words}, or JSON such as {{"local/p0": 1000}}; -2 is earliest, -1 latest',
         )
     return dict(parsed)
 
@@ -321,9 +323,12 @@ def _number(name: str, text: str) -> int:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return parse_duration_ms(text) / 1_000
+        found = parse_duration_ms(text) / 1_000
     except RequestError as error:
         raise RequestError(f"option {name!r} is {text!r}", error.hint) from None
+    if not found:
+        raise RequestError(f"option {name!r} is {text!r}", "use a time above 0, such as 1h")
+    return found
 
 
 def _time_ms(name: str, text: str) -> int:
