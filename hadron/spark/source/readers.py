@@ -461,7 +461,7 @@ class _ReadTask:
                 if fetched.batches:
                     found: Sequence[Any] = fetched.batches
                     return found
-                # A leader that has just started may not know yet how far its log is committed.
+                # A leader that is deposed, and has not heard so, answers from the log that it has.
                 if time.monotonic() > deadline:
                     self.wanted = past_loss(wanted, wanted.stop, self.options)
                     return ()
