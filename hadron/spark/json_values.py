@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from hadron.model.errors import RequestError
+from hadron.spark.zones import zone_of
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -53,9 +51,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_US: Final = -719_160 * _DAY_US
 _LAST_US: Final = 2_932_894 * _DAY_US
 """Python has the years 1 to 9999; some days off, in any zone."""
-
-_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d)(?::?(\d\d))?)?", re.ASCII)
-"""What Java calls a zone, and Python does not."""
 
 
 def strange(kind: st.DataType) -> st.DataType | None:
@@ -166,19 +161,5 @@ def _moment(micros: int, zone: tzinfo | None, timespec: str) -> str:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """Raises `RequestError`."""
-    if name is None:
-        return None
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        pass
-    found = _OFFSET.fullmatch(name)
-    if found is None and name != "Z":
-        raise RequestError(
-            f"the time zone {name!r} of the session is not known in Python",
-            "set spark.sql.session.timeZone to a name such as Europe/Berlin, or to +02:00",
-        )
-    sign, *parts = found.groups() if found is not None else ("+",)
-    seconds = sum(int(part or 0) * unit for part, unit in zip(parts, (3_600, 60, 1), strict=False))
-    return timezone(timedelta(seconds=-seconds if sign == "-" else seconds))
+    """None of times that are in no zone. Raises `RequestError`."""
+    return None if name is None else zone_of(name)

@@ -1,7 +1,8 @@
 """JSON values as Arrow structs, a block at a time: what `value STRUCT<…>` is when a stream is read.
 
 As `from_json` does, names that are not asked for are passed over, and missing ones are null. A
-value that is no object, or has a member that does not fit, is null as a whole.
+value that is no object, or has a member that does not fit, is null as a whole. Timestamps without
+a zone are in the session's.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute as pc
 from pyarrow import json as pa_json
 from pyspark.sql import types as st
+
+from hadron.model.errors import RequestError
+from hadron.spark.zones import instants, zone_of
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_LOCAL: Final = pa.timestamp("us")
+_ZONED: Final = r"[T ].*(?:Z|[+-]\d\d(?::?\d\d)?)$"
+"""A time with a zone; what has none may end in `-01`, a day."""
 
 _SCALARS: Final[dict[type[st.DataType], Any]] = {
     st.BooleanType: pa.bool_(),
@@ -24,8 +34,8 @@ _SCALARS: Final[dict[type[st.DataType], Any]] = {
     st.FloatType: pa.float32(),
     st.DoubleType: pa.float64(),
     st.StringType: pa.string(),
-    st.TimestampType: pa.timestamp("us", tz="UTC"),
-    st.TimestampNTZType: pa.timestamp("us"),
+    st.TimestampType: _TIMESTAMP,
+    st.TimestampNTZType: _LOCAL,
 }
 
 
@@ -63,11 +73,14 @@ def arrow_type(kind: st.DataType) -> Any:
     return _SCALARS[type(kind)]
 
 
-def parse(values: pa.Array, kind: Any) -> pa.Array:
+def parse(values: pa.Array, kind: Any, zone: str | None) -> pa.Array:
     """A struct for each of these bytes, null where there is none.
 
     Args:
         kind: the struct's type.
+        zone: of timestamps that have none; None where it is not known.
+
+    Raises `RequestError` for a timestamp without a zone where that is not known.
     """
     rows: list[bytes | None] = values.to_pylist()
     # Rows are parsed together, as one text: of two that are torn in the middle one object could be
@@ -77,11 +90,12 @@ def parse(values: pa.Array, kind: Any) -> pa.Array:
     for index, row in enumerate(rows):
         if row and row.lstrip()[:1] == b"{":
             (together if _is_one_value(row) else alone).append(index)
-    found = _parse([rows[index] or b"" for index in together], kind)
+    found = _parse([rows[index] or b"" for index in together], kind, zone)
     if len(together) == len(rows):
         return found
     if alone:
-        found = pa.concat_arrays([found, *(_parse([rows[each] or b""], kind) for each in alone)])
+        torn = (_parse([rows[each] or b""], kind, zone) for each in alone)
+        found = pa.concat_arrays([found, *torn])
     places = together + alone
     where = np.full(len(rows), -1, np.int64)
     where[places] = np.arange(len(places))
@@ -99,7 +113,7 @@ def _is_one_value(row: bytes) -> bool:
     return True
 
 
-def _parse(rows: Sequence[bytes], kind: Any) -> pa.Array:
+def _parse(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
     """What does not fit is found by halving: a block of good rows costs 1 µs each."""
     if not rows:
         return pa.nulls(0, kind)
@@ -109,15 +123,19 @@ def _parse(rows: Sequence[bytes], kind: Any) -> pa.Array:
             pa.BufferReader(data),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             parse_options=pa_json.ParseOptions(
-                explicit_schema=pa.schema(list(kind)),
+                explicit_schema=pa.schema(list(_unread(kind))),
                 newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
         )
         if table.num_rows == len(rows):
             columns: list[Any] = [
-                column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-                for column in table.columns
+                _read(
+                    column.combine_chunks() if column.num_chunks != 1 else column.chunk(0),
+                    field.type,
+                    zone,
+                )
+                for column, field in zip(table.columns, kind, strict=True)
             ]
             return pa.StructArray.from_arrays(columns, fields=list(kind))
     except pa.ArrowInvalid:
@@ -125,4 +143,43 @@ def _parse(rows: Sequence[bytes], kind: Any) -> pa.Array:
     if len(rows) == 1:
         return pa.nulls(1, kind)
     middle = len(rows) // 2
-    return pa.concat_arrays([_parse(rows[:middle], kind), _parse(rows[middle:], kind)])
+    return pa.concat_arrays([_parse(rows[:middle], kind, zone), _parse(rows[middle:], kind, zone)])
+
+
+def _unread(kind: Any) -> Any:
+    """The type with text for timestamps: Arrow's parser takes those without a zone for UTC."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_unread(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_unread(kind.value_type)))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def _read(array: pa.Array, kind: Any, zone: str | None) -> pa.Array:
+    """What was `_unread`. Raises `ArrowInvalid` for text that is no such time."""
+    if _unread(kind) == kind:
+        return array
+    if pa.types.is_struct(kind):
+        members = [_read(array.field(i), field.type, zone) for i, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
+    if pa.types.is_list(kind):
+        elements = [_read(array.values, kind.value_type, zone)]
+        return pa.Array.from_buffers(
+            kind, len(array), array.buffers()[:2], offset=array.offset, children=elements
+        )
+    return array.cast(_LOCAL) if kind == _LOCAL else _timestamps(array, zone)
+
+
+def _timestamps(texts: pa.Array, zone: str | None) -> pa.Array:
+    zoned = pc.match_substring_regex(texts, _ZONED)
+    none = pa.scalar(None, pa.string())
+    found = pc.if_else(zoned, texts, none).cast(_TIMESTAMP)
+    local = pc.if_else(zoned, none, texts).cast(_LOCAL)
+    if local.null_count == len(local):
+        return found
+    if zone is None:
+        raise RequestError(
+            "a value has a timestamp without a zone, and Spark does not tell the session's",
+            "set spark.sql.session.timeZone, or the reader's option timeZone",
+        )
+    return pc.coalesce(found, instants(local, zone_of(zone)))

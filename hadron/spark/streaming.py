@@ -35,6 +35,7 @@ from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, load, name_of
 from hadron.spark.session import activate
 from hadron.spark.source.connecting import connect
+from hadron.spark.source.options import names_of
 from hadron.spark.stage import is_alive, no_dataframe
 from hadron.wire.system import SystemRandom
 
@@ -202,8 +203,10 @@ class StreamRunner:
             return {"startingOffsets": source.start}
         if not source.start.isdigit():
             return {"startingTimestamp": source.start}
-        with connect(self._url) as client:
-            partitions = client.stream(source.stream).spec.partitions
+        partitions = names_of(self._spec.options.get("partitions", ""))
+        if not partitions:
+            with connect(self._url) as client:
+                partitions = client.stream(source.stream).spec.partitions
         return {"startingOffsets": json.dumps(dict.fromkeys(partitions, int(source.start)))}
 
     def _transformed(self, given: DataFrame) -> DataFrame:

@@ -52,6 +52,7 @@ class SourceOptions:
         fail_on_data_loss: whether to fail, rather than skip, when asked for records that are gone.
         include_headers: whether there is a `headers` column.
         group: the consumer group that a streaming query shows its progress as; "": none.
+        time_zone: of timestamps in values that have none; "": the session's.
     """
 
     url: str
@@ -64,6 +65,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     group: str
+    time_zone: str
 
 
 _KNOWN: Final = (
@@ -81,6 +83,7 @@ _KNOWN: Final = (
     "includeHeaders",
     "groupId",
     "schema",
+    "timeZone",
 )
 
 
@@ -131,7 +134,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     return SourceOptions(
         url=_url(given),
         stream=stream,
-        partitions=_names(given.get("partitions", "")),
+        partitions=names_of(given.get("partitions", "")),
         starting=starting,
         ending=ending,
         max_offsets_per_trigger=_optional(given, "maxOffsetsPerTrigger", _positive),
@@ -139,6 +142,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         fail_on_data_loss=_boolean(given, "failOnDataLoss", True),
         include_headers=_boolean(given, "includeHeaders", False),
         group=_group(given, streaming=streaming),
+        time_zone=_time_zone(given),
     )
 
 
@@ -185,13 +189,14 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     codec = given.get("codec", "none").lower()
     if codec not in CODECS:
         raise RequestError(f"option 'codec' is {codec!r}", f"use {' or '.join(CODECS)}")
+    kept_s = _optional(given, "stagingTimeout", _seconds)
     return SinkOptions(
         url=_url(given),
         stream=_stream(given),
         txn_id=txn_id,
         batch_id=_optional(given, "batchId", _number) or 0,
         reset=given.get("reset", ""),
-        kept_s=_optional(given, "stagingTimeout", _seconds) or _KEPT_S,
+        kept_s=_KEPT_S if kept_s is None else kept_s,
         codec=codec,
     )
 
@@ -204,6 +209,21 @@ def _group(given: Mapping[str, str], *, streaming: bool) -> str:
             "leave it out: a batch read has none",
         )
     return check_name("groupId", group) if group else ""
+
+
+def _time_zone(given: Mapping[str, str]) -> str:
+    name = given.get("timezone", "")
+    if name:
+        # Here, because it loads Arrow.
+        from hadron.spark.zones import zone_of
+
+        try:
+            zone_of(name)
+        except RequestError:
+            raise RequestError(
+                f"option 'timeZone' is {name!r}", "use a name such as Europe/Berlin, or +02:00"
+            ) from None
+    return name
 
 
 def _stream(given: Mapping[str, str]) -> str:
@@ -242,7 +262,8 @@ def _url(given: Mapping[str, str]) -> str:
     return urlunsplit(parts._replace(path="/" + check_name("namespace", namespace)))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
+    """What the option `partitions` names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -271,9 +292,10 @@ def _offsets(option: str, text: str) -> dict[str, int]:
         and all(type(offset) is int and offset >= _EARLIEST for offset in parsed.values())
     )
     if not good:
+        words = "earliest, latest" if option.startswith("starting") else "latest"
         raise RequestError(
             f"option {option!r} is {text!r}",
-            'use earliest, latest, or JSON such as {"local/p0": 1000}; -2 is earliest, -1 latest',
+            f'use {words}, or JSON such as {{"local/p0": 1000}}; -2 is earliest, -1 latest',
         )
     return dict(parsed)
 
@@ -301,9 +323,12 @@ def _number(name: str, text: str) -> int:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return parse_duration_ms(text) / 1_000
+        found = parse_duration_ms(text) / 1_000
     except RequestError as error:
         raise RequestError(f"option {name!r} is {text!r}", error.hint) from None
+    if not found:
+        raise RequestError(f"option {name!r} is {text!r}", "use a time above 0, such as 1h")
+    return found
 
 
 def _time_ms(name: str, text: str) -> int:

@@ -252,13 +252,15 @@ def _data_loss(message: str) -> OffsetOutOfRangeError:
 
 
 def split(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """Cut ranges so that at least `min_partitions` tasks share the records evenly."""
+    """Cut ranges so that at least `min_partitions` tasks share the records evenly, or as many as
+    there are records."""
     total = sum(map(len, ranges))
     if not min_partitions or min_partitions <= len(ranges) or not total:
         return list(ranges)
     pieces = []
     for each in ranges:
-        count = max(1, min(len(each), round(len(each) * min_partitions / total)))
+        # Rounded up, so that together they are enough.
+        count = min(len(each), -(-len(each) * min_partitions // total))
         edges = [each.start + len(each) * i // count for i in range(count + 1)]
         pieces += [
             replace(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -95,6 +96,8 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _PATIENCE_S: Final = 30.0
 """How long a task waits for a leader that is away. Spark's local mode never retries a task."""
+
+_SESSION_ZONE: Final = "spark.sql.session.timeZone"
 
 _SHOWN_WITHIN_S: Final = 3.0
 """How long a micro-batch waits at most for its group to be moved."""
@@ -234,6 +237,8 @@ class BatchReader(DataSourceReader):
             if options.ending.at_ms:
                 known = bounds(client, options, options.ending.at_ms)
             end = locate(options.ending, known, options)
+        # What may be lost is not waited for, and what is appended meanwhile is not of this read.
+        end = {name: min(offset, known[name].next_offset) for name, offset in end.items()}
         check_order(start, end, options)
         ids = {name: each.stream_id for name, each in known.items()}
         ranges = between(
@@ -299,7 +304,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
         known = self._bounds() if self._target is None else self._target
         begin = self._checked(start, known)
-        self._show(begin)
+        # A partition that has gone knows no group.
+        self._show({name: cursor for name, cursor in begin.items() if name in known})
         end = self._ends(known)
         between(begin, end, self._options)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else sys.maxsize
@@ -389,6 +395,8 @@ class _ReadTask:
     restriction: Restriction | None
     ahead: Future[Any] | None = None
     """The answer for where `wanted` will start when all that was fetched is handed on."""
+    zone: str | None = None
+    """Of timestamps in values that have none; None where it is not known."""
 
     def run(self) -> Iterator[pa.RecordBatch]:
         # Spark imports this module to find the source, in processes that never read.
@@ -396,6 +404,7 @@ class _ReadTask:
 
         from hadron.spark.arrow import coalesced
 
+        self.zone = self.options.time_zone or _session_zone()
         # The client is closed first, also when Spark has enough, and ends what was asked ahead.
         with ThreadPoolExecutor(1, "hadron-ahead") as ahead, connect(self.options.url) as client:
             yield from coalesced(self._batches(client, ahead))
@@ -452,7 +461,7 @@ class _ReadTask:
                 if fetched.batches:
                     found: Sequence[Any] = fetched.batches
                     return found
-                # A leader that has just started may not know yet how far its log is committed.
+                # A leader that is deposed, and has not heard so, answers from the log that it has.
                 if time.monotonic() > deadline:
                     self.wanted = past_loss(wanted, wanted.stop, self.options)
                     return ()
@@ -498,5 +507,12 @@ class _ReadTask:
         from hadron.spark.parsed import arrow_type, parse
 
         place = self.columns.names.index("value")
-        value = parse(rows.column(place), arrow_type(members))
+        value = parse(rows.column(place), arrow_type(members), self.zone)
         return rows.set_column(place, "value", value)
+
+
+def _session_zone() -> str | None:
+    """Spark tells the tasks of a query how its session is set; not those of `.rdd`, and not what
+    nobody has set."""
+    context = TaskContext.get()
+    return context.getLocalProperty(_SESSION_ZONE) if context is not None else None

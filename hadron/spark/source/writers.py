@@ -220,9 +220,13 @@ def publish(
         return
     staged = [StagedAttempt(each.attempt, each.batches) for each in written if each.batches]
     with connect(options.url) as client:
-        client.sink(_sink_name(options, query)).publish(
+        is_new = client.sink(_sink_name(options, query)).publish(
             options.stream, staged, write=write, query=query, batch=batch, follows=options.reset
         )
+    if staged and not is_new:
+        # Another write was published as this batch, and nobody publishes this one any more; or it
+        # was this one, and is staged no more.
+        give_up(options, messages, write)
 
 
 def give_up(

@@ -58,6 +58,7 @@ class Log:
         self.failing: set[int] = set()
         self.holding: set[int] = set()
         self.closed = threading.Event()
+        self.shown: dict[str, int] = {}
 
     @property
     def next_offset(self) -> int:
@@ -94,6 +95,14 @@ class Log:
         return [
             PartitionOffsets(P0, self.first_offset, self.next_offset, 0, self.stream_id, ballot)
         ]
+
+    def reset_group(
+        self, _stream: str, _group: str, to: int, *, partitions: list[str], **_: Any
+    ) -> None:
+        (name,) = partitions
+        if name != P0:
+            raise NotFoundError(f"no partition {name}")
+        self.shown[name] = to
 
     def fetch(
         self,
@@ -207,6 +216,18 @@ def test_a_query_goes_on_over_leaders_and_limits(log: Log) -> None:
     assert at == {P0: {"offset": 20, "epoch": 1, "incarnation": 2, "stream_id": 7}}
     log.first_offset = 20
     assert query().latestOffset(at, ReadAllAvailable()) == at, "nothing new, no micro-batch"
+
+
+def test_a_group_is_shown_where_partitions_are_left(log: Log) -> None:
+    log.append(10)
+    start = {P0: {"offset": 4, "stream_id": 7}, "gone/p9": {"offset": 5, "stream_id": 7}}
+    reader = query(groupId="shown", failOnDataLoss="false")
+    found, at = step(reader, start)
+    assert (found, log.shown) == (list(range(4, 10)), {P0: 4})
+    assert step(reader, at) == ([], at)
+    assert log.shown == {P0: 10}
+    with pytest.raises(OffsetOutOfRangeError, match="stream 's' has lost 'gone/p9'"):
+        step(query(groupId="shown"), start)
 
 
 def test_an_old_checkpoint_is_read_and_becomes_one_of_cursors(log: Log) -> None:
@@ -347,6 +368,20 @@ def test_offsets_of_the_users_own_that_are_wrong_are_no_loss_of_records(
     reader = BatchReader(options_read, Columns(("offset",)))
     with pytest.raises(RequestError, match=message):
         reader.partitions()
+
+
+def test_an_end_beyond_the_log_is_not_waited_for(log: Log) -> None:
+    log.append(5)
+    given = {"stream": "s", "endingOffsets": json.dumps({P0: 9}), "failOnDataLoss": "false"}
+    reader = BatchReader(parse_options(given, streaming=False), Columns(("offset",)))
+    (task,) = reader.partitions()
+    assert isinstance(task, RangePartition)
+    assert task.wanted == OffsetRange(P0, 0, 5, stream_id=7)
+    log.append(5)
+    (batch,) = reader.read(task)
+    assert batch.column("offset").to_pylist() == list(range(5))
+    given["startingOffsets"] = json.dumps({P0: 30})
+    assert BatchReader(parse_options(given, streaming=False), ROWS).partitions() == []
 
 
 def test_what_was_read_is_written_without_what_the_cluster_gives() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hadron.model.errors import RequestError
-from hadron.spark.source.options import Position, parse_options
+from hadron.spark.source.options import Position, parse_options, parse_sink_options
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,7 @@ def test_everything_that_can_be_said() -> None:
             "minPartitions": "8",
             "failOnDataLoss": "False",
             "includeHeaders": "true",
+            "timezone": "+02:00",
         },
         streaming=False,
     )
@@ -42,6 +43,7 @@ def test_everything_that_can_be_said() -> None:
     assert options.min_partitions == 8
     assert not options.fail_on_data_loss
     assert options.include_headers
+    assert options.time_zone == "+02:00"
     options = parse_options(
         {"stream": "flights", "maxoffsetspertrigger": "100", "groupid": "lag"}, streaming=True
     )
@@ -73,7 +75,10 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "f", "startingOffsets": '{"p": -3}'}, "'startingOffsets' is"),
         ({"stream": "f", "startingOffsets": "{}"}, "'startingOffsets' is"),
         ({"stream": "f", "startingOffsets": "latest"}, "would read nothing"),
-        ({"stream": "f", "endingOffsets": "earliest"}, "'endingOffsets' is 'earliest'"),
+        (
+            {"stream": "f", "endingOffsets": "earliest"},
+            "'endingOffsets' is 'earliest' .use latest, or JSON such as",
+        ),
         ({"stream": "f", "startingTimestamp": "x"}, "'x' .use an RFC 3339 time .* milliseconds"),
         ({"stream": "f", "startingTimestamp": "2020-01-01"}, "is '2020-01-01'"),
         ({"stream": "f", "endingTimestamp": "0"}, "'endingTimestamp' is '0'"),
@@ -84,12 +89,22 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "f", "maxOffsetsPerTrigger": "9"}, "'maxOffsetsPerTrigger' is of a streaming"),
         ({"stream": "f", "groupId": "g"}, "'groupId' is for a streaming query"),
         ({"stream": "f", "minPartitions": "many"}, "'minPartitions' is 'many'"),
+        ({"stream": "f", "timeZone": "Mars"}, "'timeZone' is 'Mars' .use a name such as"),
         ({"stream": "f", "failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
     ],
 )
 def test_what_makes_no_sense_is_named(given: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         parse_options(given, streaming=False)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "0ms"])
+def test_what_is_staged_is_kept_for_some_time(text: str) -> None:
+    with pytest.raises(RequestError, match=f"'stagingTimeout' is '{text}' .use a time above 0"):
+        parse_sink_options({"stream": "f", "stagingTimeout": text}, streaming=False)
+    options = parse_sink_options({"stream": "f", "stagingTimeout": "90s"}, streaming=False)
+    assert options.kept_s == 90
+    assert parse_sink_options({"stream": "f"}, streaming=False).kept_s == 3_600
 
 
 def test_a_micro_batch_has_a_record_at_least() -> None:

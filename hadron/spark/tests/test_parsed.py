@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as st
 
+from hadron.model.errors import RequestError
 from hadron.spark.parsed import arrow_type, doubled, parse, unparsed
 
 ONE = st.StructType().add("f", st.IntegerType())
 
 
-def parsed(kind: st.StructType, *rows: bytes | None) -> list[object]:
-    found = parse(pa.array(rows, pa.binary()), arrow_type(kind))
+def parsed(kind: st.StructType, *rows: bytes | None, zone: str | None = None) -> list[object]:
+    found = parse(pa.array(rows, pa.binary()), arrow_type(kind), zone)
     assert found.type == arrow_type(kind)
     values: list[object] = found.to_pylist()
     return values
@@ -38,7 +40,7 @@ def test_each_value_is_a_struct_of_what_was_asked_for() -> None:
     "bad",
     [
         b"", b" ", b"null", b"5", b"[1]", b'"x"', b'{"f":1', b"\xff", b'{"f":5.5}', b'{"f":"5"}',
-        b'{"f":1}{"f":2}', b'{"f":99999999999}', None,
+        b'{"f":1}{"f":2}', b'{"f":99999999999}', b'{"f":1,"f":2}', None,
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None) -> None:
@@ -52,6 +54,46 @@ def test_nobody_is_given_the_object_of_another_row() -> None:
     """Of two torn rows one object could be made, and as many of another one as are missing then."""
     rows = [b'{"x":', b"{}}", b'{"f":7}', b'{"f":1}{"f":2}']
     assert parsed(ONE, *rows) == [None, None, {"f": 7}, None]
+
+
+TIMES = (
+    st.StructType()
+    .add("t", st.TimestampType())
+    .add("a", st.ArrayType(st.StructType().add("n", st.TimestampNTZType())))
+)
+
+
+def test_times_without_a_zone_are_of_the_one_that_is_told() -> None:
+    rows = [
+        b'{"t":"2013-01-01 05:00:00","a":[null,{"n":"2013-01-01"},{}]}',
+        b'{"t":"2013-01-01T05:00:00.25Z","a":[]}',
+        b'{"t":"2013-01-01T05:00-05:30"}',
+        b'{"t":null,"a":null}',
+        b'{"t":"no time"}',
+        b'{"a":[{"n":"2013-01-01T05:00:00Z"}]}',
+    ]
+    found = parse(pa.array(rows, pa.binary()), arrow_type(TIMES), "America/New_York")
+    utc = found.field("t").cast(pa.timestamp("us"))
+    assert utc.to_pylist() == [
+        datetime(2013, 1, 1, 10),
+        datetime(2013, 1, 1, 5, 0, 0, 250_000),
+        datetime(2013, 1, 1, 10, 30),
+        None, None, None,
+    ]  # fmt: skip
+    assert found.field("a").to_pylist()[:2] == [
+        [None, {"n": datetime(2013, 1, 1)}, {"n": None}],
+        [],
+    ]
+    assert found.is_valid().to_pylist() == [True] * 4 + [False] * 2, "no NTZ has a zone"
+
+
+def test_a_time_without_a_zone_is_not_guessed() -> None:
+    assert parsed(ONE, b'{"f":1}') == [{"f": 1}]
+    assert parsed(TIMES, b'{"t":"x"}', b'{"t":null}') == [None, {"t": None, "a": None}]
+    assert parsed(TIMES, b'{"t":"2013-01-01T05:00:00Z"}') != [None]
+    for zone, message in ((None, "Spark does not tell the session's"), ("Mars/X", "'Mars/X'")):
+        with pytest.raises(RequestError, match=message):
+            parsed(TIMES, b'{"t":"2013-01-01 05:00:00"}', zone=zone)
 
 
 def test_nothing_is_parsed_to_nothing() -> None:

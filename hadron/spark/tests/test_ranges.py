@@ -145,7 +145,10 @@ def test_splitting_keeps_every_record(whole: list[OffsetRange], minimum: int | N
         )
 
 
-@pytest.mark.parametrize(("sizes", "minimum"), [([100], 8), ([100, 1], 4), ([3], 8)])
+@pytest.mark.parametrize(
+    ("sizes", "minimum"),
+    [([100], 8), ([100, 1], 4), ([3], 8), ([1_000] * 3, 4), ([1_000] * 7, 10), ([1, 1, 98], 50)],
+)
 def test_splitting_makes_enough_tasks(sizes: list[int], minimum: int) -> None:
     whole = [OffsetRange(f"p{i}", 0, size) for i, size in enumerate(sizes)]
     assert len(split(whole, minimum)) >= min(minimum, sum(sizes))

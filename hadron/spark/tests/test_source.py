@@ -47,6 +47,9 @@ class Served:
                 )
             )
 
+    def publish_values(self, values: list[Any]) -> None:
+        self.node.partition("s", P0).append(build([NewRecord(value=each) for each in values]))
+
     def trim(self, partition: str, offset: int) -> None:
         log = self.node.partition("s", partition)
         log.first_offset = offset
@@ -160,6 +163,89 @@ def test_values_are_parsed_where_a_schema_says_what_they_have(
         served.read(spark, schema="n INTERVAL DAY").collect()
     with pytest.raises(Exception, match="the schema of values has 'n' twice"):
         served.read(spark, schema="n INT, n INT").collect()
+
+
+TIMES = [
+    "2013-01-01 05:00:00", "2013-07-01T05:00:00.123456", "2013-07-01", "2013-01-01T05",
+    "2013-01-01T05:00:00Z", "2013-01-01 05:00:00+05:30", "2013-01-01T05:00:00-0500",
+    # Twice there, and skipped: New York, Berlin, Lord Howe (half an hour), Apia (a day).
+    "2013-11-03 01:30:00", "2013-03-10 02:30:00", "2013-10-27 02:30:00", "2013-03-31 02:00:00",
+    "2013-04-07 01:45:00", "2013-10-06 02:15:00", "2011-12-30 12:00:00", "2011-12-31 00:00:00",
+    # Of before there were zones, of the first year and the last, and by the rules of today.
+    "1800-05-05 01:02:03", "1883-11-18 12:02:00", "0000-01-01", "0001-01-01 00:00:00",
+    "9999-12-31 23:59:59.999999", "2500-07-01 00:00:00", "no time", None,
+]  # fmt: skip
+ZONES = (
+    "UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "Australia/Lord_Howe",
+    "Pacific/Apia", "EST", "GMT+3", "-05:30", "Z",
+)  # fmt: skip
+
+
+@contextmanager
+def in_zone(spark: SparkSession, zone: str | None) -> Iterator[None]:
+    """As a session of the user's own is, which has set its zone to this, or has not."""
+    if zone is None:
+        spark.conf.unset("spark.sql.session.timeZone")
+    else:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def micros(frame: DataFrame, value: str = "value") -> list[tuple[int | None, list[int] | None]]:
+    """What a value has in `t`, and in an array's structs, by offset."""
+    nested = f"transform({value}.a, each -> unix_micros(each.t))"
+    rows = frame.selectExpr("offset", f"unix_micros({value}.t) AS t", f"{nested} AS a").collect()
+    return [(row.t, row.a) for row in sorted(rows)]
+
+
+def test_timestamps_without_a_zone_are_of_the_sessions(spark: SparkSession) -> None:
+    schema = "t TIMESTAMP, a ARRAY<STRUCT<t: TIMESTAMP>>"
+    with serving() as served:
+        served.publish_values([{"t": each, "a": [{"t": each}]} for each in TIMES])
+        for zone in ZONES:
+            with in_zone(spark, zone):
+                by_spark = micros(
+                    served.read(spark), f"from_json(CAST(value AS STRING), '{schema}')"
+                )
+                found = micros(served.read(spark, schema=schema))
+            assert found[:-2] == by_spark[:-2], zone
+            assert found[-2:] == [(None, None), (None, [None])], "what is no time is no value"
+
+
+def test_a_zone_that_spark_does_not_tell_is_named_by_an_option(spark: SparkSession) -> None:
+    with serving() as served:
+
+        def seconds(**options: Any) -> DataFrame:
+            frame = served.read(spark, schema="t TIMESTAMP", **options)
+            return frame.selectExpr("unix_seconds(value.t) AS t").orderBy("t")
+
+        with in_zone(spark, None):
+            served.publish_values([{"t": "2013-01-01T05:00:00Z"}])
+            assert [row.t for row in seconds().collect()] == [1_357_016_400]
+            served.publish_values([{"t": "2013-01-01 05:00:00"}])
+            with pytest.raises(Exception, match="or the reader's option timeZone"):
+                seconds().collect()
+            named = seconds(timeZone="Asia/Tokyo").collect()
+            assert [row.t for row in named] == [1_356_984_000, 1_357_016_400]
+        with pytest.raises(Exception, match="a timestamp without a zone, and Spark does not tell"):
+            seconds().rdd.collect()
+        assert [row.t for row in seconds(timeZone="Asia/Tokyo").rdd.collect()] == [
+            1_356_984_000,
+            1_357_016_400,
+        ]
+
+
+def test_a_query_reads_timestamps_in_its_sessions_zone(spark: SparkSession) -> None:
+    with serving() as served, in_zone(spark, "America/New_York"):
+        served.publish_values([{"t": "2013-01-01 05:00:00"}])
+        frame = served.stream(spark, schema="t TIMESTAMP", startingOffsets="earliest")
+        query = frame.selectExpr("unix_seconds(value.t) AS t").writeStream.format("memory")
+        started = query.queryName("zoned").trigger(availableNow=True).start()
+        assert started.awaitTermination(60)
+        assert [row.t for row in spark.table("zoned").collect()] == [1_357_034_400]
 
 
 def test_sql_selects_from_a_view_of_a_stream(spark: SparkSession, served: Served) -> None:
