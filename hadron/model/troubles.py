@@ -12,8 +12,8 @@ from typing import Final
 _TOLD_FOR_S: Final = 60.0
 """How long a trouble stands after it was last met: nodes speak every 10 s."""
 _MAX_TROUBLES: Final = 64
-_MAX_CHARS: Final = 2_000
-"""Of one. The longest that nodes make of their own, with names and addresses, has a few hundred."""
+_MAX_CHARS: Final = 4_000
+"""Of one. Two sets with all the nodes that they may have, at usual addresses, take 3,000."""
 _MAX_LINES: Final = 64
 """In the log, in `_LINES_WITHIN_S`."""
 _LINES_WITHIN_S: Final = 60.0

@@ -31,4 +31,4 @@ def test_however_many_are_made_and_however_long() -> None:
     assert logged[64] == "536 more warnings like these were not written down"
     assert len(troubles.standing(100.0)) == 64
     assert troubles.standing(100.0)[-1].startswith("999 x")
-    assert max(map(len, [*logged, *troubles.standing(100.0)])) == 2_000
+    assert max(map(len, [*logged, *troubles.standing(100.0)])) == 4_000
