@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Final
+
+import trio
 
 from hadron.metadata.messages import changes_from, check_uuid
 from hadron.model.errors import HandshakeError, NotReadyError
+from hadron.model.problems import shorten
+from hadron.model.troubles import Troubles
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
@@ -15,6 +20,9 @@ from hadron.state.schema import current_index
 from hadron.wire.messages import check_number, schema_pb2
 
 _log = logging.getLogger(__name__)
+
+_PUSH: Final = "push"
+"""The one trouble there is, by its key: what the latest push has met."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +38,13 @@ class Allegiance:
 
 
 class SchemaAdopter(Part):
-    """One per leadership.
-
-    Attributes:
-        trouble: why the metadata set does not know this set, or this set does not take its word;
-            "" when neither is so.
-    """
+    """One per leadership."""
 
     def __init__(self, allegiance: Allegiance, controller: Controller, catalog: Catalog) -> None:
         self._allegiance = allegiance
         self._controller = controller
         self._catalog = catalog
-        self.trouble = ""
+        self._troubles = Troubles(lambda text: _log.warning("%s", text))
 
     async def adopt(self, request: schema_pb2.AdoptSchemaRequest) -> schema_pb2.AdoptSchemaResponse:
         """Log what was pushed; answers with where the schema stands then, committed.
@@ -73,7 +76,8 @@ class SchemaAdopter(Part):
         own = self._allegiance
         if (request.cluster, request.metadata) != (own.cluster, own.metadata):
             raise HandshakeError(
-                f"a schema was pushed by {request.metadata!r} of cluster {request.cluster!r}; "
+                f"a schema was pushed by {shorten(request.metadata)} of cluster "
+                f"{shorten(request.cluster)}; "
                 f"{own.replica_set} takes it from {own.metadata!r} of cluster {own.cluster!r}",
                 "compare `cluster:` and `metadata:` in the configuration files of both",
             )
@@ -94,13 +98,20 @@ class SchemaAdopter(Part):
             )
 
     @property
+    def trouble(self) -> str:
+        """Why the metadata set does not know this set, or this set does not take its word; "" when
+        neither is so, or nobody has said so for a while: anybody may have pushed once."""
+        return "".join(self.troubles)
+
+    @property
     def troubles(self) -> list[str]:
-        return [self.trouble] if self.trouble else []
+        return self._troubles.standing(trio.current_time())
 
     def _note(self, trouble: str) -> None:
-        if trouble and trouble != self.trouble:
-            _log.warning("%s", trouble)
-        self.trouble = trouble
+        if trouble:
+            self._troubles.meet(_PUSH, trouble, trio.current_time())
+        else:
+            self._troubles.forget(_PUSH)
 
 
 def _command(request: schema_pb2.AdoptSchemaRequest) -> SchemaAdopted:

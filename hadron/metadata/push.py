@@ -98,6 +98,11 @@ class Push:
         return self._refusal if self._refusal is not None else self._lost
 
     @property
+    def refusal(self) -> Refuse | None:
+        """What the other side was told and is to be told again: it forgets what nobody repeats."""
+        return None if self._refusal is None else Refuse(self._refusal)
+
+    @property
     def is_in_step(self) -> bool:
         """The other side has everything."""
         return self._is_registered and not self._is_strange and self._position == self._own_index

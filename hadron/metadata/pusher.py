@@ -7,6 +7,7 @@ One task and one connection for each set that the directory knows. What leaves h
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,9 @@ _ADOPT: Final = method("AdoptSchema")
 
 _ANSWER_TIMEOUT_S: Final = 15.0
 """For one part to be committed there: a majority that is away is waited for by asking again."""
+
+_REFUSED_EVERY_S: Final = 20.0
+"""A set that is refused says so for 60 s after it was told."""
 
 
 class Target(NamedTuple):
@@ -192,7 +196,11 @@ class SchemaPusher(Part):
             step = push.next()
             if isinstance(step, Wait):
                 self._note(target, push.trouble)
-                await _wait_while_open(connection, moved)
+                repeated = push.refusal
+                with trio.move_on_after(_REFUSED_EVERY_S if repeated else math.inf) as waiting:
+                    await _wait_while_open(connection, moved)
+                if repeated and waiting.cancelled_caught:
+                    await self._say(repeated, push, target, connection)
                 continue
             await self._take(step, push, target, connection)
             if push.is_in_step:

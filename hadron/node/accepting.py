@@ -83,6 +83,8 @@ class Acceptor:
                 transport.close()
                 continue
             is_full = False
+            # Not by its task: a burst is accepted before any task runs.
+            self.connections += 1
             nursery.start_soon(self._serve_counted, self._connection(transport))
 
     def _connection(self, transport: Transport) -> Connection:
@@ -99,7 +101,6 @@ class Acceptor:
         )
 
     async def _serve_counted(self, connection: Connection) -> None:
-        self.connections += 1
         try:
             await self._serve(connection)
         finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import trio
@@ -22,6 +23,7 @@ from hadron.model.ports import Network, Random
 from hadron.model.principals import NodeName, Principal
 from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
+from hadron.model.troubles import Troubles
 from hadron.node.directory import Directory, Merged, describe_set
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.rounds import CALM_S, LONELY_S, Rounds
@@ -45,11 +47,11 @@ _ASK_ALL_S: Final = 1.0
 """For everybody together, while a user waits."""
 _CALLED_WITHIN_S: Final = 2 * LONELY_S
 """From this node's start: whoever waited for it has called by then."""
-_TOLD_FOR_S: Final = 60.0
-"""How long a trouble stands after it was last met."""
 _PATIENCE_S: Final = 10.0
 """Before it is called a trouble that somebody is not there yet."""
-_MAX_TROUBLES: Final = 64
+_MAX_BAD: Final = 8
+"""Statements of one node that are told of by themselves: who says more that cannot be must not
+push all other troubles out."""
 
 
 class Discovery:
@@ -85,7 +87,7 @@ class Discovery:
         members = {*self._peers.values(), self._address}
         self._strangers = [each for each in config.discovery if each not in members]
         self._rounds = Rounds(random, config.name, list(self._peers.values()), self._strangers)
-        self._troubles: dict[str, tuple[str, float]] = {}
+        self._troubles = Troubles(lambda text: _log.warning("%s", text))
         self._began_s: float | None = None
         self._stirred = trio.Event()
         self.changed = trio.Event()
@@ -139,8 +141,7 @@ class Discovery:
     def troubles(self) -> list[str]:
         """What people must know about the cluster, in words."""
         now_s = trio.current_time()
-        self._troubles = {key: kept for key, kept in self._troubles.items() if kept[1] > now_s}
-        told = [text for text, _ in self._troubles.values()]
+        told = self._troubles.standing(now_s)
         metadata = self._config.metadata
         # From the first moment: whoever asks whether all is well wants to create a stream next.
         if self._began_s is not None and self.directory.find(metadata) is None:
@@ -232,7 +233,7 @@ class Discovery:
         else:
             if is_one_of_us:
                 self._rounds.answered(address)
-                self._forget_trouble(address)
+                self._troubles.forget(address)
             else:
                 self._failed(address, trio.current_time())
 
@@ -251,7 +252,7 @@ class Discovery:
             # Whoever is known and away has a row of its own in `hadron status`.
             return
         reason = error.strerror or error if isinstance(error, OSError) else error
-        self._tell(address, f"{address} in `discovery:` does not answer: {reason}", now_s)
+        self._troubles.meet(address, f"{address} in `discovery:` does not answer: {reason}", now_s)
 
     async def _converse(self, address: str, connection: Connection) -> bool:
         """Until both know the same; False when the other one belongs to another cluster."""
@@ -319,13 +320,17 @@ class Discovery:
     def _take_in(self, messages: Any, other: cluster_pb2.Speaker) -> None:
         statements, bad = statements_from(messages)
         now_s = trio.current_time()
-        for error in bad:
-            who = f"node {other.node} of {other.replica_set}"
-            self._tell(f"bad {who}", f"{who} says what cannot be: {error.message}", now_s)
+        who = f"node {other.node} of {other.replica_set}"
+        for name, error in islice(bad.items(), _MAX_BAD):
+            text = f"{who} says what cannot be: {error.message}"
+            self._troubles.meet(f"bad {who} {name}", text, now_s)
+        if len(bad) > _MAX_BAD:
+            text = f"{who} says what cannot be of {len(bad)} replica sets"
+            self._troubles.meet(f"bad {who}", text, now_s)
         before = {each.name: each for each in self.sets()}
         merged: Merged = self.directory.merge(statements, now_s, of=other.replica_set)
         for refused in merged.refused:
-            _log.warning("%s", refused.reason)
+            self._troubles.log(refused.reason, now_s)
         if merged.changed:
             self._log_news(before)
             self._news()
@@ -356,7 +361,7 @@ class Discovery:
             if not dialed:
                 # Of the whole set, and without the port: each of its calls comes from another one.
                 host = peer.rpartition(":")[0]
-                self._tell(
+                self._troubles.meet(
                     f"stranger {other.cluster} {other.replica_set} {host}",
                     f"nodes of {other.replica_set} on {host} call here: refused, they belong to "
                     f"cluster {other.cluster!r}, this node to {own.cluster!r} (is this node's "
@@ -364,14 +369,14 @@ class Discovery:
                     now_s,
                 )
             elif peer in self._strangers:
-                self._tell(
+                self._troubles.meet(
                     peer,
                     f"{peer} in `discovery:` is refused: {found} (take the address "
                     "out, or correct `cluster:`)",
                     now_s,
                 )
             else:
-                self._tell(
+                self._troubles.meet(
                     peer,
                     f"{peer} is refused: {found} (it has the address of a node that "
                     "this cluster knows)",
@@ -379,25 +384,13 @@ class Discovery:
                 )
             return False
         if other.metadata != own.metadata:
-            self._tell(
+            self._troubles.meet(
                 f"metadata {who}",
                 f"{who} has `metadata: {other.metadata}`, this node `metadata: {own.metadata}`: "
                 "one of the two configuration files is wrong",
                 now_s,
             )
         return True
-
-    def _tell(self, key: str, text: str, now_s: float) -> None:
-        """Log it unless it stands already, and keep it standing."""
-        before = self._troubles.pop(key, None)
-        if before is None or before[0] != text:
-            _log.warning("%s", text)
-        self._troubles[key] = text, now_s + _TOLD_FOR_S
-        while len(self._troubles) > _MAX_TROUBLES:
-            del self._troubles[next(iter(self._troubles))]
-
-    def _forget_trouble(self, address: str) -> None:
-        self._troubles.pop(address, None)
 
     # --- for clients that cannot reach every node -----------------------------------------------
 

@@ -91,5 +91,7 @@ class _Opened:
             return
         self.door.drain()
         self._bridge.to_grpc.put(self._server.stop)
+        self._node.waits_for = f"calls over gRPC, for {self._most_s:g} s at most"
         with trio.move_on_after(self._most_s):
             await self._stopped.wait()
+        self._node.waits_for = ""

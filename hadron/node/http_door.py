@@ -71,7 +71,9 @@ async def _run(
         server.is_closed = True
         listener.close()
         door.drain()
+        node.waits_for = f"requests over HTTP, for {limits.drain_s:g} s at most"
         with trio.move_on_after(limits.drain_s):
             await app.wait_idle()
+        node.waits_for = ""
 
     await run_behind(open_door, lambda: node.run_inside(task_status), close)

@@ -84,25 +84,43 @@ def open_to_others(config: ReplicaSetConfig, node_name: str) -> list[str]:
 
 async def _main(node: Node, on_listening: Callable[[Node], None] | None) -> None:
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
-            await nursery.start(node.run)
-            # What was imported and set up stays for good: collections need not look at it.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(_COLLECT_AFTER)
-            if on_listening is not None:
-                on_listening(node)
+        async with trio.open_nursery() as around:
+            async with trio.open_nursery() as nursery:
+                around.start_soon(_stop_on_signal, nursery.cancel_scope, lambda: node.waits_for)
+                await nursery.start(node.run)
+                # What was imported and set up stays for good: collections need not look at it.
+                gc.collect()
+                gc.freeze()
+                gc.set_threshold(_COLLECT_AFTER)
+                if on_listening is not None:
+                    on_listening(node)
+            around.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise _cause(group) from None
 
 
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
+async def _stop_on_signal(scope: trio.CancelScope, waits_for: Callable[[], str]) -> None:
+    """Until cancelled: as long as there is something to close, a further signal must not do what it
+    does where nobody handles it. Who sends SIGTERM is a program that is told to try again; a second
+    Ctrl-C is a person's who wants no more of it, and a node that is killed loses nothing."""
+    received: list[int] = []
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
-            _log.info("stopping: %s", signal.Signals(number).name)
-            scope.cancel()
-            return
+            received.append(number)
+            if len(received) == 1:
+                _log.info("stopping: %s", signal.Signals(number).name)
+                scope.cancel()
+            elif received.count(signal.SIGINT) > 1:
+                _log.warning("ended at once, by a second SIGINT")
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                signal.raise_signal(signal.SIGINT)
+            elif len(received) == 2:
+                waiting = waits_for()
+                _log.info(
+                    "%s: it is stopping already%s",
+                    signal.Signals(number).name,
+                    f", and waits for {waiting}" if waiting else "",
+                )
 
 
 def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

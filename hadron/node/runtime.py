@@ -32,6 +32,7 @@ class Node:
         member: what it is since it last opened its data directory; none before `run`.
         ended_by: what it could not survive; its log says so.
         http_address, grpc_address: where its doors listen; "" without one.
+        waits_for: in words, while a door closes that has somebody in it; else "".
     """
 
     member: Member
@@ -49,7 +50,7 @@ class Node:
     ) -> None:
         """`machine` is what the log drives: another one than this version's is for tests."""
         self.ended_by: BaseException | None = None
-        self.http_address = self.grpc_address = ""
+        self.http_address = self.grpc_address = self.waits_for = ""
         started_ms, cork = clock.now_ms(), Cork()
         self.discovery = Discovery(
             config,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hadron.model.errors import FrameError, RequestError
 from hadron.model.limits import MAX_MEMBERS
+from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.replica_set import parse_address, parse_name, parse_set_name
 from hadron.wire.messages import check_number, cluster_pb2
@@ -35,7 +36,7 @@ def statement_from(message: cluster_pb2.ReplicaSet) -> KnownSet:
         parse_set_name(message.name)
         nodes = tuple(_node(each) for each in message.nodes)
     except RequestError as error:
-        raise FrameError(f"replica set {message.name!r}: {error.message}") from error
+        raise FrameError(f"replica set {shorten(message.name)}: {error.message}") from error
     if len(message.uuid) not in (0, _UUID_BYTES):
         raise FrameError(f"replica set {message.name}: a uuid of {len(message.uuid)} bytes")
     if not check_number("epoch", message.epoch):
@@ -58,22 +59,22 @@ def statement_from(message: cluster_pb2.ReplicaSet) -> KnownSet:
 
 def statements_from(
     messages: Iterable[cluster_pb2.ReplicaSet],
-) -> tuple[list[KnownSet], list[FrameError]]:
-    """Those that can be taken in, and why the others cannot: one bad statement, or one of a newer
-    version, must not keep the good ones away."""
+) -> tuple[list[KnownSet], dict[str, FrameError]]:
+    """Those that can be taken in, and why the others cannot, by what they call their set, in short:
+    one bad statement, or one of a newer version, must not keep the good ones away."""
     good: list[KnownSet] = []
-    bad: list[FrameError] = []
+    bad: dict[str, FrameError] = {}
     for message in messages:
         try:
             good.append(statement_from(message))
         except FrameError as error:
-            bad.append(error)
+            bad.setdefault(shorten(message.name), error)
     return good, bad
 
 
 def _node(message: cluster_pb2.Node) -> KnownNode:
     if message.role not in ("leader", "replica"):
-        raise RequestError(f"{message.role!r} is not a role")
+        raise RequestError(f"{shorten(message.role)} is not a role")
     return KnownNode(
         parse_name(message.name),
         message.role,

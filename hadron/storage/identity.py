@@ -111,6 +111,36 @@ class Owner:
     uuid: bytes
 
 
+class Promise(NamedTuple):
+    """The highest ballot that a node has promised, and to which configuration of its epoch."""
+
+    ballot: Ballot
+    config_digest: bytes
+    """Empty where an operator's command has promised it, for a configuration that is not known."""
+
+    def check_epoch(self, epoch: int, config_digest: bytes) -> None:
+        """Raises `FencedError` for a configuration that the node must not start with: an older one
+        than was promised, or another one of the same epoch (PROTOCOL B1)."""
+        if epoch < self.ballot.epoch:
+            raise FencedError(
+                f"the configuration has epoch {epoch}, this node has promised epoch "
+                f"{self.ballot.epoch}",
+                "use the newest configuration file of the replica set",
+            )
+        self.check_digest(epoch, config_digest)
+
+    def check_digest(self, epoch: int, config_digest: bytes) -> None:
+        """Raises `FencedError` for another configuration of the epoch that was promised."""
+        if epoch == self.ballot.epoch and self.config_digest not in (b"", config_digest):
+            raise FencedError(
+                f"epoch {epoch} was promised to another configuration",
+                "raise `epoch` whenever node names or roles change",
+            )
+
+
+NO_PROMISE: Final = Promise(NO_BALLOT, b"")
+
+
 def read_owner(directory: Path) -> Owner | None:
     """Whose directory this is, from its `node.db`; None when there is none. Writes nothing.
 
@@ -138,17 +168,24 @@ def check_owner(
         )
 
 
-def read_epoch(directory: Path) -> int:
-    """The highest epoch that this directory's node has promised, 0 for none. Writes nothing.
+def read_promise(directory: Path) -> Promise:
+    """What this directory's node has promised; `NO_PROMISE` without a `node.db`. Writes nothing.
 
     Raises what `read_owner` raises.
     """
     path = directory / NODE_DATABASE
     if not path.exists():
-        return 0
+        return NO_PROMISE
     with _reading(path) as connection:
-        row: Any = connection.execute("SELECT epoch FROM identity").fetchone()
-    return int(row[0]) if row is not None else 0
+        row: Any = connection.execute(
+            "SELECT epoch, incarnation, config_digest FROM identity"
+        ).fetchone()
+    return NO_PROMISE if row is None else Promise(Ballot(row[0], row[1]), row[2])
+
+
+def read_epoch(directory: Path) -> int:
+    """The highest epoch that this directory's node has promised, 0 for none; as `read_promise`."""
+    return read_promise(directory).ballot.epoch
 
 
 def read_membership(directory: Path, disk: Disk) -> bool:
@@ -349,11 +386,7 @@ class IdentityFile:
                 f"ballot {ballot} is below {now.promised}, which this node has promised",
                 "a newer leader or configuration exists; is this configuration file old?",
             )
-        if ballot.epoch == now.promised.epoch and now.config_digest not in (b"", config_digest):
-            raise FencedError(
-                f"epoch {ballot.epoch} was promised to another configuration",
-                "raise `epoch` whenever node names or roles change",
-            )
+        Promise(now.promised, now.config_digest).check_digest(ballot.epoch, config_digest)
         if ballot == now.promised and config_digest == now.config_digest:
             return
         with self._writing():
@@ -477,12 +510,7 @@ class IdentityFile:
     def check_epoch(self, epoch: int, config_digest: bytes) -> None:
         """Refuse to start with an older configuration than was promised (PROTOCOL B1)."""
         now = self.current
-        if epoch < now.promised.epoch:
-            raise FencedError(
-                f"the configuration has epoch {epoch}, this node has promised epoch "
-                f"{now.promised.epoch}",
-                "use the newest configuration file of the replica set",
-            )
+        Promise(now.promised, now.config_digest).check_epoch(epoch, config_digest)
         if epoch == now.promised.epoch and now.promised != NO_BALLOT:
             self.promise(now.promised, config_digest)
 

@@ -112,9 +112,10 @@ def _check(given: Path, name: str | None, output: str) -> None:
     """Raise what a start would end with, as far as files and disk tell; nothing is written."""
     import dataclasses
 
+    from hadron.model.errors import FencedError
     from hadron.node.main import open_to_others
     from hadron.node.supervision.fleet import Fleet, find_configs
-    from hadron.storage.identity import check_owner, read_owner
+    from hadron.storage.identity import check_owner, read_owner, read_promise
 
     checked: list[dict[str, Any]] = []
     # Of a file that is not there a start says what there is to say.
@@ -125,6 +126,11 @@ def _check(given: Path, name: str | None, output: str) -> None:
             if (owner := read_owner(node.data)) is not None:
                 found = owner.cluster, owner.replica_set, owner.node
                 check_owner(node.data, found, (config.cluster, config.name, node.name))
+                try:
+                    read_promise(node.data).check_epoch(config.epoch, config.digest)
+                except FencedError as error:
+                    # Of several nodes, which one.
+                    raise FencedError(f"{node.name}: {error.message}", error.hint) from error
         open_ones = [each for node in nodes for each in open_to_others(config, node.name)]
         warnings = [*config.warnings, *open_ones]
         if output == "json":

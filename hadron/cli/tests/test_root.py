@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import IO
@@ -20,8 +21,12 @@ from hadron.cli.session import Session
 from hadron.client.connecting.contexts import LOCAL_CLUSTER
 from hadron.client.connecting.url import DEFAULT_URL
 from hadron.model.errors import PeerError, RequestError
+from hadron.model.ids import Ballot
+from hadron.node.config import render
 from hadron.node.supervision.cluster import LocalCluster, write_config
 from hadron.node.supervision.local_fleet import write_configs
+from hadron.node.world import SystemDisk
+from hadron.storage.identity import IdentityFile
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -495,6 +500,43 @@ def test_a_check_finds_anothers_directory(
     assert "belongs to node n1 of meta in cluster local, not to node n1 of eu/p0" in (
         capsys.readouterr().err
     )
+
+
+def test_a_check_says_what_the_promise_of_the_disk_refuses(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A start with the file would; and nothing is written to find out."""
+    file = write_configs(tmp_path, {"meta": 1})["meta"]
+    checked = ["node", "--check", "--config", str(file)]
+    with LocalCluster(tmp_path, config=file) as cluster:
+        config = replace(cluster.config, epoch=5)
+        assert main(checked) == 0, "while it runs, too"
+    file.write_text(render(config))
+    identity = IdentityFile(config.leader.data, "local", "meta", "n1", SystemDisk())
+    identity.promise(Ballot(5, 1), config.digest)
+    identity.close()
+    before = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    assert main(checked) == main([*checked, "--name", "n1"]) == 0
+    new = replace(config.leader, name="n2", address="127.0.0.2:1", data=tmp_path / "n2")
+    nodes = (replace(config.leader, role="replica"), new)
+    for changed, says in (
+        (
+            replace(config, epoch=4),
+            "n1: the configuration has epoch 4, this node has promised epoch 5",
+        ),
+        (replace(config, nodes=nodes), "n1: epoch 5 was promised to another configuration"),
+    ):
+        file.write_text(render(changed))
+        capsys.readouterr()
+        assert main([*checked, "--name", "n1"]) == 1
+        assert says in capsys.readouterr().err
+        assert main([*checked, "--output", "json"]) == 1
+        assert says in json.loads(capsys.readouterr().out)["error"]
+    file.write_text(render(replace(config, epoch=6, nodes=nodes)))
+    assert main(checked) == 0
+    file.write_text(render(config))
+    after = {each: each.read_bytes() for each in tmp_path.rglob("*") if each.is_file()}
+    assert after == before
 
 
 def test_why_a_node_has_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

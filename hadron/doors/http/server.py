@@ -59,6 +59,7 @@ class Server:
                     if self._refusing >= _LINGERING:
                         transport.close()
                     else:
+                        self._refusing += 1
                         nursery.start_soon(self._refuse, transport, server)
                     continue
                 self.connections += 1
@@ -109,7 +110,6 @@ class Server:
 
     async def _refuse(self, transport: Transport, server: tuple[str, int]) -> None:
         """Say that there are too many, and go."""
-        self._refusing += 1
         connection = Connection(transport, self._app, self._limits, server)
         try:
             with trio.move_on_after(self._limits.head_s):

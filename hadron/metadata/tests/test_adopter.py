@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trio.testing import MockClock
 
 from hadron.metadata.adopter import Allegiance, SchemaAdopter
 from hadron.metadata.messages import changes_from, changes_to
@@ -69,6 +70,24 @@ async def test_a_refusal_of_the_metadata_set_is_shown_here(tmp_path: Path) -> No
         own = adopter(stack)
         await own.adopt(request(refusal="the name is taken"))
         assert own.trouble == "the name is taken"
+
+
+@pytest.mark.parametrize("metadata", ["meta", SET])
+async def test_who_has_pushed_once_is_not_told_of_for_ever(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, metadata: str
+) -> None:
+    """Anybody may; and a metadata set never gets a good push, which would end it."""
+    async with leading(tmp_path) as stack:
+        own = adopter(stack, metadata)
+        for _ in range(4):
+            with pytest.raises(HandshakeError, match=r"pushed by 'm+\.\.\.'") as refused:
+                await own.adopt(request(cluster="other", metadata="m" * 300_000))
+            assert len(str(refused.value)) < 1_000
+            clock.jump(40)
+            assert len(own.troubles) == 1, "repeated in time"
+        clock.jump(21)
+        assert own.troubles == []
+        assert caplog.text.count("a schema was pushed by") == 1
 
 
 async def test_the_metadata_set_adopts_nothing(tmp_path: Path) -> None:

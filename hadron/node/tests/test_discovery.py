@@ -467,6 +467,38 @@ async def test_what_cannot_be_is_not_believed_and_reported(tmp_path: Path) -> No
         )
 
 
+async def test_however_much_is_said_that_cannot_be_the_log_and_the_status_stay_short(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each exchange of a node of another version brings it again; a stranger's has any length."""
+    caplog.set_level(logging.WARNING, "hadron.node.discovery")
+    async with running_cluster(tmp_path, {"meta/p0": 1}) as cluster:
+        meta = cluster["meta/p0"]
+
+        def bad(name: str, role: str = "observer") -> cluster_pb2.ReplicaSet:
+            nodes = [cluster_pb2.Node(name="n1", role=role, address="h:7000")]
+            return cluster_pb2.ReplicaSet(name=name, epoch=1, nodes=nodes)
+
+        def told() -> list[str]:
+            return [text for text in troubles(meta) if "says what cannot be" in text]
+
+        async with meta.connection("n1") as connection:
+            for _ in range(10):
+                await discover(connection, replica_sets=[bad("y"), bad("z"), bad("z", "king")])
+            assert caplog.text.count("says what cannot be: replica set 'y'") == 1
+            assert caplog.text.count("says what cannot be: replica set 'z'") == 1
+            assert len(told()) == 2
+            caplog.clear()
+            await discover(connection, replica_sets=[bad("a b" * 300_000), bad("x", "r" * 300_000)])
+            assert len(told()) == 4
+            assert sum(map(len, told())) < 1_000
+            for _ in range(10):
+                await discover(connection, replica_sets=[bad(f"x{n}") for n in range(1_000)])
+            assert len(told()) < 20
+            assert "node n1 of x/p0 says what cannot be of 1000 replica sets" in told()
+            assert len(caplog.text) < 10_000
+
+
 async def test_sets_alone_say_nothing_about_the_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, {"eu/p0": 3}) as cluster:
         before = [

@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,73 @@ async def test_an_orderly_stop_is_told(
     assert "stopped, everything is in the database file" in caplog.text
 
 
-async def test_a_signal_is_told(caplog: pytest.LogCaptureFixture) -> None:
+class ClosesSlowly:
+    """A node that has something to close first."""
+
+    waits_for = "requests over HTTP"
+
+    def __init__(self) -> None:
+        self.may_close = trio.Event()
+        self.is_closed = False
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.may_close.wait()
+                self.is_closed = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_node_that_is_stopping_goes_on_with_it_when_it_is_told_to_again(
+    number: signal.Signals, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(main._stop_on_signal, nursery.cancel_scope)
-        await trio.testing.wait_all_tasks_blocked()
-        signal.raise_signal(signal.SIGTERM)
-        await trio.sleep_forever()
-    assert "stopping: SIGTERM" in caplog.text
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "set_threshold", lambda _threshold: None)
+    unhandled: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: unhandled.append(number))
+    node: Any = ClosesSlowly()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(main._main, node, None)
+            await trio.testing.wait_all_tasks_blocked()
+            for each in (number, signal.SIGTERM, signal.SIGTERM, signal.SIGTERM):
+                signal.raise_signal(each)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not node.is_closed
+            node.may_close.set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert node.is_closed
+    assert not unhandled
+    told = [each.getMessage() for each in caplog.records]
+    assert told == [
+        f"stopping: {number.name}",
+        "SIGTERM: it is stopping already, and waits for requests over HTTP",
+    ]
+
+
+def test_a_person_who_presses_ctrl_c_twice_need_not_wait() -> None:
+    script = (
+        "import signal, trio\n"
+        "from hadron.node import main\n"
+        "from hadron.node.tests.test_last_words import ClosesSlowly\n"
+        "main._configure_logging('info', 'text', 'n1')\n"
+        "interrupt = lambda _node: signal.raise_signal(signal.SIGINT)\n"
+        "trio.run(main._main, ClosesSlowly(), interrupt)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert b"stopping: SIGINT" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == -signal.SIGINT
+            assert b"ended at once" in process.stderr.readline()
+        finally:
+            process.kill()
 
 
 def test_why_a_node_cannot_go_on_is_said_once(

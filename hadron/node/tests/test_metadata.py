@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from hadron.metadata.adopter import SchemaAdopter
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     HadronError,
@@ -347,8 +348,17 @@ async def test_a_watcher_is_told_what_changes_wherever_it_watches(
 
 
 async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
-    tmp_path: Path, clock: MockClock
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[str] = []
+    note = SchemaAdopter._note
+
+    def counted(adopter: SchemaAdopter, trouble: str) -> None:
+        said.append(trouble)
+        note(adopter, trouble)
+
+    monkeypatch.setattr(SchemaAdopter, "_note", counted)
+    monkeypatch.setattr("hadron.metadata.pusher._REFUSED_EVERY_S", 0.2)
     async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster:
         await in_step(cluster, 1)
         await cluster[EU].crash()
@@ -370,6 +380,8 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
             ),
         )
         assert cluster[EU].status("n1").metadata_index == 0
+        # It would forget what nobody repeats.
+        await cluster.wait_for("told again", lambda: len(list(filter(None, said))) > 3)
         with trio.fail_after(60):
             assert await objects(cluster, META, "n1") == (1, [])
 

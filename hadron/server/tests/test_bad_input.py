@@ -16,6 +16,7 @@ import xxhash
 from trio.testing import MockClock
 
 from hadron.fakes.connections import SimTransport
+from hadron.fakes.network import SimNetwork
 from hadron.model.batch import BatchHead
 from hadron.model.batch_building import encode_values
 from hadron.model.bodies import BatchBody
@@ -456,6 +457,39 @@ async def test_more_connections_than_there_are_files_for(
             assert await fetch(another) == [b"good"]
     told = [each for each in caplog.records if "connections are open" in each.getMessage()]
     assert len(told) == 1
+
+
+async def test_a_burst_does_not_overrun_the_limit_of_connections(
+    tmp_path: Path,
+    clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it may be accepted before any task of a connection has begun."""
+    monkeypatch.setattr(accepting, "most_connections", lambda _doors: 10)
+    async with one_node(tmp_path, caplog) as (nodes, _):
+        acceptor = nodes.node("n1").member.acceptor
+        await nodes.wait_for("both are there", lambda: acceptor.connections == 2)
+        network = SimNetwork()
+        waiting = await network.host("door").listen("door:1")
+        burst = [await network.host("vandal").dial("door:1") for _ in range(50)]
+        taken = [await waiting.accept() for _ in burst]
+
+        class Burst:
+            async def accept(self) -> SimTransport:
+                if not taken:
+                    await trio.sleep_forever()
+                return taken.pop()
+
+        async with trio.open_nursery() as nursery:
+            listener: Any = Burst()
+            nursery.start_soon(acceptor._accept, listener, nursery)
+            await nodes.wait_for("taken", lambda: not taken)
+            assert acceptor.connections == 10
+            nursery.cancel_scope.cancel()
+        assert acceptor.connections == 2
+        for each in burst:
+            each.close()
 
 
 async def test_an_unknown_method(

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from hadron.wire.sockets import (
@@ -42,6 +44,33 @@ async def test_ipv6() -> None:
     accepted = await listener.accept()
     assert transport.peer == listener.address
     for each in (transport, accepted, listener):
+        each.close()
+
+
+async def test_a_burst_of_connections_leaves_turns_to_others() -> None:
+    """What is accepted must be counted, served and refused meanwhile."""
+    listener = await SocketNetwork().listen("127.0.0.1:0")
+    host, _, port = listener.address.rpartition(":")
+    burst = [socket.create_connection((host, int(port))) for _ in range(100)]
+    accepted = 0
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns.append(accepted)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(others)
+        await anyio.lowlevel.checkpoint()
+        while accepted < len(burst):
+            transport = await listener.accept()
+            accepted += 1
+            transport.close()
+        tasks.cancel_scope.cancel()
+    assert len({*turns}) >= 5
+    listener.close()
+    for each in burst:
         each.close()
 
 

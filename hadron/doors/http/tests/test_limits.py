@@ -207,6 +207,35 @@ async def test_so_many_connections_and_no_more(autojump_clock: MockClock, world:
         assert status(await again.read(4096)) == 200
 
 
+async def test_a_burst_overruns_neither_those_that_are_let_in_nor_those_that_are_told(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """All of it may be accepted before any task of a connection has begun."""
+    waiting = await world.network.host("s").listen("s:81")
+    burst = [await world.network.host("client").dial("s:81") for _ in range(100)]
+    taken = [await waiting.accept() for _ in burst]
+
+    class Burst:
+        address = "s:81"
+
+        async def accept(self) -> Any:
+            if not taken:
+                await trio.sleep_forever()
+            return taken.pop(0)
+
+    listener: Any = Burst()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.server.run, listener)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.server.connections == QUICK.connections
+        assert world.server._refusing == server._LINGERING
+        assert await burst[-1].receive_into(memoryview(bytearray(1))) == 0
+        nursery.cancel_scope.cancel()
+    assert world.server.connections == world.server._refusing == 0
+    for each in burst:
+        each.close()
+
+
 async def test_pipelined_requests_are_answered_in_order(
     autojump_clock: MockClock, world: World
 ) -> None:
