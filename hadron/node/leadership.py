@@ -15,6 +15,7 @@ from hadron.model.ports import Random
 from hadron.node.parts import Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.schema_changes import AskLeader
+from hadron.node.settings import Settings
 from hadron.partition.controller import Controller
 from hadron.partition.gate import ByteGate
 from hadron.replication.ballot import Won, run_on_writer
@@ -87,11 +88,7 @@ class Leadership:
             older=won.older,
             begins_epoch=won.begins_epoch,
             cork=cork,
-            tuning=Tuning(
-                idle_notice_s=settings.idle_commit_notice_s,
-                log_keep_bytes=settings.log_keep_bytes,
-                log_max_lag_bytes=settings.log_max_lag_bytes,
-            ),
+            tuning=_tuning(settings),
             on_trim=on_trim,
         )
         self.controller = Controller(
@@ -113,6 +110,7 @@ class Leadership:
             links,
             uuid=won.uuid,
             window_bytes=settings.replication_window_bytes,
+            random=random,
             on_outbid=self.stop,
         )
         self._won = won
@@ -244,3 +242,11 @@ class Leadership:
         if self.leading is not None:
             self.leading.stop(reason)
         self.controller.stop(reason)
+
+
+def _tuning(settings: Settings) -> Tuning:
+    return Tuning(
+        idle_notice_s=settings.idle_commit_notice_s,
+        log_keep_bytes=settings.log_keep_bytes,
+        log_max_lag_bytes=settings.log_max_lag_bytes,
+    )

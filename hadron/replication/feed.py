@@ -2,7 +2,8 @@
 
 What one transaction has written is packed once and shared by all feeds. The latest are kept in a
 ring, so that a peer that is a moment behind costs no reads; one that is further behind is fed from
-the log in chunks, as fast as its window allows, without touching the path of live traffic.
+the log in chunks, as fast as its window allows, without touching the path of live traffic. One
+whose disk is exhausted is sent no entries, only notices, until it answers that it has room.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from hadron.model.errors import HadronError, PeerError, TrimmedError
+from hadron.model.errors import DiskFullError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.entries import pack
 from hadron.storage.log import NEEDS_SNAPSHOT, Entry
@@ -111,6 +112,7 @@ class Feed:
 
     Args:
         match: the last position that peer and leader are known to share.
+        has_room: whether the peer may be sent entries before it has said that it stores some.
     """
 
     def __init__(
@@ -121,12 +123,14 @@ class Feed:
         match: LogPosition,
         *,
         window_bytes: int,
+        has_room: bool = True,
     ) -> None:
         self._host = host
         self.name = name
         self._connection = connection
         self._window_bytes = window_bytes
         self._in_flight_bytes = 0
+        self._peer_has_room = has_room
         self._next = match.lsn + 1
         self._previous = match
         self._committed_sent = 0
@@ -141,9 +145,14 @@ class Feed:
         """Whether the peer has been sent everything there is."""
         return self._next > self._host.written_lsn
 
+    @property
+    def may_send(self) -> bool:
+        """Whether there is room for entries: on the way, and on the peer's disk."""
+        return self._peer_has_room and self._in_flight_bytes < self._window_bytes
+
     def offer(self, packed: Packed) -> None:
         """New entries were written; send it now if the peer is up to it."""
-        if packed.first_lsn == self._next and self._in_flight_bytes < self._window_bytes:
+        if packed.first_lsn == self._next and self.may_send:
             self._send_packed(packed)
         else:
             self._wanted.set()
@@ -190,7 +199,7 @@ class Feed:
     async def _feed(self) -> None:
         while self._failure is None:
             self._pump_ring()
-            if self.is_live or self._in_flight_bytes >= self._window_bytes:
+            if self.is_live or not self.may_send:
                 await self._wanted.wait()
                 self._wanted = trio.Event()
                 continue
@@ -210,7 +219,7 @@ class Feed:
         self._wanted.set()
 
     def _pump_ring(self) -> None:
-        while self._in_flight_bytes < self._window_bytes:
+        while self.may_send:
             packed = self._host.ring.starting_at(self._next)
             if packed is None:
                 return
@@ -258,6 +267,7 @@ class Feed:
 
     def _on_answer(self, answer: replication_pb2.AppendResponse) -> None:
         self._host.peer_space(self.name, is_low=answer.low_on_space)
+        self._peer_has_room = not answer.stores_nothing
         if answer.outcome == _PERSISTED:
             self._host.peer_persisted(self.name, answer.match_lsn, answer.applied_lsn)
             if not self.is_live:
@@ -270,6 +280,8 @@ class Feed:
             self._fail(HadronError(f"{self.name}'s log is not where it was; looking again"))
 
     def _on_end(self, error: HadronError | None) -> None:
+        if isinstance(error, DiskFullError):
+            self._host.peer_space(self.name, is_low=True)
         if error is not None:
             self._fail(error)
 

@@ -223,7 +223,6 @@ class Feeding:
     def detach(self, feed: Feed) -> None:
         if self.feeds.get(feed.name) is feed:
             del self.feeds[feed.name]
-            self.on_space(feed.name, False)
         self._learners.forget(feed.name)
 
     def teach(self, feed: Feed, uuid: bytes) -> None:
@@ -268,6 +267,7 @@ class Feeding:
             self.on_moved()
 
     def peer_space(self, name: str, *, is_low: bool) -> None:
+        """What a peer says of its disk holds until it says otherwise, or its connection ends."""
         self.on_space(name, is_low)
 
     def peer_granted(self, name: str) -> None:

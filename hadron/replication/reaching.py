@@ -12,8 +12,10 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import FencedError, HadronError, PeerError, TrimmedError
+from hadron.model.backoff import Backoff
+from hadron.model.errors import DiskFullError, FencedError, HadronError, PeerError, TrimmedError
 from hadron.model.ids import LogPosition
+from hadron.model.ports import Random
 from hadron.replication.ballot import OutbidError, ask_position, ask_promise, ask_resync
 from hadron.replication.feed import Feed, find_common
 from hadron.replication.feeding import Feeding
@@ -26,6 +28,12 @@ _log = logging.getLogger(__name__)
 
 _SNAPSHOT_PAUSE_S: Final = 1.0
 """Before a peer that needs a snapshot is looked at again."""
+
+_PAUSE_S: Final = 0.05
+"""Before a peer is fed again whose feed has ended."""
+
+_LONGEST_PAUSE_S: Final = 4.0
+"""The same, of one that has refused a whole window of entries for want of room, again and again."""
 
 
 class Reaching:
@@ -40,6 +48,7 @@ class Reaching:
         *,
         uuid: bytes,
         window_bytes: int,
+        random: Random,
         on_outbid: Callable[[FencedError], None],
     ) -> None:
         """
@@ -53,16 +62,18 @@ class Reaching:
         self._links = links
         self._uuid = uuid
         self._window_bytes = window_bytes
+        self._random = random
         self._on_outbid = on_outbid
 
     async def run(self, link: PeerLink) -> None:
         """Feed a peer whenever it is connected."""
-        told = ""
+        told, lacks_room = "", False
+        pauses = Backoff(self._random, _PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             changed = self._links.changed
             if link.connection is not None:
                 try:
-                    await self._feed(link)
+                    await self._feed(link, has_room=not lacks_room)
                 except OutbidError as error:
                     # Promised before this ballot was won, by a member that was away: start over
                     # above it.
@@ -74,13 +85,20 @@ class Reaching:
                     with trio.move_on_after(_SNAPSHOT_PAUSE_S):
                         await changed.wait()
                 except HadronError as error:
-                    # Why it ends again and again, a few times a second, is said once.
-                    if str(error) != told:
-                        told = str(error)
+                    lacks_room = isinstance(error, DiskFullError)
+                    # Why it ends again and again, a few times a second, is said once; of a full
+                    # disk it has other numbers each time.
+                    why = type(error).__name__ if lacks_room else str(error)
+                    if why != told:
+                        told = why
                         _log.warning("feeding %s ended: %s", link.name, error)
-                await trio.sleep(0.05)
+                if not lacks_room:
+                    pauses.reset()
+                await trio.sleep(pauses.next_s() if lacks_room else _PAUSE_S)
             else:
-                told = ""
+                told, lacks_room = "", False
+                pauses.reset()
+                self._feeding.peer_space(link.name, is_low=False)
                 await changed.wait()
 
     async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
@@ -98,7 +116,7 @@ class Reaching:
             except HadronError as refusal:
                 _log.info("%s does not fetch a snapshot: %s", link.name, refusal)
 
-    async def _feed(self, link: PeerLink) -> None:
+    async def _feed(self, link: PeerLink, *, has_room: bool) -> None:
         connection = link.connection
         if connection is None:
             return
@@ -117,11 +135,19 @@ class Reaching:
         if link.connection is not connection:
             # What it says on another one may be of another disk.
             raise PeerError(f"{link.name} went away")
-        feed = Feed(feeding, link.name, connection, match, window_bytes=self._window_bytes)
-        self._admit(link, feed)
-        _log.info(
-            "feeding %s, which has %d of %d entries", link.name, match.lsn, feeding.written_lsn
+        feed = Feed(
+            feeding,
+            link.name,
+            connection,
+            match,
+            window_bytes=self._window_bytes,
+            has_room=has_room,
         )
+        self._admit(link, feed)
+        if has_room:
+            _log.info(
+                "feeding %s, which has %d of %d entries", link.name, match.lsn, feeding.written_lsn
+            )
         feeding.attach(feed)
         try:
             await feed.run()

@@ -226,7 +226,7 @@ class ReplicationService:
         )
 
         if append.entries and self._store.space.is_exhausted:
-            # Others may have room; this node is fed again when it has some.
+            # Others may have room; this node says with each answer whether it has some.
             raise self._store.space.refusal()
 
         latest, writer = self._latest_appends, self._store.writer
@@ -265,6 +265,7 @@ class ReplicationService:
                 promised=ballot_to(outcome.promised),
                 applied_lsn=outcome.applied_lsn,
                 low_on_space=self._store.space.is_low,
+                stores_nothing=self._store.space.is_exhausted,
             ),
             end=True,
         )

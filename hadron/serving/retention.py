@@ -1,8 +1,9 @@
 """Retention's clock: asks, on the leader, for what is due to be dropped, and says whom it overtook.
 
 A task that sleeps until something can be due: the oldest batch of a stream with an age limit gets
-too old, or a stream with a size limit grows beyond it. Between two rounds there is a pause, so a
-stream under load is over its limits by what is written in that time.
+too old, or a stream with a size limit grows beyond it. A round looks at the streams that are due,
+at no others: thousands of idle ones beside a busy one are not read for it. Between two rounds there
+is a pause, so a stream under load is over its limits by what is written in that time.
 """
 
 from __future__ import annotations
@@ -47,17 +48,26 @@ class RetentionDriver(Part):
         self._controller = controller
         self._catalog = catalog
         self._woken = trio.Event()
+        self._due_s: dict[int, float] = {}
+        """When each stream with limits is to be looked at, by trio's clock."""
+        self._limits_seen: dict[int, Retention] = {}
+        """By which limits that was found."""
+        self._has_schema_changed = True
         self._room: dict[int, int] = {}
         """Bytes that may still be appended to a stream before it is looked at again."""
         self._came: dict[int, int] = {}
         """Bytes that were appended to the stream that is looked at, since that began."""
         self._said: dict[int, str] = {}
         """Of each stream whose retention pauses, why."""
-        catalog.listen(self._wake)
+        catalog.listen(self._on_schema)
         controller.observers.add(Order.DRIVERS, [BatchAppended], self._on_visible)
 
     def _wake(self) -> None:
         self._woken.set()
+
+    def _on_schema(self) -> None:
+        self._has_schema_changed = True
+        self._wake()
 
     def _on_visible(self, events: Sequence[BatchAppended]) -> None:
         for event in events:
@@ -69,11 +79,25 @@ class RetentionDriver(Part):
     def _give(self, stream_id: int, room: int) -> None:
         self._room[stream_id] = room
         if room < 0:
+            self._due_s[stream_id] = 0.0
             self._wake()
 
     async def run(self) -> None:
         """Drop what is due, for ever."""
         await persevere("retention", self._rounds)
+
+    def _note_limits(self) -> None:
+        """The schema is another one: streams whose limits are others by now are due, and of those
+        without any nothing is kept."""
+        self._has_schema_changed = False
+        limited = {stream_id: self._limits(stream_id) for stream_id in self._limited()}
+        for stream_id in self._limits_seen.keys() - limited.keys():
+            for known in (self._due_s, self._room, self._said):
+                known.pop(stream_id, None)
+        for stream_id, limits in limited.items():
+            if self._limits_seen.get(stream_id) != limits:
+                self._due_s[stream_id] = 0.0
+        self._limits_seen = limited
 
     async def _rounds(self) -> None:
         while True:
@@ -84,21 +108,29 @@ class RetentionDriver(Part):
                 await self._woken.wait()
 
     async def _round(self) -> float:
-        """Returns in how many seconds the next batch gets too old."""
-        self._room.clear()
-        sleep_s = _LONGEST_SLEEP_S if self._limited() else float("inf")
-        for stream_id in self._limited():
+        """Look at the streams that are due; returns in how many seconds the next one is."""
+        if self._has_schema_changed:
+            self._note_limits()
+        begun_s = trio.current_time()
+        for stream_id in [each for each, due_s in self._due_s.items() if due_s <= begun_s]:
+            self._room.pop(stream_id, None)
+            # What comes from here on may make it due at once: that must not be undone below.
+            self._due_s[stream_id] = float("inf")
+            sleep_s = _HELD_BACK_S
             try:
-                sleep_s = min(sleep_s, await self._trim(stream_id))
+                sleep_s = await self._trim(stream_id)
             except CorruptionError as error:
                 # What is damaged is this stream's alone.
                 if self._said.get(stream_id) != error.message:
                     _log.warning("retention of stream %d pauses: %s", stream_id, error)
                 self._said[stream_id] = error.message
-                sleep_s = min(sleep_s, _HELD_BACK_S)
             else:
                 self._said.pop(stream_id, None)
-        return sleep_s
+            finally:
+                # Also of a look that has failed: the next one is soon.
+                due_s = trio.current_time() + min(sleep_s, _LONGEST_SLEEP_S)
+                self._due_s[stream_id] = min(self._due_s[stream_id], due_s)
+        return max(0.0, min(self._due_s.values(), default=float("inf")) - trio.current_time())
 
     def _limited(self) -> list[int]:
         return [

@@ -1,13 +1,14 @@
 """A local replica set that outlives the command that starts it: `hadron cluster up` and `down`.
 
-What runs is remembered in a state file beside the data: per node the pid and the time it started,
-so that `down` never signals a process that merely got the same pid. One command at a time holds
+What runs is remembered in a state file beside the data: per node the pid and when it started, so
+that `down` never signals a process that merely got the same pid. One command at a time holds
 the file's lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -316,10 +317,7 @@ class DetachedCluster:
     def _write(self, processes: dict[str, ProcessIdentity]) -> None:
         document = {
             "config": str(self.config_path),
-            "nodes": {
-                name: {"pid": process.pid, "started_s": process.started_s}
-                for name, process in processes.items()
-            },
+            "nodes": {name: dataclasses.asdict(process) for name, process in processes.items()},
         }
         draft = self.state_path.with_suffix(".new")
         draft.write_text(json.dumps(document, indent=2) + "\n")

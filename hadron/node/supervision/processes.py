@@ -22,8 +22,10 @@ from hadron.model.errors import HadronError
 from hadron.node.replica_set import CANNOT_GO_ON
 
 _LEASH: Final = Path(__file__).with_name("leash.py")
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+"""On Linux; what processes started before this boot can be nobody's that runs."""
 _CLOCK_SLACK_S: Final = 2.0
-"""psutil derives start times from the wall clock's boot time, which NTP may shift a little."""
+"""Start times since the Unix epoch may move a little with the wall clock."""
 _LOG_LINES: Final = 12
 POLL_S: Final = 0.02
 
@@ -43,28 +45,38 @@ class ClusterError(HadronError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process for ever: its pid and when it started (seconds since the Unix epoch)."""
+    """A process for ever: its pid and when it started.
+
+    Linux counts from the boot that has the id `boot`. Elsewhere that is "", and `started_s` counts
+    from the Unix epoch. *(On Linux that would be a sum with the time of the boot, which moves with
+    the wall clock: once that was set, every node that runs would be taken for another process.)*
+    """
 
     pid: int
     started_s: float
+    boot: str = ""
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
         """The process that has this pid now. Raises `ClusterError` when there is none."""
         try:
+            if sys.platform.startswith("linux"):
+                return cls(pid, _since_boot_s(pid), _BOOT_ID.read_text().strip())
             return cls(pid, psutil.Process(pid).create_time())
-        except psutil.Error as error:
+        except (psutil.Error, OSError) as error:
             raise ClusterError(f"process {pid} ended at once") from error
 
     @property
     def alive(self) -> bool:
         """Whether this very process runs; a zombie does not."""
         try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_s) <= _CLOCK_SLACK_S
-            return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.Error:
+            now = ProcessIdentity.of(self.pid)
+            is_zombie = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+        except (ClusterError, psutil.Error):
             return False
+        slack_s = 0.0 if self.boot else _CLOCK_SLACK_S
+        is_same = self.boot == now.boot and abs(now.started_s - self.started_s) <= slack_s
+        return is_same and not is_zombie
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the process is gone."""
@@ -83,6 +95,14 @@ class ProcessIdentity:
         self.signal(signal.SIGKILL)
         wait_until(lambda: not self.alive, timeout_s)
         return False
+
+
+def _since_boot_s(pid: int) -> float:
+    """When a process started, to the tick, so that equal ones are equal (Linux)."""
+    # The name of the program comes second, in parentheses, and may have any in itself.
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    # The 22nd, of which the first two are gone.
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
+import pytest
+import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import DiskFullError
+from hadron.model.errors import DeadlineExceededError, DiskFullError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.node.settings import Settings
 from hadron.node.tests.support import STREAM, chains, fetch, make_stream, produce
@@ -41,6 +45,10 @@ async def refused(nodes: Nodes) -> DiskFullError | None:
         except DiskFullError as error:
             return error
     return None
+
+
+def is_low(nodes: Nodes, name: str) -> bool:
+    return bool(nodes.status(name).trouble)
 
 
 def room_of(nodes: Nodes) -> Room:
@@ -135,3 +143,57 @@ async def test_a_replica_without_any_room_writes_nothing_and_catches_up(
         await nodes.wait_for("equal", lambda: chains(nodes, "n2") == chains(nodes, "n1"))
         async with nodes.connection("n1") as connection:
             assert len(await fetch(connection)) == 20
+
+
+async def test_who_stores_nothing_is_sent_nothing_and_named_once(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """n2 lacks what fills the window; without a word from it that was sent twenty times a second,
+    and said each time."""
+    caplog.set_level(logging.INFO)
+    async with nodes_with_rooms(tmp_path) as (nodes, rooms):
+        rooms["n2"].room = NONE
+        await nodes.wait_for("low", lambda: bool(nodes.status("n2").trouble))
+        async with nodes.connection("n1") as connection:
+            for _ in range(10):
+                await produce(connection, bytes(200_000), timeout_s=10)
+        await nodes.wait_for("known", lambda: "n2" in room_of(nodes)._low)
+        link = nodes.node("n1").member._links.links["n2"].connection
+        assert link is not None
+        before = link.sent_bytes
+        for _ in range(100):
+            await trio.sleep(0.1)
+            assert "n2" in room_of(nodes)._low, "its connection has not ended"
+        assert nodes.node("n1").member._links.links["n2"].connection is link
+        assert link.sent_bytes - before < 100_000
+        assert caplog.text.count("n2 is low on disk space") == 1
+        assert caplog.text.count("feeding n2 ended") <= 1
+        rooms["n2"].room = None
+        await nodes.wait_for("equal", lambda: chains(nodes, "n2") == chains(nodes, "n1"))
+
+
+async def test_a_majority_that_stores_nothing_has_records_refused(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with nodes_with_rooms(tmp_path) as (nodes, rooms):
+        for name in ("n2", "n3"):
+            rooms[name].room = NONE
+        for name in ("n2", "n3"):
+            await nodes.wait_for("low", partial(is_low, nodes, name))
+        async with nodes.connection("n1") as connection:
+            # Which the leader hears when it has appended something.
+            with pytest.raises(DeadlineExceededError):
+                await produce(connection, b"value", timeout_s=2)
+        await nodes.wait_for("known", lambda: room_of(nodes).is_low)
+        head = nodes.status("n1").last_lsn
+        for _ in range(10):
+            error = await refused(nodes)
+            assert error is not None
+            assert "n2, n3" in error.message
+            await trio.sleep(0.1)
+        assert nodes.status("n1").last_lsn == head
+        for name in ("n2", "n3"):
+            rooms[name].room = None
+        await nodes.wait_for("room again", lambda: not room_of(nodes).is_low)
+        assert await refused(nodes) is None
+        await nodes.wait_in_step()

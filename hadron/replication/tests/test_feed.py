@@ -101,12 +101,15 @@ class Peer:
         self.outcome = _Outcome.PERSISTED
         self.promised = FIRST
         self.hold = False
+        self.stores_nothing = False
         self._held: list[tuple[AnyCall, replication_pb2.AppendResponse]] = []
 
     def append(self, call: AnyCall, request: Any, attachment: memoryview) -> None:
         self.appends += 1
         answer = replication_pb2.AppendResponse(
-            outcome=self.outcome, promised=ballot_to(self.promised)
+            outcome=self.outcome,
+            promised=ballot_to(self.promised),
+            stores_nothing=self.stores_nothing,
         )
         if self.outcome == _Outcome.PERSISTED:
             head = self.entries[-1].position if self.entries else EMPTY_LOG
@@ -158,6 +161,27 @@ async def feeding(host: Host, *, window_bytes: int = 1 << 20) -> AsyncIterator[W
         yield world
         nursery.cancel_scope.cancel()
     listener.close()
+
+
+async def test_a_peer_that_stores_nothing_gets_notices_only(clock: MockClock) -> None:
+    host = Host()
+    async with feeding(host) as world:
+        world.peer.stores_nothing = True
+        host.write(world.feed)
+        await wait_all_tasks_blocked()
+        assert len(world.peer.entries) == 1, "it was not known yet"
+        for _ in range(3):
+            host.write(world.feed)
+            await wait_all_tasks_blocked()
+        host.committed_lsn = 2
+        world.feed.send_notice()
+        await wait_all_tasks_blocked()
+        assert (len(world.peer.entries), world.peer.committed) == (1, 2)
+        world.peer.stores_nothing = False
+        world.feed.send_notice()
+        await wait_all_tasks_blocked()
+        assert len(world.peer.entries) == 4
+        assert not world.ended
 
 
 async def test_live_groups_leave_at_once_and_cost_no_reads(autojump_clock: MockClock) -> None:

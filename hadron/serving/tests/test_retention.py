@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,39 @@ async def test_what_comes_while_a_stream_is_looked_at_starts_its_clock(
             await wait_all_tasks_blocked(0.01)
             mock_clock.jump(PAUSE_S)
         assert stack.visible.bounds(stream_id).first_offset == kept
+
+
+async def test_idle_streams_are_not_looked_at_for_a_busy_one(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are when their own time has come."""
+    looked_at = Counter[int]()
+    original = retention_module.due
+
+    def due(db: Any, stream_id: int, **limits: Any) -> Any:
+        looked_at[stream_id] += 1
+        return original(db, stream_id, **limits)
+
+    monkeypatch.setattr("hadron.serving.retention.retention.due", due)
+    async with keeping(tmp_path, Retention(max_bytes=5_000)) as (stack, busy):
+        weekly = StreamSpec(partitions=(SET,), retention=Retention(max_age_ms=7 * DAY_MS))
+        idle = [await stack.declare("Stream", f"idle-{number}", weekly) for number in range(5)]
+        for stream_id in idle:
+            await fill(stack, stream_id, 2)
+        await pass_by(mock_clock, 0)
+        assert looked_at.keys() == {busy, *idle}
+        looked_at.clear()
+
+        def has_dropped() -> bool:
+            first_offset, next_offset = stack.visible.bounds(busy)
+            return next_offset - first_offset <= 5
+
+        for _ in range(4):
+            await fill(stack, busy, 10)
+            await until(mock_clock, has_dropped)
+        assert looked_at.keys() == {busy}
+        await pass_by(mock_clock, 7.1)
+        await until(mock_clock, lambda: all(stack.visible.bounds(i) == (2, 2) for i in idle))
 
 
 async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:

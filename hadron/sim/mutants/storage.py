@@ -294,6 +294,33 @@ plant(
 )
 
 plant(
+    "entries for who stores nothing",
+    "a replica whose disk is exhausted is sent what it lacks, refuses it, and is sent it again",
+    Edit(
+        "replication.feed:Feed._on_answer",
+        "self._peer_has_room = not answer.stores_nothing",
+        "self._peer_has_room = True",
+    ),
+    scenarios=("replicas-that-store-nothing",),
+)
+
+plant(
+    "room forgotten with the feed",
+    "what a replica has said of its full disk is forgotten when its feed ends; it has refused it",
+    Edit(
+        "replication.feed:Feed._on_end",
+        "            self._host.peer_space(self.name, is_low=True)\n",
+        "            self._host.peer_space(self.name, is_low=False)\n",
+    ),
+    Edit(
+        "replication.feed:Feed._on_answer",
+        "is_low=answer.low_on_space",
+        "is_low=answer.low_on_space and not answer.stores_nothing",
+    ),
+    scenarios=("replicas-that-store-nothing",),
+)
+
+plant(
     "checkpoint not flushed",
     "rounds in the background write pages into the file and do not flush it; then the log begins "
     "anew, and nobody has what a power loss takes",

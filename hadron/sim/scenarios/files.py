@@ -12,6 +12,7 @@ import trio
 
 from hadron.fakes.disk import SLOW
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.replication.feed import Feed, Packed
 from hadron.replication.follower import FollowerLog
 from hadron.replication.trimming import LogTrimmer
 from hadron.sim.notes.wrapping import wrapped
@@ -154,6 +155,52 @@ async def disk_without_room(play: Play) -> None:
         await world.wait_serving()
         await play.fill(3)
         await world.wait_in_step()
+
+
+@scenario("B7: who stores nothing for want of room is sent nothing, and stays known as such")
+async def replicas_that_store_nothing(play: Play) -> None:
+    """n2 has no room for anything, then n3 neither. Their feeds end and begin anew while the
+    connections stay: what they lack is not sent again and again, and the leader, which has heard
+    that a majority is full, takes nothing more that it could not have stored."""
+    world, sent = play.world, list[str]()
+    reserve = world.config.settings.disk_reserve_bytes
+    leadership = world.node("n1").member._leadership
+    assert leadership is not None
+    room = leadership.controller._room
+
+    def noted(original: Callable[..., None]) -> Callable[..., None]:
+        def send(feed: Feed, packed: Packed) -> None:
+            sent.append(feed.name)
+            original(feed, packed)
+
+        return send
+
+    async def fill_up(name: str) -> None:
+        disk, space = world.disks[name], world.node(name).member._store.space
+        disk.broken.capacity_bytes = disk.volume.used_bytes() + reserve // 32
+        await world.wait_for("a full disk", lambda: space.is_exhausted)
+
+    with wrapped(Feed, _send_packed=noted):
+        await fill_up("n2")
+        for number in range(4):
+            await play.publish(play.value(), host=f"c{number}")
+        await world.wait_for("word of n2", lambda: "n2" in room._low)
+        await trio.sleep(1.0)
+        sent.clear()
+        await trio.sleep(10.0)
+        assert "n2" not in sent, f"n2 stores nothing, and was sent entries {sent.count('n2')} times"
+    await fill_up("n3")
+    await play.publish(play.value(), timeout_s=2.0)
+    await world.wait_for("word of n3", lambda: room.is_low)
+    end = play.last_lsn("n1")
+    for _ in range(3):
+        await play.publish(play.value(), timeout_s=1.0)
+    assert play.last_lsn("n1") == end, "records were appended that nobody has room for"
+    for name in ("n2", "n3"):
+        world.disks[name].heal()
+    await world.wait_for("room", lambda: not room.is_low)
+    await play.fill(3)
+    await world.wait_in_step()
 
 
 @scenario("B4: a power loss is not taken for damage", settings=_SHORT_LOG)

@@ -1,4 +1,5 @@
-"""PROTOCOL A3: what a member lacks is sent to it as long as there is room for it on the way.
+"""PROTOCOL A3: what a member lacks is sent to it as long as there is room for it on the way, and on
+its disk.
 
 Nothing else need happen first: a feed that waits for the next write, with entries on the disk that
 its member has not got, may wait for ever, and with it whoever waits for that member.
@@ -21,8 +22,7 @@ class Feeds:
         """Something has come for a feed that it may have waited for."""
         if mark is None or not mark.view.is_alive or not mark.controller.leads:
             return
-        has_room = feed._in_flight_bytes < feed._window_bytes
-        if feed._next > mark.written_lsn or not has_room or feed._failure is not None:
+        if feed._next > mark.written_lsn or not feed.may_send or feed._failure is not None:
             return
         wanted = feed._wanted
         if wanted.statistics().tasks_waiting and not wanted.is_set():

@@ -166,7 +166,7 @@ class AppendRequest(_message.Message):
     def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., previous: _Optional[_Union[LogPosition, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., committed_lsn: _Optional[int] = ..., grant_membership: _Optional[bool] = ..., replica_set_uuid: _Optional[bytes] = ..., trim_lsn: _Optional[int] = ...) -> None: ...
 
 class AppendResponse(_message.Message):
-    __slots__ = ("outcome", "match_lsn", "promised", "applied_lsn", "low_on_space")
+    __slots__ = ("outcome", "match_lsn", "promised", "applied_lsn", "low_on_space", "stores_nothing")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PERSISTED: _ClassVar[AppendResponse.Outcome]
@@ -180,12 +180,14 @@ class AppendResponse(_message.Message):
     PROMISED_FIELD_NUMBER: _ClassVar[int]
     APPLIED_LSN_FIELD_NUMBER: _ClassVar[int]
     LOW_ON_SPACE_FIELD_NUMBER: _ClassVar[int]
+    STORES_NOTHING_FIELD_NUMBER: _ClassVar[int]
     outcome: AppendResponse.Outcome
     match_lsn: int
     promised: _common_pb2.Ballot
     applied_lsn: int
     low_on_space: bool
-    def __init__(self, outcome: _Optional[_Union[AppendResponse.Outcome, str]] = ..., match_lsn: _Optional[int] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., applied_lsn: _Optional[int] = ..., low_on_space: _Optional[bool] = ...) -> None: ...
+    stores_nothing: bool
+    def __init__(self, outcome: _Optional[_Union[AppendResponse.Outcome, str]] = ..., match_lsn: _Optional[int] = ..., promised: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., applied_lsn: _Optional[int] = ..., low_on_space: _Optional[bool] = ..., stores_nothing: _Optional[bool] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
     __slots__ = ("ballot", "from_lsn", "max_bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -249,10 +250,9 @@ def test_a_cluster_can_be_handed_over(tmp_path: Path) -> None:
 def test_a_reused_pid_is_left_alone(config: Path) -> None:
     """The state file names this very test's pid, with another start."""
     own = ProcessIdentity.of(os.getpid())
+    other = dataclasses.replace(own, started_s=own.started_s - 1000)
     state = DetachedCluster(config).state_path
-    state.write_text(
-        json.dumps({"nodes": {"n1": {"pid": own.pid, "started_s": own.started_s - 1000}}})
-    )
+    state.write_text(json.dumps({"nodes": {"n1": dataclasses.asdict(other)}}))
     assert DetachedCluster(config).nodes()[0].process is None
     assert DetachedCluster(config).down() == []
 

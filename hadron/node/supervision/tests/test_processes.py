@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ def test_a_process_is_known_by_its_start() -> None:
     with start(SLEEP) as process:
         identity = ProcessIdentity.of(process.pid)
         assert identity.alive
-        somebody_else = ProcessIdentity(process.pid, identity.started_s - 60)
+        somebody_else = replace(identity, started_s=identity.started_s - 60)
         assert not somebody_else.alive
         assert somebody_else.stop(timeout_s=5)
         assert process.poll() is None
@@ -35,6 +37,24 @@ def test_a_process_is_known_by_its_start() -> None:
         assert process.wait() == -signal.SIGKILL
         assert not identity.alive
         assert identity.stop(timeout_s=5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no start in ticks")
+def test_a_process_is_known_after_the_wall_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the boot is what /proc says of it, which moves with the clock."""
+    linux = importlib.import_module("psutil._pslinux")
+    own = ProcessIdentity.of(os.getpid())
+    boot_s = linux.boot_time()
+    monkeypatch.setattr(linux, "boot_time", lambda: boot_s + 5)
+    assert own.alive
+    assert ProcessIdentity.of(os.getpid()) == own
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
+def test_a_process_of_an_earlier_boot_is_gone() -> None:
+    own = ProcessIdentity.of(os.getpid())
+    assert own.alive
+    assert not replace(own, boot="11111111-2222-3333-4444-555555555555").alive
 
 
 def test_a_zombie_is_not_alive() -> None:
