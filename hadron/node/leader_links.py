@@ -33,7 +33,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ports import Random
 from hadron.node.other_sets import address_of
-from hadron.server.statements import read
+from hadron.server.led import STATEMENTS
 from hadron.server.transaction_messages import Batches, message_from, message_to
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading, Part
@@ -187,7 +187,7 @@ class LeaderLinks(Part):
             if each.HasField("prepare") and each.transaction.replica_set != name:
                 # Before anything is claimed for it.
                 raise RequestError(f"{name} speaks of a transaction that is not its own")
-            message = message_from(each, batches, partial(read, self._leading))
+            message = message_from(each, batches, partial(STATEMENTS.read, self._leading))
             if isinstance(message, PrepareRefused) and each.HasField("prepare"):
                 count = len(each.prepare.statements)
                 transactions.participant.refused(message, count)

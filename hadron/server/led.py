@@ -14,7 +14,13 @@ from hadron.server.exchanges import calls as exchanges
 from hadron.server.groups import calls as groups
 from hadron.server.pipelines import backfills, signals
 from hadron.server.pipelines import calls as pipelines
+from hadron.server.statements import Statements
 from hadron.serving.entrance import Led
+
+STATEMENTS: Final = Statements(
+    groups.STATEMENTS, pipelines.STATEMENTS, sinks.STATEMENTS, streams.STATEMENTS
+)
+"""What of them may stand in a transaction."""
 
 LED: Final[tuple[Led, ...]] = (
     *exchanges.METHODS,  # attend, publish, how they are doing
@@ -25,5 +31,5 @@ LED: Final[tuple[Led, ...]] = (
     *signals.METHODS,  # what people and programs say to stages that wait
     *sinks.METHODS,  # what bulk writers stage, how far their queries are
     *streams.METHODS,  # produce, fetch, offsets
-    *transactions.METHODS,  # transactions that clients drive, outcomes, what operators do
+    *transactions.methods(STATEMENTS),  # what clients drive, outcomes, what operators do
 )

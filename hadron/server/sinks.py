@@ -10,6 +10,8 @@ from hadron.model.batch import judge_batch
 from hadron.model.errors import HadronError, RecordTooLargeError, RequestError
 from hadron.model.limits import GROUP_COMMIT_BYTES, MAX_BATCH_BYTES, MAX_MESSAGE_BYTES
 from hadron.model.sinks import SinkProgress
+from hadron.model.transactions import TransactionId
+from hadron.server.statements import Reader
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.machine import BatchShape
@@ -25,9 +27,6 @@ _GiveUp: TypeAlias = Call[sinks_pb2.GiveUpStagedRequest, common_pb2.Empty]
 _ListSinks: TypeAlias = Call[sinks_pb2.ListSinksRequest, sinks_pb2.ListSinksResponse]
 _ListStaged: TypeAlias = Call[sinks_pb2.ListStagedRequest, sinks_pb2.ListStagedResponse]
 
-_NONE: Final = (1 << 63) - 1
-"""The id of nothing: 0 would mean that a name counts."""
-
 _PAGE: Final = 1_000
 
 _MAX_STAGED_BYTES: Final = 2 * GROUP_COMMIT_BYTES
@@ -37,7 +36,7 @@ _MAX_STAGED_BYTES: Final = 2 * GROUP_COMMIT_BYTES
 def _stage(
     leading: Leading, call: _Stage, request: sinks_pb2.StageRequest, attachment: memoryview
 ) -> None:
-    item = leading.partition("", "", "", request.stream_id or _NONE, request.metadata_index)
+    item = leading.partition_of(request.stream_id, request.metadata_index)
     if len(attachment) > _MAX_STAGED_BYTES:
         raise RecordTooLargeError(
             f"{len(attachment)} bytes of batches are over the limit of {_MAX_STAGED_BYTES} of one "
@@ -101,17 +100,26 @@ def _give_up(
 # --- in transactions ----------------------------------------------------------------------------
 
 
-def publication_of(
-    leading: Leading, publish: transactions_pb2.Statement.PublishStaged
+def _publication(
+    leading: Leading,
+    _transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    _batch: memoryview,
 ) -> PublishStaged:
-    """What is logged of it. Raises `NotFoundError` without the stream's partition here."""
-    item = leading.partition("", "", "", publish.stream_id or _NONE, publish.metadata_index)
+    """Raises `NotFoundError` without the stream's partition here."""
+    publish = statement.publish_staged
+    item = leading.partition_of(publish.stream_id, publish.metadata_index)
     attempts = tuple((each.attempt, each.batches) for each in publish.attempts)
     return PublishStaged(item.id, publish.write_id, attempts)
 
 
-def advance_of(advance: transactions_pb2.Statement.AdvanceSink) -> AdvanceSink:
-    """What is logged of it."""
+def _advance(
+    _leading: Leading,
+    _transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    _batch: memoryview,
+) -> AdvanceSink:
+    advance = statement.advance_sink
     name = _full_name(advance.namespace, advance.name)
     return AdvanceSink(name, advance.query, _bounded(advance.batch), advance.follows)
 
@@ -189,3 +197,5 @@ METHODS: Final = (
     led("ListSinks", sinks_pb2.ListSinksRequest, sinks_pb2.ListSinksResponse, _list_sinks),
     led("ListStaged", sinks_pb2.ListStagedRequest, sinks_pb2.ListStagedResponse, _list_staged),
 )
+
+STATEMENTS: Final = {"publish_staged": Reader(_publication), "advance_sink": Reader(_advance)}

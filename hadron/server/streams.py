@@ -12,6 +12,8 @@ from hadron.model.errors import HadronError, OffsetMismatchError, RecordTooLarge
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES, MAX_NAME_LENGTH, TOKEN_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import TransactionId
+from hadron.server.statements import Reader
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.streams.keys import NO_OFFSET, latest
@@ -19,7 +21,7 @@ from hadron.state.streams.partitions import AppendBatch, AppendGuarded
 from hadron.state.streams.producers import Appended, Claimed, ClaimProducer, claim_of
 from hadron.state.streams.retention import kept_bytes
 from hadron.wire.calls import Call
-from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2
+from hadron.wire.messages import ballot_from, ballot_to, common_pb2, streams_pb2, transactions_pb2
 
 _DEFAULT_FETCH_BYTES: Final = 1 << 20
 _MAX_FETCH_BYTES: Final = MAX_ATTACHMENT_BYTES - MAX_BATCH_BYTES
@@ -137,6 +139,21 @@ def _mismatch(error: OffsetMismatchError) -> streams_pb2.ProduceResponse.Mismatc
     return streams_pb2.ProduceResponse.Mismatch(
         message=error.message, hint=error.hint, expected=error.expected, actual=error.actual
     )
+
+
+def _publication(
+    leading: Leading,
+    _transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    batch: memoryview,
+) -> AppendBatch:
+    """In a transaction."""
+    publish = statement.publish
+    item = leading.partition_of(publish.stream_id, publish.metadata_index)
+    if not publish.HasField("expect_key_offset"):
+        return append_of(item, batch)
+    condition = streams_pb2.ProduceRequest(expect_key_offset=publish.expect_key_offset)
+    return append_of(item, batch, condition)
 
 
 def _claim_producer(
@@ -348,3 +365,5 @@ METHODS: Final = (
     led("Fetch", streams_pb2.FetchRequest, streams_pb2.FetchResponse, _fetch),
     led("Offsets", streams_pb2.OffsetsRequest, streams_pb2.OffsetsResponse, _offsets),
 )
+
+STATEMENTS: Final = {"publish": Reader(_publication, takes_batch=True)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from hadron.metadata.adopter import SchemaAdopter
@@ -17,9 +18,9 @@ from hadron.model.errors import FrameError, HadronError, OverloadedError, Reques
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_MESSAGE_BYTES, MAX_TOGETHER
 from hadron.model.transactions import MAX_NUMBER, TransactionId
-from hadron.server.statements import read
+from hadron.server.statements import Statements
 from hadron.server.transaction_messages import Batches, add_answer, all_results_to, id_from
-from hadron.serving.entrance import led
+from hadron.serving.entrance import Led, led
 from hadron.serving.leading import Leading
 from hadron.state.transactions.participations import Participation
 from hadron.transactions.callers import Caller
@@ -67,12 +68,13 @@ def _served(leading: Leading) -> Transactions:
 
 
 def _transact(
+    statements: Statements,
     leading: Leading,
     call: _Transact,
     request: transactions_pb2.TransactRequest,
     attachment: memoryview,
 ) -> None:
-    session = _Session(leading, call)
+    session = _Session(statements, leading, call)
     call.on_message = session.receive
     call.on_end = session.on_end
     session.take(request, attachment)
@@ -81,7 +83,8 @@ def _transact(
 class _Session:
     """One client's call."""
 
-    def __init__(self, leading: Leading, call: _Transact) -> None:
+    def __init__(self, statements: Statements, leading: Leading, call: _Transact) -> None:
+        self._statements = statements
         self._leading = leading
         self._call = call
         self._home = leading.replica_set
@@ -180,7 +183,8 @@ class _Session:
         target = statement.replica_set
         if target != self._home:
             return Statement(target, statement.SerializeToString(), batch)
-        command = read(self._leading, (transaction, HOME), statement, batch)
+        claim = transaction, HOME
+        command = self._statements.read(self._leading, claim, statement, batch)
         return Statement(target, command, batch)
 
 
@@ -389,16 +393,26 @@ async def _answer_resolve(
     call.send(common_pb2.Empty(), end=True)
 
 
-METHODS: Final = (
-    led("Transact", transactions_pb2.TransactRequest, transactions_pb2.TransactEvent, _transact),
-    led("Outcome", transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse, _outcome),
-    led(
-        "ListTransactions",
-        transactions_pb2.ListTransactionsRequest,
-        transactions_pb2.ListTransactionsResponse,
-        _list,
-    ),
-    led(
-        "ResolveTransaction", transactions_pb2.ResolveTransactionRequest, common_pb2.Empty, _resolve
-    ),
-)
+def methods(statements: Statements) -> tuple[Led, ...]:
+    """`statements`: those of every feature."""
+    return (
+        led(
+            "Transact",
+            transactions_pb2.TransactRequest,
+            transactions_pb2.TransactEvent,
+            partial(_transact, statements),
+        ),
+        led("Outcome", transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse, _outcome),
+        led(
+            "ListTransactions",
+            transactions_pb2.ListTransactionsRequest,
+            transactions_pb2.ListTransactionsResponse,
+            _list,
+        ),
+        led(
+            "ResolveTransaction",
+            transactions_pb2.ResolveTransactionRequest,
+            common_pb2.Empty,
+            _resolve,
+        ),
+    )

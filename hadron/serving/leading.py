@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from hadron.model.errors import HadronError, NotFoundError, NotLeaderError, NotReadyError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -12,6 +12,9 @@ from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
+
+_NO_ID: Final = (1 << 63) - 1
+"""Nothing has it; 0 would mean that a name counts."""
 
 
 class Part:
@@ -97,6 +100,10 @@ class Leading:
                 f"partition {wanted!r} is led elsewhere, this is {self.replica_set}"
             )
         return item
+
+    def partition_of(self, stream_id: int, metadata_index: int) -> SchemaObject:
+        """The same for who names streams by their ids alone; 0 is none."""
+        return self.partition("", "", "", stream_id or _NO_ID, metadata_index)
 
     def find(
         self, kind: str, namespace: str, name: str, object_id: int, metadata_index: int

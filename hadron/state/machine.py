@@ -170,6 +170,10 @@ def _holds_nothing(_context: Context, _command: Any, _prepared_lsn: int | None) 
 class Statement:
     """What makes a command one that may stand in a transaction (PROTOCOL E2).
 
+    Alone, a command that was done before answers as it did then. In a transaction that is a
+    refusal: its other statements would be done on the strength of what is somebody else's. What a
+    statement is of can only go by a deletion between its check and its end.
+
     Attributes:
         check: raises a `RequestError` for whatever could refuse it, now or when it is done.
         apply: does it. After its check, and while its locks are held, it is not refused: where what
@@ -210,7 +214,7 @@ class Feature:
     Attributes:
         tables: SQL, CREATE … IF NOT EXISTS; names begin with `model.tables.PREFIX`.
         commands: what applies each.
-        statements: which of any feature's commands may stand in transactions, and how.
+        statements: which commands may stand in transactions, and how.
         seals: what completes those that are submitted incomplete.
         gathers: which of them become one where several wait.
         declared: by kind of object: it was declared, or has changed.

@@ -19,7 +19,7 @@ from hadron.model.limits import MAX_BATCH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRAN
 from hadron.model.ranges import melted
 from hadron.model.record import NewRecord
 from hadron.model.words import counted
-from hadron.wire.messages import ballot_to, groups_pb2, pipelines_pb2, transactions_pb2
+from hadron.wire.messages import ballot_to, transactions_pb2
 
 if TYPE_CHECKING:
     from hadron.client.connecting.session import Session
@@ -219,7 +219,7 @@ class _Acks:
 
     def messages(self) -> list[transactions_pb2.Statement.Acknowledge]:
         ranges = [
-            groups_pb2.Range(delivery=delivery, first_offset=first, last_offset=last)
+            (delivery, first, last)
             for delivery, known in self._ranges.items()
             for first, last in melted(known)
         ]
@@ -227,7 +227,8 @@ class _Acks:
         for start in range(0, len(ranges), _RANGES_PER_STATEMENT):
             message = _Statement.Acknowledge()
             message.CopyFrom(self.message)
-            message.ranges.extend(ranges[start : start + _RANGES_PER_STATEMENT])
+            for delivery, first, last in ranges[start : start + _RANGES_PER_STATEMENT]:
+                message.ranges.add(delivery=delivery, first_offset=first, last_offset=last)
             made.append(message)
         return made
 
@@ -386,21 +387,19 @@ class Contents:
                 "it is rolled back; do it in several transactions",
             )
 
-    # --- stages ---------------------------------------------------------------------------------
+    def add_statement(self, statement: transactions_pb2.Statement) -> None:
+        """One that is whole, and has no batch."""
+        self._complete(statement, None)
 
-    def complete(
+    def add_outputs(
         self,
-        replica_set: str,
-        message: pipelines_pb2.CompleteStagesRequest,
-        place: Place | None,
+        statement: transactions_pb2.Statement,
+        place: Place,
         outputs: Sequence[NewRecord],
         now_ms: int,
-    ) -> Batch | None:
-        """Stages are done, each with its output at `place`, if they have some. Raises as `add`, and
+    ) -> Batch:
+        """One that is whole but for its batch: what comes of it, for `place`. Raises as `add`, and
         `RecordTooLargeError` for more outputs than a batch takes: nothing has changed then."""
-        if place is None:
-            self._complete(_Statement(replica_set=replica_set, complete=message), None)
-            return None
         builder = BatchBuilder()
         for record in outputs:
             builder.add(record, now_ms)
@@ -421,18 +420,9 @@ class Contents:
         self._batches.append(batch)
         self._grow(len(data))
         self._bodies.append(data)
-        self._complete(
-            _Statement(replica_set=replica_set, length=len(data), complete=message), batch
-        )
+        statement.length = len(data)
+        self._complete(statement, batch)
         return batch
-
-    def fail(self, replica_set: str, message: pipelines_pb2.FailStagesRequest) -> None:
-        """Attempts have failed."""
-        self._complete(_Statement(replica_set=replica_set, fail=message), None)
-
-    def add_statement(self, statement: transactions_pb2.Statement) -> None:
-        """One that is whole, and has no batch."""
-        self._complete(statement, None)
 
     # --- statements -----------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from hadron.model.errors import InvalidRecordError, RequestError, UndeclaredOutp
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.wire.messages import pipelines_pb2
+from hadron.wire.messages import pipelines_pb2, transactions_pb2
 
 _FORM = "give an invocation of `client.stage`, or a micro-batch of `client.run_stages`"
 
@@ -116,9 +116,11 @@ def outputs_of(
 
 
 def completion(
-    invocations: pipelines_pb2.Invocations, ended: Sequence[pipelines_pb2.Invocation]
-) -> pipelines_pb2.CompleteStagesRequest:
-    return pipelines_pb2.CompleteStagesRequest(
+    replica_set: str,
+    invocations: pipelines_pb2.Invocations,
+    ended: Sequence[pipelines_pb2.Invocation],
+) -> transactions_pb2.Statement:
+    complete = pipelines_pb2.CompleteStagesRequest(
         pipeline_id=invocations.pipeline_id,
         stage=invocations.stage,
         instance_ids=[each.instance_id for each in ended],
@@ -126,6 +128,7 @@ def completion(
         created_ms=[each.created_ms for each in ended],
         version=invocations.version,
     )
+    return transactions_pb2.Statement(replica_set=replica_set, complete=complete)
 
 
 def stage_of(invocations: pipelines_pb2.Invocations) -> StageSpec | None:
@@ -136,16 +139,24 @@ def stage_of(invocations: pipelines_pb2.Invocations) -> StageSpec | None:
     return msgspec.json.decode(invocations.spec, type=StageSpec)
 
 
-def failure(
-    invocations: pipelines_pb2.Invocations, ended: Sequence[pipelines_pb2.Invocation], error: object
-) -> pipelines_pb2.FailStagesRequest:
-    """`error`: why, as people will read it. Raises `RequestError` when it says nothing."""
+def reason_of(error: object) -> str:
+    """Why a stage has failed, as people will read it. Raises `RequestError` when that says
+    nothing."""
     reason = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
     if not isinstance(reason, str) or not reason:
         raise RequestError(
             f"{error!r} does not say why a stage has failed", "give an exception, or a text"
         )
-    return pipelines_pb2.FailStagesRequest(
+    return reason
+
+
+def failure(
+    replica_set: str,
+    invocations: pipelines_pb2.Invocations,
+    ended: Sequence[pipelines_pb2.Invocation],
+    reason: str,
+) -> transactions_pb2.Statement:
+    fail = pipelines_pb2.FailStagesRequest(
         pipeline_id=invocations.pipeline_id,
         stage=invocations.stage,
         instance_ids=[each.instance_id for each in ended],
@@ -153,3 +164,4 @@ def failure(
         created_ms=[each.created_ms for each in ended],
         reason=reason,
     )
+    return transactions_pb2.Statement(replica_set=replica_set, fail=fail)

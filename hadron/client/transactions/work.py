@@ -37,6 +37,7 @@ from hadron.client.transactions.stages import (
     completion,
     failure,
     outputs_of,
+    reason_of,
     stage_of,
     whole,
 )
@@ -256,24 +257,19 @@ class Work:
         else:
             home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
         records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
-        place: Place | None = None
-        if stage.output is not None:
+        statement = completion(home, invocations, ended)
+        published = PublishedMany()
+        if stage.output is None:
+            self._filled(self.contents.add_statement, statement)
+        else:
             place = (await self._calls.places(stage.output.stream)).named(home)
-        batch = self._filled(
-            self.contents.complete,
-            home,
-            completion(invocations, ended),
-            place,
-            records,
-            self._calls.now_ms(),
-        )
+            now_ms = self._calls.now_ms()
+            batch = self._filled(self.contents.add_outputs, statement, place, records, now_ms)
+            published._add(batch, 0, len(records))
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()
             self._claimed.append(given._given)
-        published = PublishedMany()
-        if batch is not None:
-            published._add(batch, 0, len(records))
         return published
 
     async def fail(
@@ -287,9 +283,9 @@ class Work:
         invocations, ended = whole(given, only)
         if isinstance(given, AnyInvocation):
             given._given.check_open()
-        message = failure(invocations, ended, error)
+        reason = reason_of(error)
         home = await self._calls.homes.of_id(invocations.pipeline_id)
-        self._filled(self.contents.fail, home, message)
+        self._filled(self.contents.add_statement, failure(home, invocations, ended, reason))
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()

@@ -8,10 +8,13 @@ from typing import Any, Final, TypeAlias
 
 from hadron.delivery.groups import Groups
 from hadron.delivery.joining import Joining, WantedOptions
+from hadron.delivery.port import check_ranges
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import check_name
 from hadron.model.limits import MAX_MESSAGE_BYTES
+from hadron.model.ranges import melted
 from hadron.model.schema import SchemaObject
+from hadron.model.transactions import TransactionId
 from hadron.server.groups.messages import (
     CallSink,
     Listed,
@@ -19,15 +22,18 @@ from hadron.server.groups.messages import (
     add_live,
     describe,
     describe_options,
+    ranges_of,
     said_of,
 )
+from hadron.server.statements import Reader
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.groups import attempts, views
 from hadron.state.groups.attempts import Attempts
+from hadron.state.groups.progress import AckRecords
 from hadron.state.groups.views import GroupSummary
 from hadron.wire.calls import Call
-from hadron.wire.messages import check_number, groups_pb2
+from hadron.wire.messages import ballot_from, check_number, groups_pb2, transactions_pb2
 
 _MAX_ATTEMPTS: Final = 100
 """Ranges of records given back that a description lists."""
@@ -86,6 +92,28 @@ async def _open(leading: Leading, call: MemberCall, stream_id: int, joining: Joi
 
     call.on_message = on_message
     call.on_end = on_end
+
+
+# --- in transactions ------------------------------------------------------------------------
+
+
+def _acknowledgement(
+    leading: Leading,
+    transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    _batch: memoryview,
+) -> AckRecords:
+    acknowledge = statement.acknowledge
+    item = leading.partition_of(acknowledge.stream_id, acknowledge.metadata_index)
+    held = ranges_of(acknowledge.ranges)
+    check_ranges(held)
+    if not held:
+        raise RequestError("an acknowledgement names no records")
+    group_id = leading.part(Groups).check_held(
+        transaction, item.id, acknowledge.group, ballot_from(acknowledge.ballot), held
+    )
+    ranges = melted([(first, last) for _, first, last in held])
+    return AckRecords(group_id, tuple(ranges))
 
 
 # --- looking --------------------------------------------------------------------------------
@@ -324,3 +352,5 @@ METHODS: Final = (
     led("ResetGroup", groups_pb2.ResetGroupRequest, groups_pb2.ResetGroupResponse, _reset),
     led("DeleteGroup", groups_pb2.DeleteGroupRequest, groups_pb2.DeleteGroupResponse, _delete),
 )
+
+STATEMENTS: Final = {"acknowledge": Reader(_acknowledgement)}

@@ -10,21 +10,24 @@ from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import TransactionId
 from hadron.pipelines.dispatch import Dispatch
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
 from hadron.server.pipelines.backfills import shown
 from hadron.server.pipelines.runners import CallSink, RunnerCall
 from hadron.server.pipelines.stories import INSTANCE_STATUS, described
+from hadron.server.statements import Reader
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
 from hadron.state.pipelines import definitions, stories, views, wait_inputs
 from hadron.state.pipelines import inputs as pipeline_inputs
 from hadron.state.pipelines.backfills import Backfill, backfills
+from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 from hadron.state.pipelines.tables import FAILED, LIVE
 from hadron.state.streams.skips import skips
 from hadron.wire.calls import Call
-from hadron.wire.messages import check_number, common_pb2, pipelines_pb2
+from hadron.wire.messages import check_number, common_pb2, pipelines_pb2, transactions_pb2
 
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
@@ -235,6 +238,30 @@ def _cancel(
         )
 
     call.spawn(answer)
+
+
+# --- in transactions ------------------------------------------------------------------------
+
+
+def _completion(
+    leading: Leading,
+    _transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    batch: memoryview,
+) -> CompleteStages:
+    complete = statement.complete
+    driver = leading.part(Pipelines).driver(complete.pipeline_id)
+    return driver.completion(ended_of(complete), batch, complete.partition)
+
+
+def _failure(
+    leading: Leading,
+    _transaction: TransactionId,
+    statement: transactions_pb2.Statement,
+    _batch: memoryview,
+) -> FailStages:
+    driver = leading.part(Pipelines).driver(statement.fail.pipeline_id)
+    return driver.completions.failure(ended_of(statement.fail), statement.fail.reason)
 
 
 # --- what there is to know ------------------------------------------------------------------
@@ -495,3 +522,5 @@ METHODS: Final = (
         _start,
     ),
 )
+
+STATEMENTS: Final = {"complete": Reader(_completion, takes_batch=True), "fail": Reader(_failure)}

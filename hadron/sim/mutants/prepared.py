@@ -43,7 +43,7 @@ plant(
     "records of a deleted stream are given to the next",
     "of an intent's body the part of a deleted stream is not passed over",
     Edit(
-        "state.statements:_append_all",
+        "state.streams.statements:_append_all",
         "        start += each.size\n",
         "        start += each.size if is_open[stream_id] else 0\n",
     ),

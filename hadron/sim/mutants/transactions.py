@@ -90,7 +90,7 @@ plant(
 plant(
     "statement claims nothing",
     "what a statement ends is anybody's until it is in the log",
-    Edit("server.statements:read", "if locks:", "if False:"),
+    Edit("server.statements:Statements.read", "if locks:", "if False:"),
     scenarios=(_WANTED,),
 )
 

@@ -166,9 +166,8 @@ OWN: Final = {
 IN_TRANSACTIONS: Final = frozenset(
     (
         *("client.blocking.transacting", "client.transactions.calls"),
-        *("client.transactions.contents", "client.transactions.stages"),
-        *("client.transactions.transaction", "client.transactions.work"),
-        *("serving.lock_table", "server.statements", "state.statements"),
+        *("client.transactions.stages", "client.transactions.transaction"),
+        *("client.transactions.work", "serving.lock_table"),
     )
 )
 """Where what features have is put together into transactions."""

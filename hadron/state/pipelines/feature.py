@@ -31,6 +31,7 @@ from hadron.state.pipelines.letters import SendLetters
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.retries import RetryInstances
 from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
+from hadron.state.pipelines.statements import STATEMENTS
 from hadron.state.pipelines.tables import (
     BACKFILL,
     DEFINITION,
@@ -148,6 +149,7 @@ FEATURE: Final = Feature(
         OpenWait: wait_inputs.apply_open_wait,
         RetryInstances: retries.apply_retry_instances,
     },
+    statements=STATEMENTS,
     declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},
     deleted={"Pipeline": _close},
     leftovers={"Pipeline": _drop_some},
