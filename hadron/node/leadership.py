@@ -113,11 +113,8 @@ class Leadership:
             random=random,
             on_outbid=self.stop,
         )
-        self._won = won
-        self._config = config
-        self._membership = membership
-        self._store = store
-        self._follower = follower
+        self._won, self._config, self._membership = won, config, membership
+        self._store, self._follower = store, follower
         self._links = links
         self._door = door
         self._schema_copy = schema_copy
