@@ -166,7 +166,7 @@ class StreamRunner:
                 .option("server", self._url)
                 .option("stream", spec.to.stream)
                 .option("txnId", self._sink)
-                .option("checkpointLocation", self._checkpoint.location.as_uri())
+                .option("checkpointLocation", self._location())
                 .options(
                     **{each: spec.options[each] for each in WRITE_OPTIONS & spec.options.keys()}
                 )
@@ -182,6 +182,28 @@ class StreamRunner:
             raise
         except Exception as error:
             raise self._failure(error) from error
+
+    def _location(self) -> str:
+        """The checkpoint's, as Hadoop has paths: nothing is escaped in them. Raises
+        `ConfigurationError` where Java would have the directory by another name."""
+        directory = self._checkpoint.directory
+        jvm: Any = self._spark._jvm
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            str(directory).encode()  # Names may be bytes that are no text.
+            there = jvm.java.io.File(str(directory)).isDirectory()
+        except (OSError, UnicodeError) as error:
+            raise self._unusable(f"{error}") from error
+        if not there:
+            encoding = jvm.java.lang.System.getProperty("sun.jnu.encoding")
+            raise self._unusable(f"Java, whose file names are {encoding}, does not find it")
+        return f"file://{self._checkpoint.location}"
+
+    def _unusable(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the checkpoint directory {str(self._checkpoint.directory)!a} cannot be used: {why}",
+            "begin the runner with LC_ALL=C.UTF-8, or name another directory: --checkpoints DIR",
+        )
 
     def _read(self) -> DataFrame:
         spec = self._spec

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hadron
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import ConfigurationError, HadronError, RequestError
 from hadron.model.pipelines import StreamInput, StreamOutput, StreamPipelineSpec, sink_of
 from hadron.model.schema import SchemaObject
 from hadron.node.supervision.cluster import LocalCluster
@@ -208,6 +208,29 @@ def test_its_runner_needs_not_be_the_thread_that_has_started_spark(scene: Scene)
     thread.join()
     assert failures == []
     assert scene.sink(pipeline) is not None
+
+
+@pytest.mark.parametrize("root", ["my own", "jörg", "50%25 #1: a?"])
+def test_a_checkpoint_is_where_it_was_asked_for(scene: Scene, root: str) -> None:
+    """Elsewhere, no runner would find it again."""
+    pipeline = scene.declare("copies")
+    scene.send(0, 3)
+    scene.run(pipeline, root)
+    assert scene.checkpoint(pipeline, root).query == scene.sink(pipeline).query
+    count = len(scene.values(pipeline))
+    assert scene.run(pipeline, root).rows == 0
+    scene.checkpoint(pipeline, root).begin_anew(scene.sink(pipeline))
+    assert scene.run(pipeline, root).rows == count
+
+
+def test_a_directory_that_java_does_not_find_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it has no words for the letters of its name."""
+    pipeline = scene.declare("copies")
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)
+    with pytest.raises(ConfigurationError, match=r"'.*/j\\xf6rg2/.*Java.* UTF-8.*LC_ALL"):
+        scene.run(pipeline, "jörg2")
 
 
 @pytest.mark.long
