@@ -270,7 +270,7 @@ class StreamRunner:
     def _finish(self, query: StreamingQuery) -> None:
         """Let the micro-batch that runs end; one that has just begun is done again next time."""
         known = _executed(query)
-        while query.isActive and query.status["isDataAvailable"] and _executed(query) == known:
+        while query.isActive and _is_under_way(query) and _executed(query) == known:
             threading.Event().wait(_FINISH_POLL_S)
         query.stop()
 
@@ -373,6 +373,13 @@ def _parsed(progress: Any) -> dict[str, Any]:
 def _is_executed(progress: dict[str, Any]) -> bool:
     """Of a micro-batch, and not of a look for records that has found none."""
     return "addBatch" in progress["durationMs"]
+
+
+def _is_under_way(query: StreamingQuery) -> bool:
+    """Whether it works on a micro-batch. Data stays available, as Spark has it, from one to the
+    next trigger."""
+    status = query.status
+    return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
 def _executed(query: StreamingQuery) -> int | None:

@@ -233,6 +233,19 @@ def test_a_directory_that_java_does_not_find_is_told(
         scene.run(pipeline, "jörg2")
 
 
+def test_who_is_to_stop_waits_for_no_trigger(scene: Scene) -> None:
+    pipeline = scene.declare("copies", trigger_ms=3_600_000)
+    scene.send(0, 3)
+    told = threading.Event()
+    runner = scene.runner(pipeline, on_batch=lambda _: told.set())
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    assert told.wait(60)
+    runner.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @pytest.mark.long
 def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Scene) -> None:
     pipeline = scene.declare("copies")
