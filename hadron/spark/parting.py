@@ -17,7 +17,7 @@ import pyarrow as pa
 from hadron.model.pipelines import StageSpec
 from hadron.spark.catching import caught
 from hadron.spark.failures import in_java
-from hadron.spark.stage import StageRaisedError, StageResult, plan, raised, told
+from hadron.spark.stage import StageRaisedError, StageResult, plan_of, raised, told
 from hadron.spark.suspects import SEARCH_S, suspects
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ _AS_GIVEN: Final = "spark.sql.execution.arrow.localRelationThreshold"
 each chunk of the table is a partition."""
 
 _MOVES_ROWS: Final = re.compile(r"\bExchange\b")
-"""In a plan: rows go to other partitions. A broadcast is another word there, and moves none."""
+"""In a plan: rows go to other partitions. A broadcast is another word there, and moves none. Only
+looked for because Spark would move them to say of which RDD its plan makes one."""
+
+_IN_PLACE: Final = "OneToOneDependency"
+"""Of RDDs: each partition of one is made of that partition of the other, and of no more."""
 
 
 class Parts:
@@ -50,13 +54,17 @@ class Parts:
         table = pa.concat_tables(self._tables)
         try:
             with _each_chunk_a_partition(self._spark):
-                planned, self._values_are_json = plan(self._spark, self._stage, table)
+                given: Any = self._spark.createDataFrame(table)
+                planned, self._values_are_json = plan_of(self._stage, given)
                 internal: Any = planned
                 text = internal._jdf.queryExecution().executedPlan().toString()
                 if _MOVES_ROWS.search(text):
                     return False
                 partitions = planned.rdd._jrdd
                 if partitions.getNumPartitions() != len(self._tables):
+                    return False
+                made_of = given._jdf.queryExecution().analyzed().rdd().id()
+                if not _is_in_place(partitions.rdd(), made_of):
                     return False
                 self._caught = caught(self._spark.sparkContext)
         except (Exception, SystemExit):
@@ -126,6 +134,26 @@ def _searching(context: Any, search_s: float) -> Iterator[None]:
 def _of_arrow(value: Any) -> Any:
     """A map, as Arrow wants it."""
     return list(value.items()) if isinstance(value, dict) else value
+
+
+def _is_in_place(partitions: Any, given: int) -> bool:
+    """Whether each partition is made of that partition of the RDD `given`, and of nothing else: a
+    function may move rows, or make a DataFrame of its own, where no plan shows it."""
+    left, known = [partitions], {given}
+    while left:
+        rdd = left.pop()
+        if rdd.id() in known:
+            continue
+        known.add(rdd.id())
+        sources = rdd.dependencies()
+        if not sources.size():
+            return False
+        for at in range(sources.size()):
+            source = sources.apply(at)
+            if source.getClass().getSimpleName() != _IN_PLACE:
+                return False
+            left.append(source.rdd())
+    return True
 
 
 @contextlib.contextmanager

@@ -77,8 +77,13 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
 def plan(spark: SparkSession, stage: StageSpec, table: pa.Table) -> tuple[DataFrame, bool]:
     """What the stage's function makes of the table, before any job of ours has run, and whether its
     values are JSON that Spark encodes."""
+    return plan_of(stage, spark.createDataFrame(table))
+
+
+def plan_of(stage: StageSpec, given: DataFrame) -> tuple[DataFrame, bool]:
+    """The same of a DataFrame that has the table's columns."""
     function = load_function(stage)
-    return _check(stage, function(_apply_schema(stage, spark.createDataFrame(table))))
+    return _check(stage, function(_apply_schema(stage, given)))
 
 
 def raised(spark: SparkSession, stage: StageSpec, error: Exception) -> HadronError:

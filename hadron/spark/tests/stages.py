@@ -262,6 +262,31 @@ def sorting(frame: DataFrame) -> DataFrame:
     return choking(frame.orderBy("root"))
 
 
+def by_way_of_an_rdd(frame: DataFrame) -> DataFrame:
+    """Rows go through a function of Python, and stay where they are."""
+    rows = frame.rdd.map(lambda row: (row.instance_id, row.root))
+    return frame.sparkSession.createDataFrame(rows, "instance_id long, value string")
+
+
+def reducing(frame: DataFrame) -> DataFrame:
+    """Rows of all partitions come together in an RDD, and the second record does no good."""
+
+    def check(row):  # type: ignore[no-untyped-def]
+        if row.offset == 1:
+            raise ValueError("indigestible")
+        return row.instance_id, row.root
+
+    rows = frame.rdd.map(check).reduceByKey(lambda first, _: first)
+    return frame.sparkSession.createDataFrame(rows, "instance_id long, value string")
+
+
+def collecting(frame: DataFrame) -> DataFrame:
+    """A DataFrame of its own, in another order."""
+    rows = [(row.instance_id, row.root) for row in reversed(frame.collect())]
+    spread = frame.sparkSession.sparkContext.parallelize(rows, len(rows))
+    return frame.sparkSession.createDataFrame(spread, "instance_id long, value string")
+
+
 def exiting_workers(frame: DataFrame) -> DataFrame:
     """Ends Spark's Python worker at the second record."""
 

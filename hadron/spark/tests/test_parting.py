@@ -55,6 +55,28 @@ def test_parts_of_one_job_end_by_themselves(spark: SparkSession, function: str) 
     assert "\tat " not in first
 
 
+@pytest.mark.parametrize(
+    ("function", "stay"),
+    [
+        ("by_way_of_an_rdd", True),
+        ("sorting", False),
+        ("reducing", False),
+        ("collecting", False),
+        ("doubling", False),
+    ],
+)
+def test_what_comes_of_other_rows_too_is_no_part(
+    spark: SparkSession, function: str, stay: bool
+) -> None:
+    """What one of them raises would be taken for another one's."""
+    rows = {"instance_id": range(4), "root": ["a", "b", "c", "d"], "offset": [0, 2, 3, 4]}
+    parts = Parts(spark, stage(function), [pa.table(rows).slice(at, 1) for at in range(4)])
+    assert parts.plan() is stay
+    for at, end in enumerate(parts.run(range(4)) if stay else ()):
+        assert isinstance(end, StageResult)
+        assert end.table.to_pylist() == [{"instance_id": at, "value": "abcd"[at]}]
+
+
 @pytest.mark.parametrize("function", IN_PYTHON)
 def test_a_worker_names_the_rows_that_its_function_raises_for(
     spark: SparkSession, function: str

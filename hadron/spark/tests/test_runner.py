@@ -191,6 +191,7 @@ def test_an_instance_may_have_an_error_and_others_headers(spark: SparkSession) -
         ("exiting_workers", "worker", 60_000),
         ("growing", "over the limit", 60_000),
         ("grouping", "indigestible", 60_000),
+        ("reducing", "indigestible", 60_000),
         ("windowing", "indigestible", 60_000),
         ("in_pandas", "ValueError: indigestible", 60_000),
         ("returning_another_type", "many", 60_000),
