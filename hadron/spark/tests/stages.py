@@ -8,7 +8,7 @@ import threading
 import time
 
 import pandas as pd
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 NOT_A_FUNCTION = 3
@@ -325,6 +325,21 @@ def erring(frame: DataFrame) -> DataFrame:
         F.col("root").alias("value"),
         F.create_map(F.lit("n"), F.col("offset").cast("string")).alias("headers"),
         F.when(F.col("offset") == 1, "no such carrier").alias("error"),
+    )
+
+
+def undecodable(frame: DataFrame) -> DataFrame:
+    """Has a string that is no text in the column that the record names."""
+
+    def text(name: str) -> Column:
+        bad = F.expr("CAST(unhex('ff61') AS STRING)")
+        return F.when(F.col("root") == name, bad).otherwise(F.lit("fine"))
+
+    return frame.select(
+        "instance_id",
+        *(text(name).alias(name) for name in ("value", "key", "type", "partition")),
+        F.create_map(F.lit("h"), text("headers")).alias("headers"),
+        F.when(F.col("root") == "error", text("error")).alias("error"),
     )
 
 
