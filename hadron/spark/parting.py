@@ -77,7 +77,7 @@ class Parts:
                 if not _is_in_place(partitions, given._jdf.queryExecution().analyzed().rdd().id()):
                     return False
                 self._caught = caught(self._spark.sparkContext)
-        except (Exception, SystemExit):
+        except BaseException:
             # Whoever runs it in the usual way finds out what it is, and tells it.
             return False
         self._planned, self._partitions = planned, partitions.toJavaRDD()

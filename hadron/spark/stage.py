@@ -63,7 +63,8 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
         selected, values_are_json = plan(spark, stage, table)
     except HadronError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        # Signals come to another thread: whatever comes here, the function has raised it.
         check_alive(spark, stage, error)
         if _raises_without_rows(spark, stage, table, error):
             raise _code_error(stage, error) from error
@@ -106,7 +107,7 @@ def _raises_without_rows(
     at its rows while it plans may raise for what it finds there, or because it finds none."""
     try:
         plan(spark, stage, table.slice(0, 0))
-    except (Exception, SystemExit) as other:
+    except BaseException as other:
         return type(other) is type(error) and brief(summary(other)) == brief(summary(error))
     return False
 

@@ -30,8 +30,9 @@ from hadron.model.errors import (
 )
 from hadron.model.pipelines import StreamInput, StreamPipelineSpec, sink_of
 from hadron.model.schema import SchemaObject
+from hadron.model.words import said_by
 from hadron.spark.checkpoint import Checkpoint
-from hadron.spark.failures import StageError, brief, summary
+from hadron.spark.failures import RAISED, StageError, brief, summary
 from hadron.spark.functions import StageCodeError, load, name_of
 from hadron.spark.session import activate
 from hadron.spark.source.connecting import connect
@@ -237,7 +238,7 @@ class StreamRunner:
         function = load(self._spec.run, f"pipeline {self._name!r}")
         try:
             returned = function(*[given, self._spark][: _wanted(function)])
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             raise self._code_error(error) from error
         if not isinstance(returned, DataFrame):
             wanted = "of what is to be published"
@@ -313,7 +314,7 @@ class StreamRunner:
                 "start the runner again: it goes on where it was; where Java says above that its "
                 "memory is full, with more of it: SPARK_DRIVER_MEMORY=4g",
             )
-        text = str(error)
+        text = said_by(error)
         if ours := _OURS.findall(text):
             return self._ours(*ours[-1])
         if _SHARED in text:

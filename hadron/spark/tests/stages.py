@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -138,6 +139,35 @@ def exiting_at_the_second(frame: DataFrame) -> DataFrame:
     if any(row.offset == 1 for row in frame.select("offset").collect()):
         sys.exit("the second record")
     return passing(frame)
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def mute(_frame: DataFrame) -> DataFrame:
+    raise MuteError
+
+
+def mute_at_the_second(frame: DataFrame) -> DataFrame:
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        raise MuteError
+    return passing(frame)
+
+
+def cancelled(_frame: DataFrame) -> DataFrame:
+    raise asyncio.CancelledError
+
+
+def cancelled_at_the_second(frame: DataFrame) -> DataFrame:
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        raise asyncio.CancelledError("the second record")
+    return passing(frame)
+
+
+def interrupted(_frame: DataFrame) -> DataFrame:
+    raise KeyboardInterrupt
 
 
 def wrong_columns(frame: DataFrame) -> DataFrame:

@@ -279,6 +279,7 @@ def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Sc
         ("misspelt", StageCodeError, r"is wrong, whatever its input: .*amuont.*streams.py, line"),
         ("without_watermark", StageCodeError, "watermark"),
         ("raises", StageCodeError, r"ValueError: not today \(.*streams.py, line \d+, in raises\)"),
+        ("cancelled", StageCodeError, r"CancelledError \(.*streams.py, line \d+, in cancelled\)"),
         ("raises_for_a_record", StageError, r"ValueError: no k3 here \(.*, line \d+, in picky\)"),
         ("absent", StageCodeError, "'hadron.spark.tests.streams:absent' of pipeline .* not exist"),
     ],
