@@ -260,6 +260,11 @@ def _check_types(stage: StageSpec, schema: StructType) -> None:
                 f"{label(stage)} returned the column {column.name} as {found}",
                 f"it has to be {' or '.join(kinds)}",
             )
+        if twice := doubled(column.dataType):
+            raise StageCodeError(
+                f"{label(stage)} returned the column {column.name} with the member {twice!r} twice",
+                "name each member once",
+            )
 
 
 def _as_json(value: Column) -> Column:

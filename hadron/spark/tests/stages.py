@@ -170,6 +170,12 @@ def interrupted(_frame: DataFrame) -> DataFrame:
     raise KeyboardInterrupt
 
 
+def naming_twice(frame: DataFrame) -> DataFrame:
+    """A value of which JSON could tell one half."""
+    twice = F.struct(F.lit(1).alias("a"), F.lit(2).alias("a"))
+    return frame.select("instance_id", F.struct(F.array(twice).alias("all")).alias("value"))
+
+
 def wrong_columns(frame: DataFrame) -> DataFrame:
     return frame.select("instance_id", F.col("root").alias("valeu"))
 

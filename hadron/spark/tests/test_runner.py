@@ -252,6 +252,7 @@ def test_bad_rows_fail_and_no_innocent(spark: SparkSession, function: str) -> No
         ("mute", "MuteError ("),
         ("cancelled", "CancelledError ("),
         ("interrupted", "KeyboardInterrupt ("),
+        ("naming_twice", "the column value with the member 'a' twice"),
         ("locking", "cannot pickle '_thread.lock' object"),
         ("encoding_text", "AnalysisException: [DATATYPE_MISMATCH"),
         ("wrong_columns", "returned the columns instance_id, valeu: missing value; unknown valeu"),
