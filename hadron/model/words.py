@@ -1,4 +1,4 @@
-"""Numbers in sentences that people read."""
+"""Words for people to read: numbers in sentences, and what exceptions say."""
 
 from __future__ import annotations
 
@@ -11,3 +11,12 @@ def counted(number: int, one: str, many: str = "") -> str:
         many: the same of several, or of none; "" for `one` with an s.
     """
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def said_by(error: BaseException) -> str:
+    """What an exception says of itself; nothing, where a class of a program's own raises when it is
+    asked."""
+    try:
+        return f"{error}"
+    except Exception:
+        return ""

@@ -55,7 +55,9 @@ class Checkpoint:
     def of(cls, root: Path, pipeline: str, pipeline_id: int, cluster: bytes) -> Checkpoint:
         """Args: `cluster` is the uuid of the metadata set: another cluster has the same ids."""
         digits = cluster.hex()[:_UUID_DIGITS]
-        return cls(pipeline, root.absolute() / f"{pipeline}-{pipeline_id}-{digits}")
+        # Without `..`, which Java leaves out by itself: behind a link it would be elsewhere.
+        place = Path(os.path.abspath(root))
+        return cls(pipeline, place / f"{pipeline}-{pipeline_id}-{digits}")
 
     @property
     def location(self) -> Path:

@@ -5,12 +5,14 @@ The full text is kept with the instance; terminals show its first line.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import traceback
 from typing import Final
 
 from hadron.model.errors import RequestError
+from hadron.model.words import said_by
 
 _MAX_TEXT: Final = 2_000
 """Characters of an error: enough for Spark's own message, without pages of Java stack."""
@@ -23,6 +25,11 @@ _CALLED: Final = re.compile(r"An error occurred while calling \S+\.\n: ")
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
+RAISED: Final = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
+"""What users' code may raise in a thread that signals come to. In another one it is whatever is
+raised."""
+
+
 class StageError(RequestError):
     """A stage function does not import, raised, or returned the wrong columns."""
 
@@ -33,14 +40,15 @@ def summary(error: BaseException) -> str:
     The first line is the exception with the file and line of the user's code, where known; what
     Spark says about it follows.
     """
-    text = str(error).split("\n\nJVM stacktrace:")[0].split("\n\tat ")[0].strip()
+    text = said_by(error).split("\n\nJVM stacktrace:")[0].split("\n\tat ")[0].strip()
     raised = _raised_in_worker(text)
     if raised:
         return f"{raised}\n{_cut(text)}"
     if called := _CALLED.match(text):
         return _cut(text[called.end() :])
     first, newline, rest = _cut(text).partition("\n")
-    return f"{type(error).__name__}: {first.rstrip(';')}{_place(error)}{newline}{rest}"
+    words = f": {first.rstrip(';')}" if first else ""
+    return f"{type(error).__name__}{words}{_place(error)}{newline}{rest}"
 
 
 def in_java(text: str) -> str:

@@ -19,7 +19,8 @@ import msgspec
 
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.problems import did_you_mean
-from hadron.spark.failures import StageError
+from hadron.model.words import said_by
+from hadron.spark.failures import RAISED, StageError
 from hadron.spark.pickling import send_whole
 from hadron.spark.versions import version_of
 
@@ -120,10 +121,10 @@ def _import(named: str, module_name: str) -> ModuleType:
             f"{named} does not import: ModuleNotFoundError: {reason}",
             _searched() if own else f"install it where the runner runs; {_searched()}",
         ) from error
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         place = _last_place(error)
         raise StageLoadError(
-            f"{named} does not import: {type(error).__name__}: {error}"
+            f"{named} does not import: {type(error).__name__}: {said_by(error)}"
             + (f" ({place})" if place else ""),
             "it has to import where the runner runs, with a Spark session active",
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from hadron.model.pipelines import StageSpec
 from hadron.spark.catching import caught
 from hadron.spark.failures import in_java
-from hadron.spark.stage import StageRaisedError, StageResult, plan, raised, told
+from hadron.spark.stage import StageRaisedError, StageResult, plan_of, raised, told
 from hadron.spark.suspects import SEARCH_S, suspects
 
 if TYPE_CHECKING:
@@ -28,7 +29,21 @@ _AS_GIVEN: Final = "spark.sql.execution.arrow.localRelationThreshold"
 each chunk of the table is a partition."""
 
 _MOVES_ROWS: Final = re.compile(r"\bExchange\b")
-"""In a plan: rows go to other partitions. A broadcast is another word there, and moves none."""
+"""In a plan: rows go to other partitions. A broadcast is another word there, and moves none. Only
+looked for because Spark would move them to say of which RDD its plan makes one."""
+
+_IN_PLACE: Final = "OneToOneDependency"
+"""Of RDDs: each partition of one is made of that partition of the other, and of no more."""
+
+_ZONE: Final = "UTC"
+"""None of the columns has a time."""
+
+_MOST_ROWS: Final = 10_000
+"""Of an Arrow batch; Spark's own default."""
+
+_ITEMS: Final = struct.Struct(">i")
+_ITEM: Final = struct.Struct(">?i")
+"""See `Caught.java`."""
 
 
 class Parts:
@@ -50,19 +65,22 @@ class Parts:
         table = pa.concat_tables(self._tables)
         try:
             with _each_chunk_a_partition(self._spark):
-                planned, self._values_are_json = plan(self._spark, self._stage, table)
+                given: Any = self._spark.createDataFrame(table)
+                planned, self._values_are_json = plan_of(self._stage, given)
                 internal: Any = planned
                 text = internal._jdf.queryExecution().executedPlan().toString()
                 if _MOVES_ROWS.search(text):
                     return False
-                partitions = planned.rdd._jrdd
+                partitions = self._in_arrow(internal)
                 if partitions.getNumPartitions() != len(self._tables):
                     return False
+                if not _is_in_place(partitions, given._jdf.queryExecution().analyzed().rdd().id()):
+                    return False
                 self._caught = caught(self._spark.sparkContext)
-        except (Exception, SystemExit):
+        except BaseException:
             # Whoever runs it in the usual way finds out what it is, and tells it.
             return False
-        self._planned, self._partitions = planned, partitions
+        self._planned, self._partitions = planned, partitions.toJavaRDD()
         context: Any = self._spark.sparkContext
         # Java is asked for it, and looks through all that it has: not once for every part.
         self._int = context._gateway.jvm.int
@@ -83,34 +101,50 @@ class Parts:
             apart = self._partitions.mapPartitions(self._caught)
             with _searching(context, search_s):
                 collected = apart.collectPartitions(chosen)
-            return [self._ended(list(each)) for each in collected]
+            return [self._ended(each) for each in self._unpacked(collected, len(indexes))]
         except Exception as error:
             raise raised(self._spark, self._stage, error) from error
 
-    def _ended(self, collected: Sequence[Any]) -> StageResult | StageRaisedError:
-        """Of a part that has raised there is what it raised, of others some rows at a time."""
-        from pyspark.serializers import CPickleSerializer
+    def _in_arrow(self, planned: Any) -> Any:
+        """The RDD of Arrow batches that `toArrow` would collect, so that both find the same: Java
+        makes other text of what is none where rows come in another way."""
+        frame, jvm = planned._jdf, self._spark._jvm
+        assert jvm is not None
+        batches = frame.toArrowBatchRdd(_MOST_ROWS, _ZONE, True, False)
+        # As Spark does it for those of its own: tasks have the session's settings.
+        settings = frame.sparkSession().sessionState().conf()
+        return jvm.org.apache.spark.sql.execution.SQLExecutionRDD(batches, settings, None)
 
-        if len(collected) == 1 and isinstance(collected[0], str):
-            text, found = suspects(collected[0])
+    def _unpacked(self, collected: Any, count: int) -> Iterator[list[str | bytes]]:
+        """Of each part its batches, or what it raised."""
+        ended = 0
+        while ended < count:
+            data = memoryview(self._caught.packed(collected, ended))
+            at = 0
+            while at < len(data):
+                (items,) = _ITEMS.unpack_from(data, at)
+                at += _ITEMS.size
+                part: list[str | bytes] = []
+                for _ in range(items):
+                    is_text, length = _ITEM.unpack_from(data, at)
+                    at += _ITEM.size
+                    item = bytes(data[at : at + length])
+                    part.append(item.decode() if is_text else item)
+                    at += length
+                ended += 1
+                yield part
+
+    def _ended(self, kept: Sequence[str | bytes]) -> StageResult | StageRaisedError:
+        if kept and isinstance(kept[0], str):
+            text, found = suspects(kept[0])
             error = told(self._stage, in_java(text))
             error.suspects = found
             return error
-        serializer: Any = CPickleSerializer
-        loads = serializer().loads
-        rows = [row for some in collected for row in loads(bytes(some))]
-        return StageResult(self._table(rows), self._values_are_json)
-
-    def _table(self, rows: Sequence[Any]) -> pa.Table:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(self._planned.schema, timezone="UTC")
-        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-        arrays = [
-            pa.array([_of_arrow(each) for each in column], field.type)
-            for column, field in zip(columns, schema, strict=True)
-        ]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        schema = to_arrow_schema(self._planned.schema, timezone=_ZONE)
+        batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in kept]
+        return StageResult(pa.Table.from_batches(batches, schema), self._values_are_json)
 
 
 @contextlib.contextmanager
@@ -123,9 +157,24 @@ def _searching(context: Any, search_s: float) -> Iterator[None]:
         context.setLocalProperty(SEARCH_S, None)
 
 
-def _of_arrow(value: Any) -> Any:
-    """A map, as Arrow wants it."""
-    return list(value.items()) if isinstance(value, dict) else value
+def _is_in_place(partitions: Any, given: int) -> bool:
+    """Whether each partition is made of that partition of the RDD `given`, and of nothing else: a
+    function may move rows, or make a DataFrame of its own, where no plan shows it."""
+    left, known = [partitions], {given}
+    while left:
+        rdd = left.pop()
+        if rdd.id() in known:
+            continue
+        known.add(rdd.id())
+        sources = rdd.dependencies()
+        if not sources.size():
+            return False
+        for at in range(sources.size()):
+            source = sources.apply(at)
+            if source.getClass().getSimpleName() != _IN_PLACE:
+                return False
+            left.append(source.rdd())
+    return True
 
 
 @contextlib.contextmanager

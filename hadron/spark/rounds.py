@@ -319,7 +319,7 @@ class Rounds:
 
         def returns() -> bool:
             # One that does not like that there are none has come back, too.
-            with contextlib.suppress(Exception, SystemExit):
+            with contextlib.suppress(BaseException):
                 plan(self._spark, self._stage, empty)
             return True
 

@@ -233,6 +233,10 @@ class StageRunner:
             else:
                 self._fail(error)
             return
+        except Exception as error:
+            # A mistake of ours: raised here, it would end the runner within groups of exceptions.
+            self._fail(error)
+            return
         self.totals.add(done)
         if self._on_progress is not None:
             self._on_progress(done)

@@ -63,7 +63,8 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
         selected, values_are_json = plan(spark, stage, table)
     except HadronError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        # Signals come to another thread: whatever comes here, the function has raised it.
         check_alive(spark, stage, error)
         if _raises_without_rows(spark, stage, table, error):
             raise _code_error(stage, error) from error
@@ -77,8 +78,13 @@ def run_stage(spark: SparkSession, stage: StageSpec, table: pa.Table) -> StageRe
 def plan(spark: SparkSession, stage: StageSpec, table: pa.Table) -> tuple[DataFrame, bool]:
     """What the stage's function makes of the table, before any job of ours has run, and whether its
     values are JSON that Spark encodes."""
+    return plan_of(stage, spark.createDataFrame(table))
+
+
+def plan_of(stage: StageSpec, given: DataFrame) -> tuple[DataFrame, bool]:
+    """The same of a DataFrame that has the table's columns."""
     function = load_function(stage)
-    return _check(stage, function(_apply_schema(stage, spark.createDataFrame(table))))
+    return _check(stage, function(_apply_schema(stage, given)))
 
 
 def raised(spark: SparkSession, stage: StageSpec, error: Exception) -> HadronError:
@@ -101,7 +107,7 @@ def _raises_without_rows(
     at its rows while it plans may raise for what it finds there, or because it finds none."""
     try:
         plan(spark, stage, table.slice(0, 0))
-    except (Exception, SystemExit) as other:
+    except BaseException as other:
         return type(other) is type(error) and brief(summary(other)) == brief(summary(error))
     return False
 
@@ -253,6 +259,11 @@ def _check_types(stage: StageSpec, schema: StructType) -> None:
             raise StageCodeError(
                 f"{label(stage)} returned the column {column.name} as {found}",
                 f"it has to be {' or '.join(kinds)}",
+            )
+        if twice := doubled(column.dataType):
+            raise StageCodeError(
+                f"{label(stage)} returned the column {column.name} with the member {twice!r} twice",
+                "name each member once",
             )
 
 

@@ -30,8 +30,9 @@ from hadron.model.errors import (
 )
 from hadron.model.pipelines import StreamInput, StreamPipelineSpec, sink_of
 from hadron.model.schema import SchemaObject
+from hadron.model.words import said_by
 from hadron.spark.checkpoint import Checkpoint
-from hadron.spark.failures import StageError, brief, summary
+from hadron.spark.failures import RAISED, StageError, brief, summary
 from hadron.spark.functions import StageCodeError, load, name_of
 from hadron.spark.session import activate
 from hadron.spark.source.connecting import connect
@@ -167,7 +168,7 @@ class StreamRunner:
                 .option("server", self._url)
                 .option("stream", spec.to.stream)
                 .option("txnId", self._sink)
-                .option("checkpointLocation", self._checkpoint.location.as_uri())
+                .option("checkpointLocation", self._location())
                 .options(
                     **{each: spec.options[each] for each in WRITE_OPTIONS & spec.options.keys()}
                 )
@@ -183,6 +184,28 @@ class StreamRunner:
             raise
         except Exception as error:
             raise self._failure(error) from error
+
+    def _location(self) -> str:
+        """The checkpoint's, as Hadoop has paths: nothing is escaped in them. Raises
+        `ConfigurationError` where Java would have the directory by another name."""
+        directory = self._checkpoint.directory
+        jvm: Any = self._spark._jvm
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            str(directory).encode()  # Names may be bytes that are no text.
+            there = jvm.java.io.File(str(directory)).isDirectory()
+        except (OSError, UnicodeError) as error:
+            raise self._unusable(f"{error}") from error
+        if not there:
+            encoding = jvm.java.lang.System.getProperty("sun.jnu.encoding")
+            raise self._unusable(f"Java, whose file names are {encoding}, does not find it")
+        return f"file://{self._checkpoint.location}"
+
+    def _unusable(self, why: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the checkpoint directory {str(self._checkpoint.directory)!a} cannot be used: {why}",
+            "begin the runner with LC_ALL=C.UTF-8, or name another directory: --checkpoints DIR",
+        )
 
     def _read(self) -> DataFrame:
         spec = self._spec
@@ -218,7 +241,7 @@ class StreamRunner:
         function = load(self._spec.run, f"pipeline {self._name!r}")
         try:
             returned = function(*[given, self._spark][: _wanted(function)])
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             raise self._code_error(error) from error
         if not isinstance(returned, DataFrame):
             wanted = "of what is to be published"
@@ -251,7 +274,7 @@ class StreamRunner:
     def _finish(self, query: StreamingQuery) -> None:
         """Let the micro-batch that runs end; one that has just begun is done again next time."""
         known = _executed(query)
-        while query.isActive and query.status["isDataAvailable"] and _executed(query) == known:
+        while query.isActive and _is_under_way(query) and _executed(query) == known:
             threading.Event().wait(_FINISH_POLL_S)
         query.stop()
 
@@ -294,7 +317,7 @@ class StreamRunner:
                 "start the runner again: it goes on where it was; where Java says above that its "
                 "memory is full, with more of it: SPARK_DRIVER_MEMORY=4g",
             )
-        text = str(error)
+        text = said_by(error)
         if ours := _OURS.findall(text):
             return self._ours(*ours[-1])
         if _SHARED in text:
@@ -354,6 +377,13 @@ def _parsed(progress: Any) -> dict[str, Any]:
 def _is_executed(progress: dict[str, Any]) -> bool:
     """Of a micro-batch, and not of a look for records that has found none."""
     return "addBatch" in progress["durationMs"]
+
+
+def _is_under_way(query: StreamingQuery) -> bool:
+    """Whether it works on a micro-batch. Data stays available, as Spark has it, from one to the
+    next trigger."""
+    status = query.status
+    return bool(status["isTriggerActive"] and status["isDataAvailable"])
 
 
 def _executed(query: StreamingQuery) -> int | None:

@@ -24,6 +24,7 @@ from hadron.model.limits import (
 )
 from hadron.model.problems import shorten
 from hadron.model.record import encode_value
+from hadron.model.words import said_by
 from hadron.wire.calling import OpenedCall
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import endpoints_pb2, error_from_message, error_to_message
@@ -113,17 +114,9 @@ def set_error(item: Item, error: BaseException) -> None:
         item.error.CopyFrom(error_to_message(error))
         item.error_type = error.type if isinstance(error, CallFailedError) else error.code
     else:
-        told = HadronError(_words_of(error) or type(error).__name__)
+        told = HadronError(said_by(error) or type(error).__name__)
         item.error.CopyFrom(error_to_message(told))
         item.error_type = type(error).__name__
-
-
-def _words_of(error: BaseException) -> str:
-    """None, too, where a class of a program's own cannot say any."""
-    try:
-        return f"{error}"
-    except Exception:
-        return ""
 
 
 class Outbox:

@@ -27,6 +27,7 @@ from hadron.model.errors import (
 from hadron.model.pipelines import StageSpec
 from hadron.model.problems import shorten
 from hadron.model.record import Headers, Record
+from hadron.model.words import said_by
 from hadron.wire.messages import pipelines_pb2
 
 _log: Final = logging.getLogger(__name__)
@@ -402,8 +403,8 @@ async def settle(given: Given, error: BaseException | None) -> bool:
 def reason_of(error: object) -> str:
     """One line for the instance. Raises `RequestError` when it says nothing."""
     if isinstance(error, BaseException):
-        said = f"{type(error).__name__}: {error}" if f"{error}" else type(error).__name__
-        return " ".join(said.split())[:_MAX_REASON]
+        name, words = type(error).__name__, said_by(error)
+        return " ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON]
     if not isinstance(error, str) or not error.strip():
         raise RequestError(
             f"{error!r} does not say why a stage has failed", "give an exception, or a text"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
 import time
 
 import pandas as pd
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 NOT_A_FUNCTION = 3
@@ -140,6 +141,41 @@ def exiting_at_the_second(frame: DataFrame) -> DataFrame:
     return passing(frame)
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def mute(_frame: DataFrame) -> DataFrame:
+    raise MuteError
+
+
+def mute_at_the_second(frame: DataFrame) -> DataFrame:
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        raise MuteError
+    return passing(frame)
+
+
+def cancelled(_frame: DataFrame) -> DataFrame:
+    raise asyncio.CancelledError
+
+
+def cancelled_at_the_second(frame: DataFrame) -> DataFrame:
+    if any(row.offset == 1 for row in frame.select("offset").collect()):
+        raise asyncio.CancelledError("the second record")
+    return passing(frame)
+
+
+def interrupted(_frame: DataFrame) -> DataFrame:
+    raise KeyboardInterrupt
+
+
+def naming_twice(frame: DataFrame) -> DataFrame:
+    """A value of which JSON could tell one half."""
+    twice = F.struct(F.lit(1).alias("a"), F.lit(2).alias("a"))
+    return frame.select("instance_id", F.struct(F.array(twice).alias("all")).alias("value"))
+
+
 def wrong_columns(frame: DataFrame) -> DataFrame:
     return frame.select("instance_id", F.col("root").alias("valeu"))
 
@@ -262,6 +298,31 @@ def sorting(frame: DataFrame) -> DataFrame:
     return choking(frame.orderBy("root"))
 
 
+def by_way_of_an_rdd(frame: DataFrame) -> DataFrame:
+    """Rows go through a function of Python, and stay where they are."""
+    rows = frame.rdd.map(lambda row: (row.instance_id, row.root))
+    return frame.sparkSession.createDataFrame(rows, "instance_id long, value string")
+
+
+def reducing(frame: DataFrame) -> DataFrame:
+    """Rows of all partitions come together in an RDD, and the second record does no good."""
+
+    def check(row):  # type: ignore[no-untyped-def]
+        if row.offset == 1:
+            raise ValueError("indigestible")
+        return row.instance_id, row.root
+
+    rows = frame.rdd.map(check).reduceByKey(lambda first, _: first)
+    return frame.sparkSession.createDataFrame(rows, "instance_id long, value string")
+
+
+def collecting(frame: DataFrame) -> DataFrame:
+    """A DataFrame of its own, in another order."""
+    rows = [(row.instance_id, row.root) for row in reversed(frame.collect())]
+    spread = frame.sparkSession.sparkContext.parallelize(rows, len(rows))
+    return frame.sparkSession.createDataFrame(spread, "instance_id long, value string")
+
+
 def exiting_workers(frame: DataFrame) -> DataFrame:
     """Ends Spark's Python worker at the second record."""
 
@@ -300,6 +361,21 @@ def erring(frame: DataFrame) -> DataFrame:
         F.col("root").alias("value"),
         F.create_map(F.lit("n"), F.col("offset").cast("string")).alias("headers"),
         F.when(F.col("offset") == 1, "no such carrier").alias("error"),
+    )
+
+
+def undecodable(frame: DataFrame) -> DataFrame:
+    """Has a string that is no text in the column that the record names."""
+
+    def text(name: str) -> Column:
+        bad = F.expr("CAST(unhex('ff61') AS STRING)")
+        return F.when(F.col("root") == name, bad).otherwise(F.lit("fine"))
+
+    return frame.select(
+        "instance_id",
+        *(text(name).alias(name) for name in ("value", "key", "type", "partition")),
+        F.create_map(F.lit("h"), text("headers")).alias("headers"),
+        F.when(F.col("root") == "error", text("error")).alias("error"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -88,6 +89,10 @@ def without_watermark(events: DataFrame) -> DataFrame:
 
 def raises(_events: DataFrame) -> DataFrame:
     raise ValueError("not today")
+
+
+def cancelled(_events: DataFrame) -> DataFrame:
+    raise asyncio.CancelledError
 
 
 def raises_for_a_record(events: DataFrame) -> DataFrame:

@@ -38,7 +38,9 @@ def checkpoint(tmp_path: Path) -> Made:
 
 
 def test_it_is_named_by_pipeline_id_and_cluster(tmp_path: Path) -> None:
-    assert Checkpoint.of(tmp_path, "p", 5, b"\x01\xab" * 8).directory == tmp_path / "p-5-01ab01ab"
+    for root in (tmp_path, tmp_path / "a" / ".."):
+        found = Checkpoint.of(root, "p", 5, b"\x01\xab" * 8).directory
+        assert found == tmp_path / "p-5-01ab01ab"
 
 
 def test_all_are_kept_with_what_programs_keep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,5 +21,15 @@ def test_an_exception_of_javas_has_its_own_name() -> None:
     assert told == "java.io.FileNotFoundException: /checkpoints/metadata (Permission denied)"
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_that_says_nothing_is_named() -> None:
+    assert summary(MuteError()) == "MuteError"
+    assert summary(ValueError()) == "ValueError"
+
+
 def test_an_exception_of_pythons_has_its_line() -> None:
     assert summary(ValueError("no carrier")) == "ValueError: no carrier"

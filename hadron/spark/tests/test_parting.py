@@ -11,8 +11,9 @@ import pytest
 from hadron.model.pipelines import Output, StageSpec
 from hadron.model.record import NewRecord
 from hadron.spark import rounds
+from hadron.spark.outputs import match_rows
 from hadron.spark.parting import Parts
-from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.stage import StageRaisedError, StageResult, run_stage
 from hadron.spark.suspects import Suspects
 from hadron.spark.tests.fakes import FakeClient
 from hadron.spark.tests.test_runner import Play
@@ -53,6 +54,46 @@ def test_parts_of_one_job_end_by_themselves(spark: SparkSession, function: str) 
     assert "row 7 is indigestible" in first.splitlines()[0]
     assert "row 17 is indigestible" in second.splitlines()[0]
     assert "\tat " not in first
+
+
+@pytest.mark.parametrize(
+    ("function", "stay"),
+    [
+        ("by_way_of_an_rdd", True),
+        ("sorting", False),
+        ("reducing", False),
+        ("collecting", False),
+        ("doubling", False),
+    ],
+)
+def test_what_comes_of_other_rows_too_is_no_part(
+    spark: SparkSession, function: str, stay: bool
+) -> None:
+    """What one of them raises would be taken for another one's."""
+    rows = {"instance_id": range(4), "root": ["a", "b", "c", "d"], "offset": [0, 2, 3, 4]}
+    parts = Parts(spark, stage(function), [pa.table(rows).slice(at, 1) for at in range(4)])
+    assert parts.plan() is stay
+    for at, end in enumerate(parts.run(range(4)) if stay else ()):
+        assert isinstance(end, StageResult)
+        assert end.table.to_pylist() == [{"instance_id": at, "value": "abcd"[at]}]
+
+
+def test_a_string_that_is_no_text_is_told_of_parts_as_of_the_whole(spark: SparkSession) -> None:
+    """Or what is refused of some is completed of others, with other letters."""
+    which, names = stage("undecodable"), ["value", "key", "type", "partition", "headers", "error"]
+    table = pa.table({"instance_id": range(7), "root": [*names, "none"]})
+    told = match_rows(which, run_stage(spark, which, table), range(7), [1] * 7)
+    parts = Parts(spark, which, [table.slice(at, 1) for at in range(7)])
+    assert parts.plan()
+    alone = [
+        match_rows(which, end, [at], [1])
+        for at, end in enumerate(parts.run(range(7)))
+        if isinstance(end, StageResult)
+    ]
+    assert [each for found in alone for each in found.failed] == told.failed
+    assert [each for found in alone for each in found.outputs] == told.outputs
+    assert [each.instance_id for each in told.outputs] == [6]
+    assert all("is not UTF-8" in each.reason for each in told.failed)
 
 
 @pytest.mark.parametrize("function", IN_PYTHON)

@@ -191,6 +191,7 @@ def test_an_instance_may_have_an_error_and_others_headers(spark: SparkSession) -
         ("exiting_workers", "worker", 60_000),
         ("growing", "over the limit", 60_000),
         ("grouping", "indigestible", 60_000),
+        ("reducing", "indigestible", 60_000),
         ("windowing", "indigestible", 60_000),
         ("in_pandas", "ValueError: indigestible", 60_000),
         ("returning_another_type", "many", 60_000),
@@ -248,6 +249,10 @@ def test_bad_rows_fail_and_no_innocent(spark: SparkSession, function: str) -> No
         ("mistyping", "AnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable"),
         ("raising", "ValueError: no luck with 8 columns"),
         ("exiting", "SystemExit: 3 ("),
+        ("mute", "MuteError ("),
+        ("cancelled", "CancelledError ("),
+        ("interrupted", "KeyboardInterrupt ("),
+        ("naming_twice", "the column value with the member 'a' twice"),
         ("locking", "cannot pickle '_thread.lock' object"),
         ("encoding_text", "AnalysisException: [DATATYPE_MISMATCH"),
         ("wrong_columns", "returned the columns instance_id, valeu: missing value; unknown valeu"),
@@ -270,7 +275,10 @@ def test_a_mistake_in_the_code_is_told_at_once_and_costs_no_attempt(
     assert (client.failures, client.outputs, play.searched) == ({}, {}, [])
 
 
-@pytest.mark.parametrize("function", ["looking", "exiting_at_the_second"])
+@pytest.mark.parametrize(
+    "function",
+    ["looking", "exiting_at_the_second", "mute_at_the_second", "cancelled_at_the_second"],
+)
 def test_a_function_that_raises_for_what_it_finds_is_halved(
     spark: SparkSession, function: str
 ) -> None:
@@ -433,6 +441,18 @@ def test_completions_refused_for_good_are_failures(spark: SparkSession) -> None:
     client.invoke("s", range(4))
     Play(spark, client).until(4)
     assert set(client.failures.values()) == {"no partition 'x'"}
+
+
+def test_a_mistake_of_ours_is_raised_as_it_is(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.invoke("s", range(4))
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    client.on_complete = broken
+    with pytest.raises(ZeroDivisionError):
+        Play(spark, client).until(4)
 
 
 def test_what_waiting_cannot_mend_is_raised(spark: SparkSession) -> None:

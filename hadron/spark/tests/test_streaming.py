@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hadron
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import ConfigurationError, HadronError, RequestError
 from hadron.model.pipelines import StreamInput, StreamOutput, StreamPipelineSpec, sink_of
 from hadron.model.schema import SchemaObject
 from hadron.node.supervision.cluster import LocalCluster
@@ -210,6 +210,42 @@ def test_its_runner_needs_not_be_the_thread_that_has_started_spark(scene: Scene)
     assert scene.sink(pipeline) is not None
 
 
+@pytest.mark.parametrize("root", ["my own", "jörg", "50%25 #1: a?"])
+def test_a_checkpoint_is_where_it_was_asked_for(scene: Scene, root: str) -> None:
+    """Elsewhere, no runner would find it again."""
+    pipeline = scene.declare("copies")
+    scene.send(0, 3)
+    scene.run(pipeline, root)
+    assert scene.checkpoint(pipeline, root).query == scene.sink(pipeline).query
+    count = len(scene.values(pipeline))
+    assert scene.run(pipeline, root).rows == 0
+    scene.checkpoint(pipeline, root).begin_anew(scene.sink(pipeline))
+    assert scene.run(pipeline, root).rows == count
+
+
+def test_a_directory_that_java_does_not_find_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it has no words for the letters of its name."""
+    pipeline = scene.declare("copies")
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: None)
+    with pytest.raises(ConfigurationError, match=r"'.*/j\\xf6rg2/.*Java.* UTF-8.*LC_ALL"):
+        scene.run(pipeline, "jörg2")
+
+
+def test_who_is_to_stop_waits_for_no_trigger(scene: Scene) -> None:
+    pipeline = scene.declare("copies", trigger_ms=3_600_000)
+    scene.send(0, 3)
+    told = threading.Event()
+    runner = scene.runner(pipeline, on_batch=lambda _: told.set())
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    assert told.wait(60)
+    runner.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @pytest.mark.long
 def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Scene) -> None:
     pipeline = scene.declare("copies")
@@ -243,6 +279,7 @@ def test_a_deleted_checkpoint_is_recognised_and_begins_anew_when_asked(scene: Sc
         ("misspelt", StageCodeError, r"is wrong, whatever its input: .*amuont.*streams.py, line"),
         ("without_watermark", StageCodeError, "watermark"),
         ("raises", StageCodeError, r"ValueError: not today \(.*streams.py, line \d+, in raises\)"),
+        ("cancelled", StageCodeError, r"CancelledError \(.*streams.py, line \d+, in cancelled\)"),
         ("raises_for_a_record", StageError, r"ValueError: no k3 here \(.*, line \d+, in picky\)"),
         ("absent", StageCodeError, "'hadron.spark.tests.streams:absent' of pipeline .* not exist"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from hadron.client.handling.ends import End, _portion
+from hadron.client.handling.invocation import reason_of
 from hadron.wire.messages import pipelines_pb2
 
 
@@ -21,3 +22,15 @@ def test_an_instance_is_named_once_in_a_request() -> None:
         ends, _ = _portion(waiting, 0)
         said.append([each.invocation.instance_id for each in ends])
     assert said == [[11, 13], [11, 13, 15]]
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_that_says_nothing_is_the_reason_by_its_name() -> None:
+    """Raised where its attempt ends, the words of it would end the program instead."""
+    assert reason_of(MuteError()) == "MuteError"
+    assert reason_of(ValueError()) == "ValueError"
+    assert reason_of(ValueError("no\ncarrier")) == "ValueError: no carrier"
