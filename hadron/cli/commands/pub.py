@@ -123,6 +123,12 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "what was published under the name is not published again: a run may be repeated, also "
     "once the input has grown. Another input has another name.",
 )
+@click.option(
+    "--take-last",
+    is_flag=True,
+    help="With --name: also publish a last line, or CSV row, that has no end yet. Else it is left "
+    "for the next run, by which more of it may have been written.",
+)
 @_event_options
 @click.option(
     "--acks",
@@ -173,6 +179,7 @@ def command(
     codec: Literal["none", "zstd"],
     output: str,
     timeout_s: float | None,
+    take_last: bool,
     **attributes: Any,
 ) -> None:
     """Publish records to STREAM and print how many.
@@ -194,14 +201,14 @@ def command(
 
     if key == "":
         raise click.UsageError("--key is empty; leave it out for records without a key", ctx)
-    source = inputs.Source.choose(values, file, form, delimiter)
+    source = inputs.Source.choose(
+        values, file, form, delimiter, leaves_last=name is not None and not take_last
+    )
     conditions = expect_offset, expect_key_offset
     if key_field and (key or source.form not in ("jsonl", "csv")):
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    if len(values) != 1 and source.form != "raw":
-        _check_many(ctx, event_id, conditions)
-    if name is not None and (values or conditions != (None, None)):
-        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
+    _check_one(ctx, source.is_one, event_id, conditions)
+    _check_name(ctx, name, not values and conditions == (None, None), take_last)
     event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key), key_field, event_type,
@@ -237,10 +244,20 @@ def _looks_like_json(value: str) -> bool:
         return False
 
 
-def _check_many(
-    ctx: click.Context, event_id: str, conditions: tuple[int | None, int | None]
+def _check_name(ctx: click.Context, name: str | None, is_fit: bool, take_last: bool) -> None:
+    """Raises `click.UsageError`; `is_fit`: whether the input may have a name."""
+    if name is not None and not is_fit:
+        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
+    if name is None and take_last:
+        raise click.UsageError("--take-last is for --name; without one the last line is taken", ctx)
+
+
+def _check_one(
+    ctx: click.Context, is_one: bool, event_id: str, conditions: tuple[int | None, int | None]
 ) -> None:
-    """Raises `click.UsageError` for what is of one record."""
+    """Raises `click.UsageError` for what is of one record, where there may be several."""
+    if is_one:
+        return
     if event_id:
         raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
     if conditions != (None, None):

@@ -98,7 +98,14 @@ def test_records_get_what_was_asked_for(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1}\n{"a": \n', PLAIN, "line 2 is not JSON"),
         ("a.jsonl", '{"a": 1}\n', Recipe(None, "b", "", {}), "line 1 has no field 'b'"),
         ("a.csv", "x,y\n1,2\n3\n", PLAIN, "line 3 has 1 fields, the heading has 2"),
-        ("a.csv", 'x,y\n"1,2\n', PLAIN, "is not CSV"),
+        ("a.csv", 'x,y\n"1\n2\n', PLAIN, "line 2 is not CSV: a quoted field that begins in its"),
+        ("a.csv", 'x\n"1\n2\n3"4\n', PLAIN, "line 4, in the row from line 2 is not CSV"),
+        ("a.csv", 'x,y\n"1\n\n",2\n3\n', PLAIN, "line 5 has 1 fields, the heading has 2"),
+        ("a.csv", 'x,y\n1\n"1\n\n",2\n', PLAIN, "line 2 has 1 fields, the heading has 2"),
+        ("a.csv", "\nx,y\n1,2\n", PLAIN, "line 1 is empty"),
+        ("a.csv", "\ufeff\r\nx,y\n", PLAIN, "line 1 is empty"),
+        ("a.csv", "x\n" + "y" * (1 << 20), PLAIN, "line 2 cannot be sent"),
+        ("a.csv", 'x\n"' + "y\n" * (2 << 20), PLAIN, "the row from line 2 cannot be sent: it has"),
         ("a.csv", "x,y,x\n1,2,3\n", PLAIN, "line 1 names 'x' twice"),
         ("a.jsonl", '{"a": 1}\n{"b": {"c": 1, "c": 2}}\n', PLAIN, "line 2 has the field 'c' twice"),
         ("a.jsonl", '{"a": [NaN]}\n', PLAIN, "line 1 is not JSON: it has neither NaN nor"),
@@ -223,6 +230,32 @@ def test_stdin_is_read_without_waiting_for_its_end(
         assert list(chunks) == []
 
 
+def test_csv_is_read_as_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as reading, open(write_end, "wb", buffering=0) as writing:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(reading))
+        chunks = Source.choose((), None, "csv").chunks(PLAIN)
+        for written, expected in (
+            (b"x,y\n1,a\n2,", [{"x": "1", "y": "a"}]),
+            (b'"b\nc"\n3,"d\n', [{"x": "2", "y": "b\nc"}]),
+            (b'\n""\n"\n4,5" long\n"6', [{"x": "3", "y": 'd\n\n"\n'}, {"x": "4", "y": '5" long'}]),
+            (b'\n",""\n7,"8\n', [{"x": "6\n", "y": ""}]),
+        ):
+            writing.write(written)
+            assert sent(next(chunks)) == expected
+        writing.write(b"9\n")
+        writing.write(b'0"')
+        writing.close()
+        assert [sent(chunk) for chunk in chunks] == [[{"x": "7", "y": "8\n9\n0"}]]
+
+
+def test_a_csv_field_may_be_as_long_as_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    long = "x\n" * 200_000
+    path.write_text(f'\ufeff"a, b",c\n"{long}",1\n')
+    assert values(path) == [{"a, b": long, "c": "1"}]
+
+
 def test_a_failure_in_the_middle_tells_what_became_of_every_record() -> None:
     class Failing:
         fates: RecordFates | None = RecordFates(1_024, 0, 24)
@@ -287,6 +320,7 @@ def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
         (["a", "--subject", "x"], "--source and --type"),
         (["a", "--source", "/s"], "--source and --type"),
         (["a", "b", "--id", "1"], "--id is for one VALUE"),
+        (["a", "b", "--format", "raw", "--id", "1"], "--id is for one VALUE"),
         (["a", "--format", "cloudevents", "--source", "/s", "--type", "t"], "all attributes"),
         (["a", "-E", "x"], "NAME=VALUE"),
         (["a", "-H", "b=1", "-H", "b=2"], "'b' is given twice"),
