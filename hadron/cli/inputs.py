@@ -141,7 +141,9 @@ class Source:
     ) -> Source:
         """Decide from what was given. Raises `click.UsageError` when that is contradictory."""
         if values == ("-",):
-            values, path = (), path or "-"
+            if path not in (None, "-"):
+                raise click.UsageError("give - for stdin or --file, not both")
+            values, path = (), "-"
         if values and path:
             raise click.UsageError("give VALUEs or --file, not both")
         if values and form == "csv":

@@ -209,7 +209,7 @@ def command(
         raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
     _check_one(ctx, source.is_one, event_id, conditions)
     _check_name(ctx, name, not values and conditions == (None, None), take_last)
-    event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
+    event_headers, timestamp_ms = _event(ctx, source.form, event_id, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key), key_field, event_type,
         {**event_headers, **headers}, event_id, timestamp_ms, conditions,
@@ -265,16 +265,18 @@ def _check_one(
 
 
 def _event(
-    ctx: click.Context, form: str, event_type: str, attributes: dict[str, Any]
+    ctx: click.Context, form: str, event_id: str, event_type: str, attributes: dict[str, Any]
 ) -> tuple[Mapping[str, str], int | None]:
     """Headers and timestamp of records that are CloudEvents by the command's options."""
     from hadron.model.cloudevents import CloudEvent, to_record
 
     given = {name: value for name, value in attributes.items() if value}
+    if form == "cloudevents" and (given or event_id or event_type):
+        raise click.UsageError(
+            "with --format cloudevents the input has all attributes, --id and --type too", ctx
+        )
     if not given:
         return {}, None
-    if form == "cloudevents":
-        raise click.UsageError("with --format cloudevents the input has all attributes", ctx)
     # What is wrong with a value is told before what is missing.
     named = {"source": "-", "type": event_type or "-", **given}
     record = to_record(CloudEvent(id="-", data=b"", **named))
