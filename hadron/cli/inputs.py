@@ -13,7 +13,6 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -34,7 +33,9 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OTHER_DELIMITERS: Final = ";\t|"
 NAMED_DELIMITERS: Final = {"\t": "\\t"}
 """What a command line can hardly have as it is."""
-_SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
+_WHOLE: Final = ("json", "raw")
+"""Forms of which an input is one record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Source:
     """Where records come from.
 
     Attributes:
-        form: "lines", "jsonl", "csv", "cloudevents", or "raw": all of it is one record.
+        form: "lines", "jsonl", "csv", "cloudevents", or of what is one record in all "json", "raw".
         values: from the command line, when there is no file.
         path: a file's path, "-" for stdin, or None.
         delimiter: between the fields of csv.
@@ -153,7 +154,7 @@ class Source:
                 raise click.UsageError("nothing to publish: give a VALUE, --file, or pipe into it")
             path = "-"
         if form is None and path is not None:
-            suffixes = [suffix for suffix in Path(path).suffixes if suffix != ".gz"]
+            suffixes = [each for each in Path(path.lower()).suffixes if each != ".gz"]
             form = _SUFFIXES.get(suffixes[-1] if suffixes else "")
         if delimiter is not None and form != "csv":
             raise click.UsageError("--delimiter is for --format csv")
@@ -162,7 +163,7 @@ class Source:
     @property
     def is_one(self) -> bool:
         """Whether it is one record, whatever stands in it."""
-        return len(self.values) == 1 if self.values else self.form == "raw"
+        return len(self.values) == 1 if self.values else self.form in _WHOLE
 
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         """Records in order; what is wrong with values, or with a file as a whole, is raised at
@@ -178,12 +179,16 @@ class Source:
 
     def _read(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         assert self.path is not None
-        if self.form == "raw":
-            yield [recipe.record(_whole(self.path), self._unit("") or "stdin")]
-            return
+        named = self._unit("") or "stdin"
         leave = self._tell_left if self.leaves_last else None
         try:
-            with _open(self.path) as file:
+            with _open(self.path, unpacks=self.form != "raw") as file:
+                if self.form == "raw":
+                    yield [recipe.record(_whole(file, named), named)]
+                    return
+                if self.form == "json":
+                    yield [_document(_whole(file, named), recipe, named)]
+                    return
                 if self.form == "csv":
                     rows = csv_bursts(file, self._unit, self.delimiter, leave)
                     yield from _csv_chunks(rows, recipe, self._unit)
@@ -211,26 +216,39 @@ class Source:
         return f"{self.path}, {unit}" if unit else self.path
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str, *, unpacks: bool) -> BinaryIO:
     if path == "-":
         return open_stdin().buffer
-    if path.endswith(".gz"):
+    if unpacks and path.lower().endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return open(path, "rb")
 
 
-def _whole(path: str) -> bytes:
-    """The bytes of a file as they are, packed ones too. Raises `InvalidRecordError` rather than
-    read more of them than a record may have."""
-    with nullcontext(open_stdin().buffer) if path == "-" else open(path, "rb") as file:
-        data = file.read(MAX_RECORD_BYTES + 1)
+def _whole(file: BinaryIO, where: str) -> bytes:
+    """Raises `InvalidRecordError` rather than read more than a record may have."""
+    data = file.read(MAX_RECORD_BYTES + 1)
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidRecordError(
-            f"{'stdin' if path == '-' else path} has more than the {MAX_RECORD_BYTES} bytes that "
-            "one record may have",
+            f"{where} has more than the {MAX_RECORD_BYTES} bytes that one record may have",
             TOO_LARGE,
         )
     return data
+
+
+def _document(data: bytes, recipe: Recipe, where: str) -> NewRecord:
+    """The record of one JSON value, whose lines are joined: readers print a value a line."""
+    data = data.removeprefix(_BYTE_ORDER_MARK).strip()
+    try:
+        fields = _parse_json(data, where)
+    except InvalidRecordError as error:
+        first, *more = data.splitlines()[:2] or [b""]
+        if not more or not _is_json(first):
+            raise
+        hint = "--format jsonl takes a JSON value a line"
+        raise InvalidRecordError(error.message, hint) from error
+    if b"\n" in data:
+        data = msgspec.json.format(data, indent=-1)
+    return recipe.document(data, fields, where)
 
 
 def _records(
@@ -238,7 +256,9 @@ def _records(
 ) -> Iterator[NewRecord]:
     for line, number in zip(lines, numbers, strict=False):
         where = f"{unit} {number}"
-        if form == "jsonl":
+        if form == "json":
+            yield _document(line, recipe, where)
+        elif form == "jsonl":
             if data := line.removeprefix(_BYTE_ORDER_MARK).strip():
                 yield recipe.document(data, _parse_json(data, where), where)
         elif form == "cloudevents":
@@ -305,6 +325,14 @@ def _parse_json(line: bytes, where: str) -> Any:
             reason = str(error).removeprefix("JSON is malformed: ")
             hint = "--format lines and --format raw take anything"
         raise InvalidRecordError(f"{where} is not JSON: {reason}", hint) from error
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _first_doubled(names: Sequence[str]) -> str:

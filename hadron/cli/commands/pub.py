@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hadron.model.errors import HadronError
     from hadron.model.record import NewRecord
 
-FORMATS = ("lines", "jsonl", "csv", "cloudevents", "raw")
+FORMATS = ("lines", "jsonl", "json", "csv", "cloudevents", "raw")
 
 
 def _delimiter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -74,8 +74,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "form",
     type=click.Choice(FORMATS),
     help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
-    "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
-    "by byte. By default the file's name decides, else lines.",
+    "objects, a CloudEvent in JSON a line, or not at all: json is one JSON value, raw one record, "
+    "byte by byte. By default the file's name decides, else lines.",
 )
 @click.option(
     "--delimiter",
@@ -84,7 +84,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="What separates the fields of csv: a comma, when it is not said; '\\t' is a tab.",
 )
 @click.option("--key", "-k", help="The key of every record.")
-@click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
+@click.option("--key-field", metavar="FIELD", help="Take each key from this field (JSON, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
 @header_option("A header of every record; repeatable.")
 @click.option(
@@ -205,8 +205,8 @@ def command(
         values, file, form, delimiter, leaves_last=name is not None and not take_last
     )
     conditions = expect_offset, expect_key_offset
-    if key_field and (key or source.form not in ("jsonl", "csv")):
-        raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
+    if key_field and (key or source.form not in ("json", "jsonl", "csv")):
+        raise click.UsageError("--key-field needs --format json, jsonl or csv, and no --key", ctx)
     _check_one(ctx, source.is_one, event_id, conditions)
     _check_name(ctx, name, not values and conditions == (None, None), take_last)
     event_headers, timestamp_ms = _event(ctx, source.form, event_id, event_type, attributes)
@@ -215,6 +215,8 @@ def command(
         {**event_headers, **headers}, event_id, timestamp_ms, conditions,
     )  # fmt: skip
     chunks = source.chunks(recipe)
+    if form is None and source.form == "lines":
+        chunks = _noting_json(chunks, is_input=not values)
     delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
@@ -224,22 +226,25 @@ def command(
         ) as producer:  # fmt: skip
             tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
-    if form is None:
-        _note_json(values)
 
 
-def _note_json(values: Iterable[str]) -> None:
-    """What looks like JSON, and was sent as text, may have been meant as JSON."""
-    if any(map(_looks_like_json, values)):
-        click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
+def _noting_json(chunks: Iterable[list[NewRecord]], *, is_input: bool) -> Iterator[list[NewRecord]]:
+    """The same; what looks like JSON, and was sent as text, may have been meant as JSON. Told once
+    the first chunk is published: of a VALUE, or of an input's first line."""
+    for number, chunk in enumerate(chunks):
+        yield chunk
+        looked_at = chunk[:1] if is_input else chunk
+        if not number and any(_looks_like_json(each.value) for each in looked_at):
+            click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
 
 
-def _looks_like_json(value: str) -> bool:
+def _looks_like_json(value: Any) -> bool:
     """An object or a list: other values may well be meant as text."""
     import msgspec
 
     try:
-        return value[:1] in ("{", "[") and msgspec.json.decode(value) is not None
+        is_meant = isinstance(value, str) and value[:1] in ("{", "[")
+        return is_meant and msgspec.json.decode(value) is not None
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
 

@@ -54,6 +54,9 @@ def test_arguments_are_json_when_asked() -> None:
         ("raw.bin", b"\xff\xfe\nx\n", [b"\xff\xfe", "x"]),
         ("a.jsonl", b'{"a": 1}\n\n[2]\n"text"\n', [{"a": 1}, [2], "text"]),
         ("a.ndjson", b"null", [None]),
+        ("A.JSONL", b"[1]\n[2]\n", [[1], [2]]),
+        ("A.Csv", b"x\n1\n", [{"x": "1"}]),
+        ("a.json", b'\xef\xbb\xbf{\n "a": [1,\n  2]\n}\n', [{"a": [1, 2]}]),
         ("a.csv", b'x,y\n1,"two\nlines"\n', [{"x": "1", "y": "two\nlines"}]),
         ("empty.csv", b"", []),
         ("empty.txt", b"", []),
@@ -65,9 +68,10 @@ def test_the_file_name_decides(
     path = tmp_path / name
     path.write_bytes(content)
     assert values(path) == expected
-    packed = tmp_path / f"{name}.gz"
-    packed.write_bytes(gzip.compress(content))
-    assert values(packed) == expected
+    for suffix in ("gz", "GZ"):
+        packed = tmp_path / f"{name}.{suffix}"
+        packed.write_bytes(gzip.compress(content))
+        assert values(packed) == expected
 
 
 def test_the_format_given_wins(tmp_path: Path) -> None:
@@ -175,6 +179,23 @@ def test_json_goes_out_as_it_was_written(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf{"price": 1.10}\n  [0.1234567890123456789, 1E2] \r\n')
     stored = [encode_value(record.value) for record in read(path)]
     assert stored == [(JSON, b'{"price": 1.10}'), (JSON, b"[0.1234567890123456789, 1E2]")]
+
+
+def test_a_json_file_is_one_record_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{\n  "price": 1.10,\n  "who": "a  b\\n"\n}\n')
+    [record] = read(path, Recipe(None, "who", "", {}))
+    assert encode_value(record.value) == (JSON, b'{"price":1.10,"who":"a  b\\n"}')
+    assert record.key == "a  b\n"
+    assert Source.choose((), str(path), None).is_one
+    (chunk,) = Source.choose(('{"a": 1}', "2"), None, "json").chunks(PLAIN)
+    assert sent(chunk) == [{"a": 1}, 2]
+    # Many tools write JSON lines under this name.
+    for content, hint in (('{"a": 1}\n{"a": 2}\n', "--format jsonl"), ("{", "--format lines")):
+        path.write_text(content)
+        with pytest.raises(InvalidRecordError, match=r"a\.json is not JSON") as caught:
+            read(path)
+        assert caught.value.hint.startswith(hint)
 
 
 def test_raw_is_one_record_whatever_is_in_it(
@@ -329,7 +350,7 @@ def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
         (["a", "-H", "b=1", "-H", "b=2"], "'b' is given twice"),
         (["a", "-E", "b=1", "-E", "b=1"], "'b' is given twice"),
         (["a", "--timeout", "0s"], "no time at all"),
-        (["a", "--format", "raw", "--key-field", "b"], "needs --format jsonl or csv"),
+        (["a", "--format", "raw", "--key-field", "b"], "needs --format json, jsonl or csv"),
     ],
 )
 def test_options_that_make_no_event_are_refused(arguments: list[str], said: str) -> None:
