@@ -8,7 +8,7 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_of, output_option, print_json
-from hadron.cli.quantities import Checked, header_option
+from hadron.cli.quantities import Checked, Whole, header_option
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
 from hadron.model.words import counted
@@ -160,9 +160,7 @@ def _were(published: int) -> str:
     metavar="GROUP",
     help="Share messages: of all subscriptions of this group one gets each.",
 )
-@click.option(
-    "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."
-)
+@click.option("--limit", "-c", type=Whole(1), metavar="N", help="Stop after N messages.")
 @output_of(
     "value",
     "table",

@@ -10,7 +10,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration, header_option, once, pairs
+from hadron.cli.quantities import Duration, Whole, header_option, once, pairs
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
@@ -96,13 +96,13 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option(
     "--expect-offset",
-    type=click.IntRange(min=0),
+    type=Whole(),
     metavar="N",
     help="Publish the one record at this offset of its partition, or not at all.",
 )
 @click.option(
     "--expect-key-offset",
-    type=click.IntRange(min=-1),
+    type=Whole(-1),
     metavar="N",
     help="Publish the one record when the latest with its key is at this offset (-1: there is "
     "none), or not at all; of a stream with `keys: indexed`.",
