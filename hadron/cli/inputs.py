@@ -6,16 +6,13 @@ nothing; whole files go in chunks large enough to batch well.
 
 from __future__ import annotations
 
-import csv
 import gzip
 import itertools
 import json
 import re
 import sys
 import zlib
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -23,6 +20,7 @@ from typing import Any, BinaryIO, Final, cast
 import click
 import msgspec
 
+from hadron.cli.rows import TOO_LARGE, Row, bursts, csv_bursts, not_utf8
 from hadron.cli.standard_streams import is_stdin_closed, open_stdin
 from hadron.client.producing.new_records import check_record
 from hadron.model.batch_building import BatchBuilder
@@ -31,15 +29,13 @@ from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_RECORD_BYTES
 from hadron.model.record import NewRecord
 
-_CHUNK_BYTES: Final = 1 << 20
-
-_TOO_LARGE: Final = "store large objects elsewhere and send a reference"
-_CHUNK_ROWS: Final = 2_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _OTHER_DELIMITERS: Final = ";\t|"
 NAMED_DELIMITERS: Final = {"\t": "\\t"}
 """What a command line can hardly have as it is."""
-_SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_SUFFIXES: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
+_WHOLE: Final = ("json", "raw")
+"""Forms of which an input is one record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +116,19 @@ class Source:
     """Where records come from.
 
     Attributes:
-        form: "lines", "jsonl", "csv", "cloudevents", or "raw": all of it is one record.
+        form: "lines", "jsonl", "csv", "cloudevents", or of what is one record in all "json", "raw".
         values: from the command line, when there is no file.
         path: a file's path, "-" for stdin, or None.
         delimiter: between the fields of csv.
+        leaves_last: whether a last line, or row, that has no end yet is left out, and told: it may
+            still be written.
     """
 
     form: str
     values: tuple[str, ...]
     path: str | None
     delimiter: str = ","
+    leaves_last: bool = False
 
     @classmethod
     def choose(
@@ -138,10 +137,14 @@ class Source:
         path: str | None,
         form: str | None,
         delimiter: str | None = None,
+        *,
+        leaves_last: bool = False,
     ) -> Source:
         """Decide from what was given. Raises `click.UsageError` when that is contradictory."""
         if values == ("-",):
-            values, path = (), path or "-"
+            if path not in (None, "-"):
+                raise click.UsageError("give - for stdin or --file, not both")
+            values, path = (), "-"
         if values and path:
             raise click.UsageError("give VALUEs or --file, not both")
         if values and form == "csv":
@@ -151,11 +154,16 @@ class Source:
                 raise click.UsageError("nothing to publish: give a VALUE, --file, or pipe into it")
             path = "-"
         if form is None and path is not None:
-            suffixes = [suffix for suffix in Path(path).suffixes if suffix != ".gz"]
+            suffixes = [each for each in Path(path.lower()).suffixes if each != ".gz"]
             form = _SUFFIXES.get(suffixes[-1] if suffixes else "")
         if delimiter is not None and form != "csv":
             raise click.UsageError("--delimiter is for --format csv")
-        return cls(form or "lines", values, path, delimiter or ",")
+        return cls(form or "lines", values, path, delimiter or ",", leaves_last)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one record, whatever stands in it."""
+        return len(self.values) == 1 if self.values else self.form in _WHOLE
 
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         """Records in order; what is wrong with values, or with a file as a whole, is raised at
@@ -171,21 +179,35 @@ class Source:
 
     def _read(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         assert self.path is not None
-        if self.form == "raw":
-            yield [recipe.record(_whole(self.path), self._unit("") or "stdin")]
-            return
+        named = self._unit("") or "stdin"
+        leave = self._tell_left if self.leaves_last else None
         try:
-            with _open(self.path) as file:
+            with _open(self.path, unpacks=self.form != "raw") as file:
+                if self.form == "raw":
+                    yield [recipe.record(_whole(file, named), named)]
+                    return
+                if self.form == "json":
+                    yield [_document(_whole(file, named), recipe, named)]
+                    return
                 if self.form == "csv":
-                    yield from _csv_chunks(file, recipe, self._unit, self.delimiter)
+                    rows = csv_bursts(file, self._unit, self.delimiter, leave)
+                    yield from _csv_chunks(rows, recipe, self._unit)
                     return
                 numbers = itertools.count(1)
-                for lines in _bursts(file):
-                    yield list(_records(lines, self.form, recipe, self._unit("line"), numbers))
+                for lines in bursts(file, leave):
+                    whole = [line.removesuffix(b"\r") for line in lines]
+                    yield list(_records(whole, self.form, recipe, self._unit("line"), numbers))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InvalidRecordError(
                 f"{self.path} is not a whole gzip file: {error}", "unpack it, or copy it again"
             ) from error
+
+    def _tell_left(self, line: int) -> None:
+        click.echo(
+            f"note: {self._unit(f'line {line}')} has no end yet: left for the next run; "
+            "--take-last takes it as it is",
+            err=True,
+        )
 
     def _unit(self, unit: str) -> str:
         """What a record is called in messages: with the file that it stands in."""
@@ -194,47 +216,39 @@ class Source:
         return f"{self.path}, {unit}" if unit else self.path
 
 
-def _open(path: str) -> BinaryIO:
+def _open(path: str, *, unpacks: bool) -> BinaryIO:
     if path == "-":
         return open_stdin().buffer
-    if path.endswith(".gz"):
+    if unpacks and path.lower().endswith(".gz"):
         return cast(BinaryIO, gzip.open(path, "rb"))
     return open(path, "rb")
 
 
-def _whole(path: str) -> bytes:
-    """The bytes of a file as they are, packed ones too. Raises `InvalidRecordError` rather than
-    read more of them than a record may have."""
-    with nullcontext(open_stdin().buffer) if path == "-" else open(path, "rb") as file:
-        data = file.read(MAX_RECORD_BYTES + 1)
+def _whole(file: BinaryIO, where: str) -> bytes:
+    """Raises `InvalidRecordError` rather than read more than a record may have."""
+    data = file.read(MAX_RECORD_BYTES + 1)
     if len(data) > MAX_RECORD_BYTES:
         raise InvalidRecordError(
-            f"{'stdin' if path == '-' else path} has more than the {MAX_RECORD_BYTES} bytes that "
-            "one record may have",
-            _TOO_LARGE,
+            f"{where} has more than the {MAX_RECORD_BYTES} bytes that one record may have",
+            TOO_LARGE,
         )
     return data
 
 
-def _bursts(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Lists of whole lines, without their ends: what one read of the file had. Raises
-    `InvalidRecordError` rather than read more of a line than a record may have."""
-    read = getattr(file, "read1", file.read)
-    rest, count = b"", 0
-    while data := read(_CHUNK_BYTES):
-        lines = (rest + data).split(b"\n")
-        rest = lines.pop()
-        if lines:
-            count += len(lines)
-            yield [line.removesuffix(b"\r") for line in lines]
-        if len(rest) > MAX_RECORD_BYTES:
-            raise InvalidRecordError(
-                f"line {count + 1} cannot be sent: it has more than the {MAX_RECORD_BYTES} bytes "
-                "that one record may have",
-                _TOO_LARGE,
-            )
-    if rest:
-        yield [rest]
+def _document(data: bytes, recipe: Recipe, where: str) -> NewRecord:
+    """The record of one JSON value, whose lines are joined: readers print a value a line."""
+    data = data.removeprefix(_BYTE_ORDER_MARK).strip()
+    try:
+        fields = _parse_json(data, where)
+    except InvalidRecordError as error:
+        first, *more = data.splitlines()[:2] or [b""]
+        if not more or not _is_json(first):
+            raise
+        hint = "--format jsonl takes a JSON value a line"
+        raise InvalidRecordError(error.message, hint) from error
+    if b"\n" in data:
+        data = msgspec.json.format(data, indent=-1)
+    return recipe.document(data, fields, where)
 
 
 def _records(
@@ -242,7 +256,9 @@ def _records(
 ) -> Iterator[NewRecord]:
     for line, number in zip(lines, numbers, strict=False):
         where = f"{unit} {number}"
-        if form == "jsonl":
+        if form == "json":
+            yield _document(line, recipe, where)
+        elif form == "jsonl":
             if data := line.removeprefix(_BYTE_ORDER_MARK).strip():
                 yield recipe.document(data, _parse_json(data, where), where)
         elif form == "cloudevents":
@@ -302,7 +318,7 @@ def _parse_json(line: bytes, where: str) -> Any:
         try:
             line.decode()
         except UnicodeDecodeError as other:
-            raise _not_utf8(line, other.start, where) from error
+            raise not_utf8(line, other.start, where) from error
         if re.search(rb"\b(NaN|Infinity)\b", line):
             reason, hint = "it has neither NaN nor infinities", "write null, or a string"
         else:
@@ -311,53 +327,40 @@ def _parse_json(line: bytes, where: str) -> Any:
         raise InvalidRecordError(f"{where} is not JSON: {reason}", hint) from error
 
 
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _first_doubled(names: Sequence[str]) -> str:
     return next(name for index, name in enumerate(names) if name in names[:index])
 
 
 def _csv_chunks(
-    file: BinaryIO, recipe: Recipe, unit: Callable[[str], str], delimiter: str
+    chunks: Iterable[list[Row]], recipe: Recipe, unit: Callable[[str], str]
 ) -> Iterator[list[NewRecord]]:
-    rows = csv.reader(_decoded(file, unit), strict=True, delimiter=delimiter)
-    try:
-        names = next(rows, None)
+    names: list[str] | None = None
+    for chunk in chunks:
+        rows = chunk
         if names is None:
-            return
-        names[0] = names[0].removeprefix("\ufeff")
-        if len(names) == 1:
-            _warn_of_delimiter(names[0], unit("line 1"))
-        if len(set(names)) < len(names):
-            raise InvalidRecordError(
-                f"{unit('line 1')} names {_first_doubled(names)!r} twice",
-                "each field of a record needs a name of its own",
-            )
-        while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
-            after = rows.line_num - len(chunk)
-            yield [
-                _row_record(recipe, names, row, unit(f"line {after + index + 1}"))
-                for index, row in enumerate(chunk)
-                if row
-            ]
-    except csv.Error as error:
-        where = unit(f"line {rows.line_num}")
-        raise InvalidRecordError(f"{where} is not CSV: {error}") from error
+            (_, names), *rows = chunk
+            _check_heading(names, unit("line 1"))
+        yield [_row_record(recipe, names, row, unit(f"line {line}")) for line, row in rows if row]
 
 
-def _decoded(file: BinaryIO, unit: Callable[[str], str]) -> Iterator[str]:
-    """Lines of text. Raises `InvalidRecordError` naming the one that is none."""
-    for number, line in enumerate(file, start=1):
-        try:
-            yield line.decode()
-        except UnicodeDecodeError as error:
-            raise _not_utf8(line, error.start, unit(f"line {number}")) from error
-
-
-def _not_utf8(line: bytes, start: int, where: str) -> InvalidRecordError:
-    meant = "UTF-16" if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "LATIN1"
-    return InvalidRecordError(
-        f"{where} is not UTF-8: it has the byte 0x{line[start]:02x} at position {start}",
-        f"convert the file, as with `iconv -f {meant} -t UTF-8`",
-    )
+def _check_heading(names: list[str], where: str) -> None:
+    if not names:
+        raise InvalidRecordError(f"{where} is empty", "the first line of CSV names the fields")
+    if len(names) == 1:
+        _warn_of_delimiter(names[0], where)
+    if len(set(names)) < len(names):
+        raise InvalidRecordError(
+            f"{where} names {_first_doubled(names)!r} twice",
+            "each field of a record needs a name of its own",
+        )
 
 
 def _warn_of_delimiter(name: str, where: str) -> None:

@@ -68,11 +68,12 @@ def read_files(names: Iterable[str]) -> DocumentSet:
     """The documents in these files; `-` is stdin."""
     from hadron.cli.standard_streams import open_stdin
     from hadron.metadata.document_set import DocumentSet
+    from hadron.model.marked_yaml import MAX_FILE_BYTES
 
     documents = DocumentSet()
     for name in names:
         if name == "-":
-            documents.parse(open_stdin().read(), "stdin")
+            documents.load_bytes(open_stdin().buffer.read(MAX_FILE_BYTES + 1), "stdin")
         else:
             documents.load(Path(name))
     return documents

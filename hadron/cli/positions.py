@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import click
 
+from hadron.cli.quantities import Whole
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.units import parse_duration_ms, parse_time_ms
 
@@ -18,6 +19,13 @@ FROM_HELP: Final = (
     "(-1h, -30m, -2d), 2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS."
 )
 _AGO: Final = re.compile(r"-(\d[\d.]*\s*[a-zA-Z].*)")
+_NUMBER: Final = re.compile(r"(|-|s?@)(\d+)")
+_KINDS: Final[dict[str, Literal["offset", "last", "time"]]] = {
+    "": "offset",
+    "-": "last",
+    "@": "time",
+    "s@": "time",
+}
 _WORDS: Final[dict[str, Literal["earliest", "latest"]]] = {
     "earliest": "earliest",
     "beginning": "earliest",
@@ -74,12 +82,8 @@ class PositionType(click.ParamType[Position]):
             return value
         if value in _WORDS:
             return Position(_WORDS[value])
-        if re.fullmatch(r"\d+", value):
-            return Position("offset", int(value))
-        if re.fullmatch(r"-\d+", value):
-            return Position("last", int(value[1:]))
-        if match := re.fullmatch(r"s?@(\d+)", value):
-            return Position("time", int(match[1]))
+        if match := _NUMBER.fullmatch(value):
+            return Position(_KINDS[match[1]], Whole().convert(match[2], param, ctx))
         if match := _AGO.fullmatch(value):
             try:
                 ago_ms = parse_duration_ms(match[1])

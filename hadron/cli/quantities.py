@@ -4,9 +4,12 @@ documents, and names with values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
+
+LARGEST: Final = (1 << 63) - 1
+"""Offsets, times and ids are stored as SQLite integers, and messages have hardly more room."""
 
 _T = TypeVar("_T")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -40,6 +43,26 @@ def header_option(help: str) -> Callable[[_Function], _Function]:
     return click.option(
         "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", callback=pairs, help=help
     )
+
+
+class Whole(click.IntRange):
+    """A whole number that goes into a message: bounded there, so here, and in words. Help names no
+    bound that nobody meets.
+
+    Args:
+        largest: what its field takes.
+    """
+
+    def __init__(self, min: int = 0, largest: int = LARGEST) -> None:
+        super().__init__(min)
+        self._largest = largest
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse, or fail naming what was expected."""
+        number = int(super().convert(value, param, ctx))
+        if number > self._largest:
+            self.fail(f"{number} is too large, expected {self._largest} at most", param, ctx)
+        return number
 
 
 class Duration(click.ParamType[float]):

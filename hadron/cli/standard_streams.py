@@ -44,6 +44,25 @@ def open_stdin() -> TextIO:
     return sys.stdin
 
 
+def read_stdin() -> str:
+    """All of stdin, which is UTF-8 whatever the locale says. Raises `RequestError` when it is not,
+    is closed, or has more than a message could."""
+    from hadron.model.errors import RequestError
+    from hadron.model.limits import MAX_MESSAGE_BYTES
+
+    data = open_stdin().buffer.read(MAX_MESSAGE_BYTES + 1)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise RequestError(f"stdin has more than {MAX_MESSAGE_BYTES} bytes", "give it in parts")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise RequestError(
+            f"stdin, line {line}: byte 0x{data[error.start]:02x}, which is not UTF-8",
+            "convert it, as with `iconv -f LATIN1 -t UTF-8`",
+        ) from error
+
+
 def open_stdin_apart() -> BinaryIO:
     """The same as bytes, for a thread that may be left alone with it: the interpreter closes its
     own stdin at its end, and aborts where a thread is still reading that."""

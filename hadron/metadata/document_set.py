@@ -15,7 +15,7 @@ from hadron.metadata.deletion import references
 from hadron.metadata.judging import key_of
 from hadron.model.documents.reading import Document, read_documents
 from hadron.model.errors import SchemaError
-from hadron.model.marked_yaml import read_text
+from hadron.model.marked_yaml import decode_text, read_text
 from hadron.model.problems import Problems, ValuePath, list_problems
 from hadron.model.schema import SchemaObject
 
@@ -35,13 +35,21 @@ class DocumentSet:
     def load(self, path: Path) -> None:
         """Add a file. One that cannot be read is a problem like others."""
         problems = Problems(str(path))
-        text = read_text(path, problems)
+        self._add(read_text(path, problems), str(path), problems)
+
+    def load_bytes(self, data: bytes, file: str) -> None:
+        """Add what a file has; `file` is its name in messages. Of one that is too large no more
+        need be given than a byte that it may not have."""
+        problems = Problems(file)
+        self._add(decode_text(data, problems), file, problems)
+
+    def _add(self, text: str, file: str, problems: Problems) -> None:
         if problems:
-            self._files.append(str(path))
+            self._files.append(file)
             self._lines += problems.lines()
             self._is_whole = False
         else:
-            self.parse(text, str(path))
+            self.parse(text, file)
 
     def parse(self, text: str, file: str) -> None:
         """Add a file's text; `file` is its name in messages."""

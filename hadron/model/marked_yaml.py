@@ -87,6 +87,12 @@ def read_text(path: Path, problems: Problems) -> str:
     except (OSError, ValueError) as error:
         problems.add(0, f"cannot be read: {error}", "a readable YAML file")
         return ""
+    return decode_text(data, problems)
+
+
+def decode_text(data: bytes, problems: Problems) -> str:
+    """The text of a file that has these bytes, or one more than it may have; "" with a problem
+    noted."""
     if len(data) > MAX_FILE_BYTES:
         problems.add(0, f"more than {MAX_FILE_BYTES} bytes", "a smaller YAML file")
         return ""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from hadron.cli.completing import complete_replica_sets, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
 from hadron.cli.printing import output_option, print_json, print_rows
+from hadron.cli.quantities import Whole
 from hadron.cli.session import connects, session_of
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
+
+_LARGEST: Final = (1 << 32) - 1
+"""Of a backfill its number and its pace are short fields."""
 
 _COLUMNS = {
     "number": ">NUMBER",
@@ -52,15 +56,15 @@ _COLUMNS = {
 @click.option(
     "--per-second",
     "per_s",
-    type=click.IntRange(min=0),
+    type=Whole(0, _LARGEST),
     default=0,
     metavar="N",
     help="Instances, at most; 0, the default: as many as there is room for.",
 )
 @click.option("--again", is_flag=True, help="Also of records that the pipeline has looked at.")
-@click.option("--pause", type=click.IntRange(min=1), metavar="NUMBER", help="Pause this one.")
-@click.option("--resume", type=click.IntRange(min=1), metavar="NUMBER", help="Let it go on.")
-@click.option("--cancel", type=click.IntRange(min=1), metavar="NUMBER", help="End it.")
+@click.option("--pause", type=Whole(1, _LARGEST), metavar="NUMBER", help="Pause this one.")
+@click.option("--resume", type=Whole(1, _LARGEST), metavar="NUMBER", help="Let it go on.")
+@click.option("--cancel", type=Whole(1, _LARGEST), metavar="NUMBER", help="End it.")
 @output_option
 @connects
 @click.pass_context

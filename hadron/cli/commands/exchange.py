@@ -8,13 +8,18 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_of, output_option, print_json
-from hadron.cli.quantities import Checked, header_option
+from hadron.cli.quantities import Checked, Whole, header_option
 from hadron.cli.session import connects, session_of
 from hadron.cli.telling import Tells
 from hadron.model.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hadron.client import SyncClient
+    from hadron.client.blocking.faces.exchange import SyncExchange
+    from hadron.model.errors import HadronError
+    from hadron.model.record import NewRecord
     from hadron.model.schema import SchemaObject
 
 _LISTED: Final = 20
@@ -97,20 +102,51 @@ def pub(
     source = inputs.Source.choose(values, None, form, None)
     recipe = inputs.Recipe(None if key is None else inputs.argument(key), None, topic, headers)
     chunks = source.chunks(recipe)
-    published = deliveries = dropped = 0
     with session_of(ctx).connect() as client:
-        exchange = client.exchange(name)
-        for chunk in chunks:
-            found = exchange.publish_many(chunk, logged=logged)
-            published += len(chunk)
-            deliveries += found.deliveries
-            dropped += found.dropped
+        published, deliveries, dropped = _publish(client.exchange(name), chunks, logged=logged)
     if output == "json":
         print_json({"published": published, "deliveries": deliveries, "dropped": dropped})
         return
     lost = f", {dropped} dropped" if dropped else ""
     to = counted(deliveries, "delivery", "deliveries")
     click.echo(f"published {counted(published, 'message')}: {to}{lost}")
+
+
+def _publish(
+    exchange: SyncExchange, chunks: Iterable[list[NewRecord]], *, logged: bool
+) -> tuple[int, int, int]:
+    """Returns how many were published, delivered and dropped. Who is cut off is told how many were
+    published: what follows is to be sent again, and these are not."""
+    from hadron.model.errors import HadronError
+
+    published = deliveries = dropped = 0
+    try:
+        for chunk in chunks:
+            found = exchange.publish_many(chunk, logged=logged)
+            published += len(chunk)
+            deliveries += found.deliveries
+            dropped += found.dropped
+    except HadronError as error:
+        raise _cut_off(error, published) from error
+    except KeyboardInterrupt:
+        # Of the chunk that was under way nothing is known.
+        click.echo(f"interrupted; {_were(published)} published before", err=True)
+        raise
+    return published, deliveries, dropped
+
+
+def _cut_off(error: HadronError, published: int) -> HadronError:
+    """`error` in words that say what was published before it, where that is anything, or it is
+    about the input, of which some is always left."""
+    from hadron.model.errors import HadronError, InvalidRecordError
+
+    if not published and not isinstance(error, InvalidRecordError):
+        return error
+    return HadronError(f"{error.message}; {_were(published)} published before that", error.hint)
+
+
+def _were(published: int) -> str:
+    return counted(published, "message was", "messages were") if published else "no messages were"
 
 
 @command.command("sub", short_help="Print messages as they are published.")
@@ -124,9 +160,7 @@ def pub(
     metavar="GROUP",
     help="Share messages: of all subscriptions of this group one gets each.",
 )
-@click.option(
-    "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N messages."
-)
+@click.option("--limit", "-c", type=Whole(1), metavar="N", help="Stop after N messages.")
 @output_of(
     "value",
     "table",

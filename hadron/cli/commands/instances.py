@@ -10,7 +10,7 @@ import click
 
 from hadron.cli.completing import names_of
 from hadron.cli.printing import output_option, print_json, print_rows
-from hadron.cli.quantities import Checked
+from hadron.cli.quantities import Checked, Whole
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
@@ -36,7 +36,7 @@ _IDS = click.option(
     "--id",
     "ids",
     multiple=True,
-    type=click.IntRange(min=1),
+    type=Whole(1),
     metavar="ID",
     help="Only this instance; repeatable.",
 )
@@ -56,7 +56,7 @@ _BEFORE = click.option(
 @click.option("--failed", "status", flag_value="failed", help="The same as --status failed.")
 @click.option(
     "--after-id",
-    type=click.IntRange(min=0),
+    type=Whole(),
     default=0,
     metavar="ID",
     help="Continue a listing after this instance.",

@@ -14,6 +14,7 @@ from hadron.cli.commands.instances import cancel, instances, retry
 from hadron.cli.completing import names_of
 from hadron.cli.objects import require_namespace
 from hadron.cli.printing import output_option, print_json, print_rich, print_rows
+from hadron.cli.quantities import Whole
 from hadron.cli.session import connects, session_of
 from hadron.model.errors import HadronError
 from hadron.model.limits import DEFAULT_MICRO_BATCH, MAX_MICRO_BATCH
@@ -214,7 +215,7 @@ def _of_mode(ctx: click.Context, name: str, streams: bool, given: dict[str, Any]
     "offsets",
     multiple=True,
     required=True,
-    type=click.IntRange(min=0),
+    type=Whole(),
     metavar="N",
     help="A record; repeatable.",
 )
@@ -254,7 +255,7 @@ def start(
 
 @command.command("signal")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.argument("instance_id", metavar="ID", type=click.IntRange(min=1))
+@click.argument("instance_id", metavar="ID", type=Whole(1))
 @click.argument("stage")
 @click.argument("value", required=False)
 @output_option
@@ -310,7 +311,7 @@ def signal(
 
 @command.command("show")
 @click.argument("name", default="", shell_complete=names_of("Pipeline"))
-@click.argument("instance_id", metavar="[ID]", required=False, type=click.IntRange(min=1))
+@click.argument("instance_id", metavar="[ID]", required=False, type=Whole(1))
 @click.option("--watch", "-w", is_flag=True, help="Keep showing until Ctrl-C.")
 @output_option
 @connects

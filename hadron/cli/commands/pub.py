@@ -10,7 +10,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.printing import output_option, print_json
-from hadron.cli.quantities import Duration, header_option, once, pairs
+from hadron.cli.quantities import Duration, Whole, header_option, once, pairs
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hadron.model.errors import HadronError
     from hadron.model.record import NewRecord
 
-FORMATS = ("lines", "jsonl", "csv", "cloudevents", "raw")
+FORMATS = ("lines", "jsonl", "json", "csv", "cloudevents", "raw")
 
 
 def _delimiter(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -74,8 +74,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "form",
     type=click.Choice(FORMATS),
     help="How input is divided: text lines, a JSON value a line, CSV rows as JSON "
-    "objects, a CloudEvent in JSON a line, or not at all: raw is one record, byte "
-    "by byte. By default the file's name decides, else lines.",
+    "objects, a CloudEvent in JSON a line, or not at all: json is one JSON value, raw one record, "
+    "byte by byte. By default the file's name decides, else lines.",
 )
 @click.option(
     "--delimiter",
@@ -84,7 +84,7 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="What separates the fields of csv: a comma, when it is not said; '\\t' is a tab.",
 )
 @click.option("--key", "-k", help="The key of every record.")
-@click.option("--key-field", metavar="FIELD", help="Take each key from this field (jsonl, csv).")
+@click.option("--key-field", metavar="FIELD", help="Take each key from this field (JSON, csv).")
 @click.option("--type", "event_type", default="", help="The event type, such as order.placed.")
 @header_option("A header of every record; repeatable.")
 @click.option(
@@ -96,13 +96,13 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option(
     "--expect-offset",
-    type=click.IntRange(min=0),
+    type=Whole(),
     metavar="N",
     help="Publish the one record at this offset of its partition, or not at all.",
 )
 @click.option(
     "--expect-key-offset",
-    type=click.IntRange(min=-1),
+    type=Whole(-1),
     metavar="N",
     help="Publish the one record when the latest with its key is at this offset (-1: there is "
     "none), or not at all; of a stream with `keys: indexed`.",
@@ -122,6 +122,12 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="The name of this --file, or stdin: its records are numbered from its beginning, and "
     "what was published under the name is not published again: a run may be repeated, also "
     "once the input has grown. Another input has another name.",
+)
+@click.option(
+    "--take-last",
+    is_flag=True,
+    help="With --name: also publish a last line, or CSV row, that has no end yet. Else it is left "
+    "for the next run, by which more of it may have been written.",
 )
 @_event_options
 @click.option(
@@ -173,6 +179,7 @@ def command(
     codec: Literal["none", "zstd"],
     output: str,
     timeout_s: float | None,
+    take_last: bool,
     **attributes: Any,
 ) -> None:
     """Publish records to STREAM and print how many.
@@ -194,20 +201,22 @@ def command(
 
     if key == "":
         raise click.UsageError("--key is empty; leave it out for records without a key", ctx)
-    source = inputs.Source.choose(values, file, form, delimiter)
+    source = inputs.Source.choose(
+        values, file, form, delimiter, leaves_last=name is not None and not take_last
+    )
     conditions = expect_offset, expect_key_offset
-    if key_field and (key or source.form not in ("jsonl", "csv")):
-        raise click.UsageError("--key-field needs --format jsonl or csv, and no --key", ctx)
-    if len(values) != 1 and source.form != "raw":
-        _check_many(ctx, event_id, conditions)
-    if name is not None and (values or conditions != (None, None)):
-        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
-    event_headers, timestamp_ms = _event(ctx, source.form, event_type, attributes)
+    if key_field and (key or source.form not in ("json", "jsonl", "csv")):
+        raise click.UsageError("--key-field needs --format json, jsonl or csv, and no --key", ctx)
+    _check_one(ctx, source.is_one, event_id, conditions)
+    _check_name(ctx, name, not values and conditions == (None, None), take_last)
+    event_headers, timestamp_ms = _event(ctx, source.form, event_id, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key), key_field, event_type,
         {**event_headers, **headers}, event_id, timestamp_ms, conditions,
     )  # fmt: skip
     chunks = source.chunks(recipe)
+    if form is None and source.form == "lines":
+        chunks = _noting_json(chunks, is_input=not values)
     delivery_timeout_s = DEFAULT_DELIVERY_TIMEOUT_S if timeout_s is None else timeout_s
     with session_of(ctx).connect(timeout_s=timeout_s) as client:
         client.stream(stream)
@@ -217,30 +226,43 @@ def command(
         ) as producer:  # fmt: skip
             tally = _publish(producer, chunks, numbered=name is not None)
     _tell(stream, tally, output)
-    if form is None:
-        _note_json(values)
 
 
-def _note_json(values: Iterable[str]) -> None:
-    """What looks like JSON, and was sent as text, may have been meant as JSON."""
-    if any(map(_looks_like_json, values)):
-        click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
+def _noting_json(chunks: Iterable[list[NewRecord]], *, is_input: bool) -> Iterator[list[NewRecord]]:
+    """The same; what looks like JSON, and was sent as text, may have been meant as JSON. Told once
+    the first chunk is published: of a VALUE, or of an input's first line."""
+    for number, chunk in enumerate(chunks):
+        yield chunk
+        looked_at = chunk[:1] if is_input else chunk
+        if not number and any(_looks_like_json(each.value) for each in looked_at):
+            click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
 
 
-def _looks_like_json(value: str) -> bool:
+def _looks_like_json(value: Any) -> bool:
     """An object or a list: other values may well be meant as text."""
     import msgspec
 
     try:
-        return value[:1] in ("{", "[") and msgspec.json.decode(value) is not None
+        is_meant = isinstance(value, str) and value[:1] in ("{", "[")
+        return is_meant and msgspec.json.decode(value) is not None
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
 
 
-def _check_many(
-    ctx: click.Context, event_id: str, conditions: tuple[int | None, int | None]
+def _check_name(ctx: click.Context, name: str | None, is_fit: bool, take_last: bool) -> None:
+    """Raises `click.UsageError`; `is_fit`: whether the input may have a name."""
+    if name is not None and not is_fit:
+        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
+    if name is None and take_last:
+        raise click.UsageError("--take-last is for --name; without one the last line is taken", ctx)
+
+
+def _check_one(
+    ctx: click.Context, is_one: bool, event_id: str, conditions: tuple[int | None, int | None]
 ) -> None:
-    """Raises `click.UsageError` for what is of one record."""
+    """Raises `click.UsageError` for what is of one record, where there may be several."""
+    if is_one:
+        return
     if event_id:
         raise click.UsageError("--id is for one VALUE, or --format raw", ctx)
     if conditions != (None, None):
@@ -248,16 +270,18 @@ def _check_many(
 
 
 def _event(
-    ctx: click.Context, form: str, event_type: str, attributes: dict[str, Any]
+    ctx: click.Context, form: str, event_id: str, event_type: str, attributes: dict[str, Any]
 ) -> tuple[Mapping[str, str], int | None]:
     """Headers and timestamp of records that are CloudEvents by the command's options."""
     from hadron.model.cloudevents import CloudEvent, to_record
 
     given = {name: value for name, value in attributes.items() if value}
+    if form == "cloudevents" and (given or event_id or event_type):
+        raise click.UsageError(
+            "with --format cloudevents the input has all attributes, --id and --type too", ctx
+        )
     if not given:
         return {}, None
-    if form == "cloudevents":
-        raise click.UsageError("with --format cloudevents the input has all attributes", ctx)
     # What is wrong with a value is told before what is missing.
     named = {"source": "-", "type": event_type or "-", **given}
     record = to_record(CloudEvent(id="-", data=b"", **named))

@@ -6,7 +6,7 @@ import click
 
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.quantities import Duration, once
+from hadron.cli.quantities import Duration, Whole, once
 from hadron.cli.records import TOKENS_HELP, RecordPrinter, records_output_option
 from hadron.cli.session import Session, connects, session_of
 
@@ -37,7 +37,7 @@ from hadron.cli.session import Session, connects, session_of
     help="Only the latest record with this key, of a stream with `keys: indexed`; fails when there "
     "is none.",
 )
-@click.option("--limit", "-c", type=click.IntRange(min=1), metavar="N", help="At most N records.")
+@click.option("--limit", "-c", type=Whole(1), metavar="N", help="At most N records.")
 @click.option("--format", "-f", "form", metavar="FORMAT", help=TOKENS_HELP)
 @click.option(
     "--timeout",

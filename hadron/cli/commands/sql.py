@@ -74,10 +74,10 @@ def command(ctx: click.Context, query: str, data: Path | None, output: str) -> i
       hadron sql "ATTACH 'flights.db' AS copy; CREATE TABLE copy.flights AS
                   SELECT * FROM record WHERE stream = 'flights'"
     """
-    from hadron.cli.standard_streams import open_stdin
+    from hadron.cli.standard_streams import read_stdin
     from hadron.node.sql import open_records
 
-    text = open_stdin().read() if query == "-" else query
+    text = read_stdin() if query == "-" else query
     damaged: list[str] = []
 
     def on_damage(what: str, error: BaseException) -> None:

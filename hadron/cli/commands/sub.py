@@ -10,7 +10,7 @@ import click
 from hadron.cli.commands.group import complete_groups
 from hadron.cli.completing import complete_partitions, names_of
 from hadron.cli.positions import FROM_HELP, Position, PositionType
-from hadron.cli.quantities import Duration, once
+from hadron.cli.quantities import Duration, Whole, once
 from hadron.cli.records import TOKENS_HELP, records_output_option
 from hadron.cli.session import connects, session_of
 
@@ -70,9 +70,7 @@ _OF_MEMBERS: Final = (
     help="auto acknowledges what was printed, also into a pipe that nobody reads to its end (-c N "
     "takes N records); none leaves it to be delivered again.",
 )
-@click.option(
-    "--limit", "-c", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
-)
+@click.option("--limit", "-c", type=Whole(1), metavar="N", help="Stop after N records.")
 @click.option(
     "--exit",
     "-e",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 
 from hadron.cli.tests.support import run_text
+from hadron.cli.tests.test_live import program
 from hadron.node.supervision.cluster import LocalCluster
+from hadron.node.supervision.processes import wait_until
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -36,6 +40,10 @@ def _wait_subscribed(name: str, count: int) -> None:
     end = time.monotonic() + 30
     while _status(name)["subscriptions"] != count:
         assert time.monotonic() < end, "nobody has subscribed"
+
+
+def _wait_published(name: str, count: int) -> None:
+    assert wait_until(lambda: _status(name)["published"] == count, 30)
 
 
 def _declare(name: str) -> None:
@@ -83,6 +91,35 @@ def test_describe_and_get_say_who_is_there(cluster: LocalCluster) -> None:
         assert row.split()[:4] == ["default", "news", "local/p0", "1"]
         following.terminate()
         following.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("by_signal", [False, True])
+def test_publishing_that_ends_early_tells_how_far_it_was(by_signal: bool) -> None:
+    name = f"cut-{by_signal}".lower()
+    _declare(name)
+    arguments = ("exchange", "pub", name, "a", "--format", "jsonl")
+    done = run_text(*arguments, stdin="1\n{\n")
+    assert done.returncode == 1
+    assert "line 2 is not JSON" in done.stderr
+    assert "; no messages were published before that\n" in done.stderr
+    with program(*arguments, stdin=subprocess.PIPE) as publishing:
+        assert publishing.stdin is not None
+        for number in (1, 2):
+            publishing.stdin.write(f"{number}\n")
+            publishing.stdin.flush()
+            _wait_published(name, number)
+        if by_signal:
+            publishing.send_signal(signal.SIGINT)
+        else:
+            publishing.stdin.write("{\n")
+            publishing.stdin.flush()
+        out, error = publishing.communicate(timeout=30)
+    assert (publishing.returncode, out) == (130 if by_signal else 1, "")
+    if by_signal:
+        # The second one's answer may still have been on its way.
+        assert re.search(r"^interrupted; (1 message was|2 messages were) published", error, re.M)
+    else:
+        assert "; 2 messages were published before that\n" in error
 
 
 @pytest.mark.parametrize(

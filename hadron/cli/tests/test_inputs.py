@@ -54,6 +54,9 @@ def test_arguments_are_json_when_asked() -> None:
         ("raw.bin", b"\xff\xfe\nx\n", [b"\xff\xfe", "x"]),
         ("a.jsonl", b'{"a": 1}\n\n[2]\n"text"\n', [{"a": 1}, [2], "text"]),
         ("a.ndjson", b"null", [None]),
+        ("A.JSONL", b"[1]\n[2]\n", [[1], [2]]),
+        ("A.Csv", b"x\n1\n", [{"x": "1"}]),
+        ("a.json", b'\xef\xbb\xbf{\n "a": [1,\n  2]\n}\n', [{"a": [1, 2]}]),
         ("a.csv", b'x,y\n1,"two\nlines"\n', [{"x": "1", "y": "two\nlines"}]),
         ("empty.csv", b"", []),
         ("empty.txt", b"", []),
@@ -65,9 +68,10 @@ def test_the_file_name_decides(
     path = tmp_path / name
     path.write_bytes(content)
     assert values(path) == expected
-    packed = tmp_path / f"{name}.gz"
-    packed.write_bytes(gzip.compress(content))
-    assert values(packed) == expected
+    for suffix in ("gz", "GZ"):
+        packed = tmp_path / f"{name}.{suffix}"
+        packed.write_bytes(gzip.compress(content))
+        assert values(packed) == expected
 
 
 def test_the_format_given_wins(tmp_path: Path) -> None:
@@ -98,7 +102,14 @@ def test_records_get_what_was_asked_for(tmp_path: Path) -> None:
         ("a.jsonl", '{"a": 1}\n{"a": \n', PLAIN, "line 2 is not JSON"),
         ("a.jsonl", '{"a": 1}\n', Recipe(None, "b", "", {}), "line 1 has no field 'b'"),
         ("a.csv", "x,y\n1,2\n3\n", PLAIN, "line 3 has 1 fields, the heading has 2"),
-        ("a.csv", 'x,y\n"1,2\n', PLAIN, "is not CSV"),
+        ("a.csv", 'x,y\n"1\n2\n', PLAIN, "line 2 is not CSV: a quoted field that begins in its"),
+        ("a.csv", 'x\n"1\n2\n3"4\n', PLAIN, "line 4, in the row from line 2 is not CSV"),
+        ("a.csv", 'x,y\n"1\n\n",2\n3\n', PLAIN, "line 5 has 1 fields, the heading has 2"),
+        ("a.csv", 'x,y\n1\n"1\n\n",2\n', PLAIN, "line 2 has 1 fields, the heading has 2"),
+        ("a.csv", "\nx,y\n1,2\n", PLAIN, "line 1 is empty"),
+        ("a.csv", "\ufeff\r\nx,y\n", PLAIN, "line 1 is empty"),
+        ("a.csv", "x\n" + "y" * (1 << 20), PLAIN, "line 2 cannot be sent"),
+        ("a.csv", 'x\n"' + "y\n" * (2 << 20), PLAIN, "the row from line 2 cannot be sent: it has"),
         ("a.csv", "x,y,x\n1,2,3\n", PLAIN, "line 1 names 'x' twice"),
         ("a.jsonl", '{"a": 1}\n{"b": {"c": 1, "c": 2}}\n', PLAIN, "line 2 has the field 'c' twice"),
         ("a.jsonl", '{"a": [NaN]}\n', PLAIN, "line 1 is not JSON: it has neither NaN nor"),
@@ -170,6 +181,23 @@ def test_json_goes_out_as_it_was_written(tmp_path: Path) -> None:
     assert stored == [(JSON, b'{"price": 1.10}'), (JSON, b"[0.1234567890123456789, 1E2]")]
 
 
+def test_a_json_file_is_one_record_on_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{\n  "price": 1.10,\n  "who": "a  b\\n"\n}\n')
+    [record] = read(path, Recipe(None, "who", "", {}))
+    assert encode_value(record.value) == (JSON, b'{"price":1.10,"who":"a  b\\n"}')
+    assert record.key == "a  b\n"
+    assert Source.choose((), str(path), None).is_one
+    (chunk,) = Source.choose(('{"a": 1}', "2"), None, "json").chunks(PLAIN)
+    assert sent(chunk) == [{"a": 1}, 2]
+    # Many tools write JSON lines under this name.
+    for content, hint in (('{"a": 1}\n{"a": 2}\n', "--format jsonl"), ("{", "--format lines")):
+        path.write_text(content)
+        with pytest.raises(InvalidRecordError, match=r"a\.json is not JSON") as caught:
+            read(path)
+        assert caught.value.hint.startswith(hint)
+
+
 def test_raw_is_one_record_whatever_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +249,32 @@ def test_stdin_is_read_without_waiting_for_its_end(
         assert [record.value for record in next(chunks)] == ["half a line"]
         writing.close()
         assert list(chunks) == []
+
+
+def test_csv_is_read_as_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as reading, open(write_end, "wb", buffering=0) as writing:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(reading))
+        chunks = Source.choose((), None, "csv").chunks(PLAIN)
+        for written, expected in (
+            (b"x,y\n1,a\n2,", [{"x": "1", "y": "a"}]),
+            (b'"b\nc"\n3,"d\n', [{"x": "2", "y": "b\nc"}]),
+            (b'\n""\n"\n4,5" long\n"6', [{"x": "3", "y": 'd\n\n"\n'}, {"x": "4", "y": '5" long'}]),
+            (b'\n",""\n7,"8\n', [{"x": "6\n", "y": ""}]),
+        ):
+            writing.write(written)
+            assert sent(next(chunks)) == expected
+        writing.write(b"9\n")
+        writing.write(b'0"')
+        writing.close()
+        assert [sent(chunk) for chunk in chunks] == [[{"x": "7", "y": "8\n9\n0"}]]
+
+
+def test_a_csv_field_may_be_as_long_as_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    long = "x\n" * 200_000
+    path.write_text(f'\ufeff"a, b",c\n"{long}",1\n')
+    assert values(path) == [{"a, b": long, "c": "1"}]
 
 
 def test_a_failure_in_the_middle_tells_what_became_of_every_record() -> None:
@@ -287,12 +341,16 @@ def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
         (["a", "--subject", "x"], "--source and --type"),
         (["a", "--source", "/s"], "--source and --type"),
         (["a", "b", "--id", "1"], "--id is for one VALUE"),
+        (["a", "b", "--format", "raw", "--id", "1"], "--id is for one VALUE"),
         (["a", "--format", "cloudevents", "--source", "/s", "--type", "t"], "all attributes"),
+        (["a", "--format", "cloudevents", "--type", "t"], "all attributes, --id and --type too"),
+        (["a", "--format", "cloudevents", "--id", "1"], "all attributes, --id and --type too"),
+        (["-", "--file", "x"], "give - for stdin or --file, not both"),
         (["a", "-E", "x"], "NAME=VALUE"),
         (["a", "-H", "b=1", "-H", "b=2"], "'b' is given twice"),
         (["a", "-E", "b=1", "-E", "b=1"], "'b' is given twice"),
         (["a", "--timeout", "0s"], "no time at all"),
-        (["a", "--format", "raw", "--key-field", "b"], "needs --format jsonl or csv"),
+        (["a", "--format", "raw", "--key-field", "b"], "needs --format json, jsonl or csv"),
     ],
 )
 def test_options_that_make_no_event_are_refused(arguments: list[str], said: str) -> None:

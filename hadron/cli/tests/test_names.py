@@ -32,10 +32,45 @@ def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
     assert good("pub", "orders", "x").startswith("published 1 record ")
 
 
+@pytest.mark.parametrize(
+    ("suffix", "content", "line", "cut", "expected"),
+    [
+        ("txt", "one\ntwo\nthree\n", 3, 3, ["one", "two", "three"]),
+        ("jsonl", '{"n": 1}\n23\n', 2, 2, ['{"n": 1}', "23"]),
+        ("csv", "n\n1\n23\n", 3, 2, ['{"n":"1"}', '{"n":"23"}']),
+        # What has its newline has no end all the same: it is in a quoted field.
+        ("csv", 'n\n1\n"2\n3"\n', 3, 3, ['{"n":"1"}', '{"n":"2\\n3"}']),
+    ],
+)
+def test_a_line_that_is_still_being_written_is_left_for_the_next_run(
+    tmp_path: Path, suffix: str, content: str, line: int, cut: int, expected: list[str]
+) -> None:
+    stream = f"growing-{suffix}-{cut}"
+    good("create", "stream", stream)
+    file = tmp_path / f"grows.{suffix}"
+    pub = ("pub", stream, "--file", str(file), "--name", "n")
+    file.write_text(content[:-cut])
+    done = run(*pub)
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"note: {file}, line {line} has no end yet: left for the next run; --take-last takes it as "
+        "it is\n"
+    )
+    assert done.stdout.startswith(f"published {len(expected) - 1} record")
+    file.write_text(content)
+    assert good(*pub).startswith(f"published 1 record to {stream}")
+    assert good("read", stream).splitlines() == expected
+    # Who knows that nothing more comes says so.
+    file.write_text(content + content.splitlines()[-1].removesuffix('"'))
+    if not content.endswith('"\n'):
+        assert good(*pub, "--take-last").startswith(f"published 1 record to {stream}")
+
+
 def test_what_a_name_may_not_be_used_with() -> None:
     good("create", "stream", "few")
     for more in (("x",), ("-l", "-", "--key", "k", "--expect-offset", "0", "--format", "raw")):
         assert "--name is for --file or stdin" in run("pub", "few", *more, "--name", "n").stderr
+    assert "--take-last is for --name" in run("pub", "few", "x", "--take-last").stderr
     refused = run("pub", "few", "--file", "-", "--name", "n", "--failover", "any")
     assert refused.returncode != 0
     assert "failover 'any' of the producer 'n'" in refused.stderr

@@ -45,3 +45,16 @@ def test_who_sends_json_as_text_is_told() -> None:
         said = run("pub", "carts", value, *form)
         assert said.returncode == 0
         assert ("note: sent as text; --format jsonl" in said.stderr) is is_told, value
+
+
+def test_whose_input_is_json_and_sent_as_text_is_told() -> None:
+    good("create", "stream", "baskets")
+    for content, form, is_told in (
+        ('{"n": 1}\ntext\n', (), True),
+        ('text\n{"n": 1}\n', (), False),
+        ('{"n": 1}\n', ("--format", "lines"), False),
+        ("", (), False),
+    ):
+        said = run("pub", "baskets", *form, stdin=content)
+        assert said.returncode == 0
+        assert ("note: sent as text; --format jsonl" in said.stderr) is is_told, content
