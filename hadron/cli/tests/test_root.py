@@ -243,7 +243,8 @@ def test_instances_are_chosen_in_one_way(
         assert main(["--server", "hadron://127.0.0.1:1", "pipeline", command, "p", *options]) != 0
         return capsys.readouterr().err
 
-    for both_or_neither in [[], ["--failed", "--id", "1"]]:
+    several = [flags.split(", ")] if "," in flags else []
+    for both_or_neither in [[], ["--failed", "--id", "1"], *several]:
         assert told(*both_or_neither).startswith(
             f"error: say which instances: {flags} or --id ID\n"
         )
@@ -252,6 +253,13 @@ def test_instances_are_chosen_in_one_way(
     assert told("--failed", "--before", "noon").startswith(
         "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
     )
+
+
+def test_listed_instances_have_one_status(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--server", "hadron://127.0.0.1:1", "pipeline", "instances", "p"]
+    for given in (["--status", "done", "--failed"], ["--failed", "--status", "done"]):
+        assert main([*asked, *given]) == 2
+        assert "error: --failed are none of --status done" in capsys.readouterr().err
 
 
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
