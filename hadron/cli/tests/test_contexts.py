@@ -125,6 +125,13 @@ def test_removing_the_current_one_leaves_none() -> None:
     assert Contexts.load().servers == {}
 
 
+def test_a_context_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["set", "", "hadron://lab"], ["use", ""]):
+        assert main(["context", *words]) == 2
+        assert "a context's name cannot be empty" in capsys.readouterr().err
+    assert Contexts.load().servers == {}
+
+
 def test_unknown_names_and_bad_urls(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "set", "lab", "http://lab"]) == 1
     assert "write it as hadron://lab" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from hadron.cli.inputs import Recipe
-from hadron.cli.positions import Position, PositionType
+from hadron.cli.positions import Position, PositionType, check_partitions
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
 from hadron.model import record as record_room
@@ -246,6 +246,12 @@ def test_positions_that_are_none(text: str) -> None:
 )
 def test_positions_in_a_partition(position: Position, offset: int) -> None:
     assert position.resolve(5, 20, 11) == offset
+
+
+def test_partitions_are_read_once_each() -> None:
+    known = ["a/p0", "b/p0", "c/p0"]
+    assert check_partitions("s", (), known) == known
+    assert check_partitions("s", ("b/p0", "a/p0", "b/p0"), known) == ["b/p0", "a/p0"]
 
 
 def test_tables_are_not_wrapped_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,8 @@ import click
 import pytest
 
 from hadron.cli import main
+from hadron.cli.commands import sub
+from hadron.cli.following import Request
 from hadron.cli.root import COMMANDS, report
 from hadron.cli.session import Session
 from hadron.client.connecting.contexts import LOCAL_CLUSTER
@@ -253,6 +255,18 @@ def test_instances_are_chosen_in_one_way(
     assert told("--failed", "--before", "noon").startswith(
         "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
     )
+
+
+def test_every_partition_that_is_named_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(sub, "follow_stream", lambda _url, request: asked.append(request))
+    named = ["-p", "a/p0", "-p", "b/p0"]
+    assert main(["read", "s", *named]) == 0
+    assert [request.partitions for request in asked] == [("a/p0", "b/p0")]
+    assert main(["read", "s", "--latest-of", "k", *named]) == 2
+    assert "--latest-of is one record: at most one --partition" in capsys.readouterr().err
 
 
 def test_listed_instances_have_one_status(capsys: pytest.CaptureFixture[str]) -> None:
