@@ -9,7 +9,7 @@ import anyio
 import click
 
 from hadron.cli.patience import connected
-from hadron.cli.printing import on_one_line
+from hadron.cli.printing import as_shown, on_one_line
 from hadron.cli.records import exact_value, one_json_line, shown_as_json
 from hadron.cli.standard_streams import open_stdout, watch_reader
 from hadron.client.exchanges.message import Message
@@ -74,7 +74,7 @@ def _sum_up(messages: Messages) -> None:
 
 
 def _value_line(message: Message) -> bytes:
-    return message.value_bytes + b"\n"
+    return as_shown(message.value_bytes) + b"\n"
 
 
 def _table_line(message: Message) -> bytes:

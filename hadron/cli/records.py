@@ -1,7 +1,7 @@
 """Printing records: kcat's format tokens, one JSON object or CloudEvent per line, or columns.
 
 Values go out as the bytes that are stored, so text and JSON cost no decoding and binary values
-survive a pipe.
+survive a pipe. A terminal without a format gets escapes for what it would obey.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from hadron.cli.printing import on_one_line, output_of
+from hadron.cli.printing import as_shown, on_one_line, output_of
 from hadron.cli.standard_streams import open_stdout
 from hadron.model.errors import DamagedRecordError, HadronError, InvalidRecordError
 from hadron.model.record import Record
@@ -158,6 +158,10 @@ def shown_as_json(name: str, value: Any) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
+def _value_line(record: Record) -> bytes:
+    return as_shown(record.value_bytes) + b"\n"
+
+
 def _table_line(record: Record) -> bytes:
     value = exact_value(record)
     data = value.encode() if isinstance(value, str) else bytes(value)
@@ -224,7 +228,7 @@ class RecordPrinter:
         elif output == "table":
             self._line = _table_line
         else:
-            self._line = compile_format("%s\\n")
+            self._line = _value_line
         self._out = open_stdout()
         self._heading = _TABLE_HEADING if form is None and output == "table" else b""
         self._left = limit

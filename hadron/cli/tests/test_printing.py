@@ -12,10 +12,13 @@ import click
 import msgspec
 import pytest
 
+from hadron.cli.endpoints.calling import _print as _print_answer
+from hadron.cli.exchanges import _value_line
 from hadron.cli.inputs import Recipe
 from hadron.cli.positions import Position, PositionType, check_partitions
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
+from hadron.client.exchanges.message import Message
 from hadron.model import record as record_room
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
@@ -171,6 +174,27 @@ def test_a_full_disk_under_records_is_called_stdout(
             printer.print([record(FULL)] * count)
         with suppress(OSError):
             full.close()
+
+
+def test_values_command_no_terminal(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe, and whoever asks for a format, gets the bytes."""
+    rude = record(NewRecord(value="a\tä\nb\x1b[2J\x9b1m\r"))
+    line = "a\tä\nb\x1b[2J\x9b1m\r\n".encode()
+    RecordPrinter(None, None, None).print([rude])
+    _print_answer(sys.stdout.buffer, rude.value, "auto")
+    assert capfdbinary.readouterr().out == line * 2
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    RecordPrinter("%s\\n", None, None).print([rude])
+    _print_answer(sys.stdout.buffer, rude.value, "text")
+    assert capfdbinary.readouterr().out == line * 2
+    RecordPrinter(None, None, None).print([rude, record(NewRecord(value=b"\xff\0"))])
+    _print_answer(sys.stdout.buffer, rude.value, "auto")
+    sys.stdout.buffer.write(_value_line(Message(rude)))
+    sys.stdout.flush()
+    told = "a\tä\nb\\x1b[2J\\x9b1m\\r\n".encode()
+    assert capfdbinary.readouterr().out == told + b"\\xff\\x00\n" + told * 2
 
 
 def test_a_table_of_records_has_one_heading(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -354,6 +354,14 @@ def test_output_has_its_letter_wherever_it_is(name: str, command: click.Command)
     assert letters.get("-o") == letters.get("--output"), name
 
 
+def test_errors_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        report(PeerError("it said \x1b]0;owned\x07\nand\x9b2J", "or\r not", retryable=False)) == 1
+    )
+    said = "error: it said \\x1b]0;owned\\x07\nand\\x9b2J\nhint: or\\r not\n"
+    assert capsys.readouterr().err == said
+
+
 def test_an_interrupt_while_modules_are_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(ModuleType):
         def __getattr__(self, name: str) -> None:
