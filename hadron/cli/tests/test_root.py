@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import IO
@@ -21,9 +23,11 @@ from hadron.cli.root import COMMANDS, report
 from hadron.cli.session import Session
 from hadron.client.connecting.contexts import LOCAL_CLUSTER
 from hadron.client.connecting.url import DEFAULT_URL
+from hadron.demo import run as demo_run
 from hadron.model.errors import PeerError, RequestError
 from hadron.node.supervision.cluster import LocalCluster, write_config
 from hadron.node.supervision.local_fleet import write_configs
+from hadron.spark import extra
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -352,6 +356,28 @@ def test_kcats_offset_is_told_where_it_went(capsys: pytest.CaptureFixture[str]) 
 def test_output_has_its_letter_wherever_it_is(name: str, command: click.Command) -> None:
     letters = {letter: each.name for each in command.params for letter in each.opts}
     assert letters.get("-o") == letters.get("--output"), name
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), PeerError("gone", retryable=False)])
+def test_a_demo_that_fails_says_where_its_files_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: BaseException,
+) -> None:
+    def fail(*_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(extra, "check_extra", lambda: None)
+    monkeypatch.setattr(demo_run, "run", fail)
+    # The command has one of its own.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["demo", "--keep"]) != 0
+    [kept] = tmp_path.glob("hadron-demo-*")
+    assert f"its files: {kept}\n" in capsys.readouterr().err
+    assert main(["demo"]) != 0
+    assert "its files" not in capsys.readouterr().err
 
 
 def test_errors_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
