@@ -28,7 +28,7 @@ from hadron.bench.report import (
     middle_ratio,
     number,
     print_found,
-    print_tables,
+    print_unfinished,
     ratio,
 )
 from hadron.bench.stats import ProcessUse, percentile
@@ -51,6 +51,9 @@ _CHUNK: Final = 200
 
 _AHEAD: Final = 8
 """Chunks that the slowest subscriber may be behind, so that nothing has to be dropped."""
+
+_LOOK_S: Final = 0.02
+"""How often it is looked at what was dropped, which nobody takes."""
 
 _WARM_UP: Final = 20
 _PER_CALL: Final = 90
@@ -102,8 +105,7 @@ def run(plan: Plan, output: str) -> int:
             try:
                 anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
             except HadronError:
-                # What was measured until then stays true.
-                print_tables(found, "not all was measured: see the error below")
+                print_unfinished(found)
                 raise
     took_s = time.monotonic() - started
     setting = {
@@ -194,20 +196,41 @@ def _row(name: str, rounds: Sequence[FanOut]) -> tuple[str, ...]:
     )
 
 
+class _Subscribers:
+    """How far each is, by what it has taken and what it will never have."""
+
+    def __init__(self, subscribed: Sequence[Messages]) -> None:
+        self._subscribed = subscribed
+        self._taken = [0] * len(subscribed)
+        self._news = anyio.Event()
+
+    async def take(self, at: int) -> None:
+        """All that comes to one of them."""
+        count = 0
+        async for _ in self._subscribed[at]:
+            count += 1
+            self._taken[at] = count
+            if not count % _CHUNK:
+                self._news.set()
+
+    async def wait(self, sent: int) -> None:
+        """Until none of so many messages is on its way to any. Raises `HadronError` when that
+        cannot be known."""
+        while self._least() < sent:
+            self._news = anyio.Event()
+            with anyio.move_on_after(_LOOK_S):
+                await self._news.wait()
+
+    def _least(self) -> int:
+        if any(each.interruptions for each in self._subscribed):
+            raise HadronError("the leader was away while messages were counted", "measure again")
+        return min(
+            taken + each.missed for taken, each in zip(self._taken, self._subscribed, strict=True)
+        )
+
+
 async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> FanOut:
     value = b"x" * plan.record_bytes
-    taken = [0] * plan.subscribers
-    news = anyio.Event()
-
-    async def take(at: int, messages: Messages) -> None:
-        nonlocal news
-        count = 0
-        async for _ in messages:
-            count += 1
-            if not count % _CHUNK:
-                taken[at] = count
-                news.set()
-
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connect(url)) for _ in range(CLIENTS)]
         subscribed = [
@@ -217,8 +240,9 @@ async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> 
             for at in range(plan.subscribers)
         ]
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        for at, messages in enumerate(subscribed):
-            tasks.start_soon(take, at, messages)
+        subscribers = _Subscribers(subscribed)
+        for at in range(plan.subscribers):
+            tasks.start_soon(subscribers.take, at)
         chunk = [("eu.ibm", value)] * _CHUNK
         exchange = client.exchange("bench")
         sent = 0
@@ -226,12 +250,8 @@ async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> 
         while time.monotonic() - began < plan.seconds:
             await exchange.publish_many(chunk)
             sent += _CHUNK
-            while sent - min(taken) > _AHEAD * _CHUNK:
-                news = anyio.Event()
-                await news.wait()
-        while min(taken) < sent and not any(each.missed for each in subscribed):
-            news = anyio.Event()
-            await news.wait()
+            await subscribers.wait(sent - _AHEAD * _CHUNK)
+        await subscribers.wait(sent)
         took_s = time.monotonic() - began
         used = leader.cpu_s() - leader_s, time.process_time() - own_s
         missed = sum(each.missed for each in subscribed)
@@ -242,7 +262,7 @@ async def _fan_out(url: str, client: Client, plan: Plan, leader: ProcessUse) -> 
 def _found(
     plan: Plan, sent: int, took_s: float, used_s: tuple[float, float], missed: int
 ) -> FanOut:
-    deliveries = sent * plan.subscribers
+    deliveries = max(1, sent * plan.subscribers - missed)
     leader_us, client_us = (seconds / deliveries * 1e6 for seconds in used_s)
     return FanOut(deliveries / took_s, sent / took_s, leader_us, client_us, missed)
 

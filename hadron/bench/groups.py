@@ -17,7 +17,7 @@ import anyio
 
 from hadron.bench.ground import Ground, Plan
 from hadron.bench.parts import PARTS
-from hadron.bench.report import Part, print_found, print_tables
+from hadron.bench.report import Part, print_found, print_unfinished
 from hadron.bench.stats import ProcessUse
 from hadron.client import connect
 from hadron.model.errors import HadronError
@@ -35,8 +35,7 @@ def run(plan: Plan, output: str) -> int:
             try:
                 anyio.run(_measure, cluster.url, plan, leader, parts, backend="trio")
             except HadronError:
-                # What was measured in all these minutes stays true.
-                print_tables(parts, "not all was measured: see the error below")
+                print_unfinished(parts)
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started

@@ -134,6 +134,7 @@ def measure_publish(address: str, plan: Plan, cpu_s: Callable[[], float]) -> lis
                 f"{number(cost)} µs",
             )
         )
+    most = rates[max(AT_ONCE)]
     part.verdicts += [
         Verdict(
             "a record by itself",
@@ -143,9 +144,9 @@ def measure_publish(address: str, plan: Plan, cpu_s: Callable[[], float]) -> lis
         ),
         Verdict(
             f"{max(AT_ONCE)} at a time",
-            f"{number(max(rates.values()))} requests/s",
+            f"{number(most)} requests/s",
             f"≥ {number(MIN_PER_S)}",
-            max(rates.values()) >= MIN_PER_S,
+            most >= MIN_PER_S,
         ),
     ]
     return [part]

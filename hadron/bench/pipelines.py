@@ -24,7 +24,7 @@ from hadron.bench.report import (
     middle_ratio,
     number,
     print_found,
-    print_tables,
+    print_unfinished,
 )
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, StageInvocation, connect
@@ -91,8 +91,7 @@ def run(plan: Plan, output: str) -> int:
             try:
                 anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
             except HadronError:
-                # What was measured until then stays true.
-                print_tables(found, "not all was measured: see the error below")
+                print_unfinished(found)
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started

@@ -118,11 +118,17 @@ def print_found(
     print_tables(parts, "; ".join(told))
 
 
-def print_tables(parts: Iterable[Part], setting: str) -> None:
+def print_unfinished(parts: Iterable[Part]) -> None:
+    """Tables of what an error has ended, beside the error: what was measured in all these minutes
+    stays true, and stdout is for what is whole."""
+    print_tables(parts, "not all was measured: see the error below", to_stderr=True)
+
+
+def print_tables(parts: Iterable[Part], setting: str, *, to_stderr: bool = False) -> None:
     """One table per part, and the verdicts of all."""
-    console = Console()
+    console = Console(stderr=to_stderr)
     if not console.is_terminal:
-        console = Console(width=_WIDTH)
+        console = Console(stderr=to_stderr, width=_WIDTH)
     console.print(setting, highlight=False)
     verdicts: list[Verdict] = []
     for part in parts:

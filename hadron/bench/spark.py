@@ -29,7 +29,7 @@ from hadron.bench.report import (
     middle_ratio,
     number,
     print_found,
-    print_tables,
+    print_unfinished,
     ratio,
 )
 from hadron.bench.stats import ProcessUse, percentile
@@ -147,8 +147,7 @@ def run(plan: Plan, output: str) -> int:
                         _measure, cluster.url, plan, leader, spark, files, found, backend="trio"
                     )
                 except HadronError:
-                    # What was measured until then stays true.
-                    print_tables(found, "not all was measured: see the error below")
+                    print_unfinished(found)
                     raise
         finally:
             end(spark)

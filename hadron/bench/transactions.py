@@ -27,7 +27,7 @@ from hadron.bench.report import (
     middle_ratio,
     number,
     print_found,
-    print_tables,
+    print_unfinished,
 )
 from hadron.bench.report import ratio as times
 from hadron.bench.stats import percentile
@@ -101,8 +101,7 @@ def run(plan: Plan, output: str) -> int:
             try:
                 anyio.run(_measure, fleet.url, plan, found, backend="trio")
             except HadronError:
-                # What was measured in all these minutes stays true.
-                print_tables(found, "not all was measured: see the error below")
+                print_unfinished(found)
                 raise
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -10,8 +9,8 @@ import anyio
 import click
 
 from hadron.cli.patience import connected
-from hadron.cli.printing import on_one_line
-from hadron.cli.records import shown_as_json
+from hadron.cli.printing import as_shown, on_one_line
+from hadron.cli.records import exact_value, one_json_line, shown_as_json
 from hadron.cli.standard_streams import open_stdout, watch_reader
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_ready
@@ -75,7 +74,7 @@ def _sum_up(messages: Messages) -> None:
 
 
 def _value_line(message: Message) -> bytes:
-    return message.value_bytes + b"\n"
+    return as_shown(message.value_bytes) + b"\n"
 
 
 def _table_line(message: Message) -> bytes:
@@ -88,13 +87,13 @@ def json_line(message: Message) -> bytes:
     shown = {
         "topic": message.topic,
         **shown_as_json("key", message.key),
-        **shown_as_json("value", message.value),
+        **shown_as_json("value", exact_value(message)),
         "headers": dict(message.headers),
         "timestamp_ms": message.timestamp_ms,
         "missed": message.missed,
         "interrupted": message.interrupted,
     }
-    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+    return one_json_line(shown)
 
 
 _LINES: Final[dict[str, Callable[[Message], bytes]]] = {

@@ -15,14 +15,19 @@ from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.cli.standard_streams import watch_reader
-from hadron.model.errors import PeerError, RequestError
+from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.schema import StreamSpec
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from hadron.client import Client
     from hadron.client.consuming.subscription import Subscription
     from hadron.client.terms.results import PartitionOffsets
 
+
+_LOOK_S: Final = 1.0
+"""How often it is looked whether partitions were added: the client is told, so nobody is asked."""
 
 _TOGETHER_WITHIN_S: Final = 2.0
 """For the positions of all partitions, before those that are known are printed."""
@@ -70,7 +75,9 @@ class _Partitions:
         self._client = client
         self._request = request
         self._printer = printer
-        self._names = names
+        self._names = list(names)
+        self._reading = 0
+        self._added: set[str] = set()
         self._starts: dict[str, int] = {}
         self._away: dict[str, PeerError] = {}
         self._known = {name: anyio.Event() for name in names}
@@ -80,9 +87,44 @@ class _Partitions:
         could be read, once the others have been."""
         async with anyio.create_task_group() as tasks:
             for name in self._names:
-                tasks.start_soon(self._read, name, tasks.cancel_scope)
+                self._start(name, tasks)
+            if not self._request.exit_at_end and not self._request.partitions:
+                tasks.start_soon(self._read_added, tasks)
         if self._away and not self._printer.done:
             raise self._failure()
+
+    def _start(self, name: str, tasks: TaskGroup) -> None:
+        self._reading += 1
+        tasks.start_soon(self._read_to_end, name, tasks.cancel_scope)
+
+    async def _read_to_end(self, name: str, reading: anyio.CancelScope) -> None:
+        await self._read(name, reading)
+        self._reading -= 1
+        if not self._reading:
+            # So that nobody looks for more.
+            reading.cancel()
+
+    async def _read_added(self, tasks: TaskGroup) -> None:
+        """Read partitions that are added to the stream, each from its first record on."""
+        stream = await self._client.stream(self._request.stream)
+        while True:
+            try:
+                found = await self._client.stream(self._request.stream)
+            except PeerError:
+                found = stream
+            except NotFoundError:
+                # Deleted: who reads it is told.
+                return
+            if found.id != stream.id:
+                return
+            assert isinstance(found.spec, StreamSpec)
+            for name in found.spec.partitions:
+                if name not in self._names:
+                    self._names.append(name)
+                    self._added.add(name)
+                    self._known[name] = anyio.Event()
+                    self._start(name, tasks)
+            await anyio.sleep(_LOOK_S)
 
     async def _read(self, name: str, reading: anyio.CancelScope) -> None:
         follow = not self._request.exit_at_end
@@ -112,6 +154,8 @@ class _Partitions:
 
     async def _find_start(self, name: str) -> None:
         start = self._request.start or Position("latest")
+        if name in self._added:
+            start = Position("earliest")
         (found,) = await self._client.offsets(
             self._request.stream, partition=name, at_ms=start.at_ms
         )
@@ -120,7 +164,7 @@ class _Partitions:
         self._known[name].set()
         # A position that one of them does not have is refused before anything is printed.
         with anyio.move_on_after(_TOGETHER_WITHIN_S):
-            for known in self._known.values():
+            for known in list(self._known.values()):
                 await known.wait()
 
     def _failure(self) -> PeerError:

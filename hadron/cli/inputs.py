@@ -24,7 +24,7 @@ from hadron.cli.rows import TOO_LARGE, Row, bursts, csv_bursts, not_utf8
 from hadron.cli.standard_streams import is_stdin_closed, open_stdin
 from hadron.client.producing.new_records import check_record
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.cloudevents import from_json, to_record
+from hadron.model.cloudevents import from_members, to_record
 from hadron.model.errors import InvalidRecordError, RequestError
 from hadron.model.limits import MAX_RECORD_BYTES
 from hadron.model.record import NewRecord
@@ -53,9 +53,12 @@ class Recipe:
 
     def event(self, line: bytes, where: str) -> NewRecord:
         """The record of a CloudEvent in JSON. Raises `InvalidRecordError` naming `where`."""
-        _parse_json(line, where)
+        members = _parse_json(line, where)
+        if isinstance(members, dict) and not isinstance(members.get("data", ""), str):
+            # As it is written: a number that is decoded may lose digits.
+            members["data"] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])["data"]
         try:
-            record = to_record(from_json(line))
+            record = to_record(from_members(members))
         except InvalidRecordError as error:
             raise InvalidRecordError(f"{where}: {error.message}", error.hint) from error
         headers = {**(record.headers or {}), **self.headers}

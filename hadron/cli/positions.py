@@ -119,4 +119,4 @@ def check_partitions(stream: str, wanted: tuple[str, ...], known: list[str]) -> 
                 f"stream {stream!r} has no partition {name!r}",
                 f"its partitions: {', '.join(known)}",
             )
-    return list(wanted) or known
+    return list(dict.fromkeys(wanted)) or known

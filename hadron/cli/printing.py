@@ -141,6 +141,19 @@ def on_one_line(text: str) -> str:
     )
 
 
+def on_its_lines(text: str) -> str:
+    """All of it, with its line ends and tabs, and escapes for what else would reach the terminal:
+    what others have written could move the cursor, or speak in our place."""
+    return "".join(letter if letter in "\n\t" else on_one_line(letter) for letter in text)
+
+
+def as_shown(data: bytes) -> bytes:
+    """What others have written, for stdout: as it is, but for a terminal as `on_its_lines`."""
+    if not sys.stdout.isatty():
+        return data
+    return on_its_lines(data.decode(errors="backslashreplace")).encode()
+
+
 def print_rich(renderable: Any) -> None:
     """Print a rich object on stdout, as wide as it needs to be into a pipe."""
     from rich.console import Console

@@ -1,22 +1,25 @@
 """Printing records: kcat's format tokens, one JSON object or CloudEvent per line, or columns.
 
 Values go out as the bytes that are stored, so text and JSON cost no decoding and binary values
-survive a pipe.
+survive a pipe. A terminal without a format gets escapes for what it would obey.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
-from hadron.cli.printing import on_one_line, output_of
+from hadron.cli.printing import as_shown, on_one_line, output_of
 from hadron.cli.standard_streams import open_stdout
 from hadron.model.errors import DamagedRecordError, HadronError, InvalidRecordError
-from hadron.model.record import BYTES, JSON, Record, encode_value
+from hadron.model.record import Record
+
+if TYPE_CHECKING:
+    from hadron.client.exchanges.message import Message
 
 _Part = Callable[[Record], bytes]
 
@@ -115,17 +118,34 @@ def json_line(record: Record) -> bytes:
         "timestamp_ms": record.timestamp_ms,
         "type": record.type,
         **shown_as_json("key", record.key),
-        **shown_as_json("value", record.value),
+        **shown_as_json("value", exact_value(record)),
         "headers": dict(record.headers),
     }
-    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+    return one_json_line(shown)
+
+
+def one_json_line(shown: Mapping[str, Any]) -> bytes:
+    """An object as JSON, parts of which may be JSON already."""
+    return msgspec.json.format(msgspec.json.encode(shown), indent=0) + b"\n"
+
+
+def exact_value(record: Record | Message) -> Any:
+    """The value; JSON as its text, without blanks, since a number that is decoded and written again
+    may have other digits. Raises `DamagedRecordError`."""
+    value = record.value
+    if isinstance(value, bytes | str):
+        return value
+    return msgspec.Raw(msgspec.json.format(record.value_bytes, indent=-1))
 
 
 def event_line(record: Record) -> bytes:
     """One record as a CloudEvent in the JSON event format, on a line."""
-    from hadron.model.cloudevents import from_record, to_json
+    from hadron.model.cloudevents import ABSENT, from_record, to_json
 
-    return to_json(from_record(record)) + b"\n"
+    event = from_record(record)
+    if event.data is not ABSENT:
+        event = msgspec.structs.replace(event, data=exact_value(record))
+    return to_json(event) + b"\n"
 
 
 def shown_as_json(name: str, value: Any) -> dict[str, Any]:
@@ -138,11 +158,14 @@ def shown_as_json(name: str, value: Any) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
+def _value_line(record: Record) -> bytes:
+    return as_shown(record.value_bytes) + b"\n"
+
+
 def _table_line(record: Record) -> bytes:
-    value = record.value
-    encoding, data = encode_value(value)
-    text = data.decode(errors="backslashreplace") if encoding in (BYTES, JSON) else str(value)
-    text = on_one_line(text)
+    value = exact_value(record)
+    data = value.encode() if isinstance(value, str) else bytes(value)
+    text = on_one_line(data.decode(errors="backslashreplace"))
     key = on_one_line(_key_bytes(record).decode(errors="backslashreplace")) or "-"
     return (
         f"{record.partition:<20} {record.offset:>10} {record.type or '-':<24} {key:<16} {text}\n"
@@ -205,7 +228,7 @@ class RecordPrinter:
         elif output == "table":
             self._line = _table_line
         else:
-            self._line = compile_format("%s\\n")
+            self._line = _value_line
         self._out = open_stdout()
         self._heading = _TABLE_HEADING if form is None and output == "table" else b""
         self._left = limit

@@ -310,7 +310,10 @@ def _way_out(error: HadronError) -> str:
 
 def say_error(message: str, hint: str) -> None:
     """Print `error: …` and, when there is one, `hint: …` to stderr."""
-    _say(f"error: {message}" + (f"\nhint: {hint}" if hint else ""))
+    from hadron.cli.printing import on_its_lines
+
+    # Parts of it may be somebody else's words.
+    _say(on_its_lines(f"error: {message}" + (f"\nhint: {hint}" if hint else "")))
 
 
 def _say(text: str) -> None:

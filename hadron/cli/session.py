@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
@@ -58,7 +57,9 @@ class Session:
 
         url = self.url
         if namespace:
-            url = urlsplit(url)._replace(path=f"/{namespace}").geturl()
+            from hadron.client.connecting.url import with_namespace
+
+            url = with_namespace(url, namespace)
         return connected_sync(url, timeout_s)
 
 

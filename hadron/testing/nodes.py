@@ -110,6 +110,7 @@ class Nodes:
         self.disks: dict[str, Disk] = {}
         self.machines: dict[str, StateMachine] = {}
         self.failures: dict[str, BaseException] = {}
+        self._unasked: dict[str, BaseException] = {}
         self._nursery = nursery
         self._nodes: dict[str, Node] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -168,6 +169,8 @@ class Nodes:
                 if name not in self._listening:
                     raise
                 self.failures[name] = error
+                # The first one stays, also when the node is started again.
+                self._unasked.setdefault(name, error)
             finally:
                 self._listening.discard(name)
                 ended.set()
@@ -187,7 +190,13 @@ class Nodes:
         """Wait for a node to stop by itself; returns why."""
         with trio.fail_after(_PATIENCE_S):
             await self._ended[name].wait()
+        self._unasked.pop(name, None)
         return self.failures[name]
+
+    def check_failures(self) -> None:
+        """Raise what stopped a node by itself, unless `wait_stopped` or `status` has told of it."""
+        for error in self._unasked.values():
+            raise error
 
     async def restart(self, *names: str) -> None:
         await self.crash(*names)
@@ -203,6 +212,7 @@ class Nodes:
     def status(self, name: str) -> cluster_pb2.StatusResponse:
         """What the node says of itself. Raises what stopped it, if something did."""
         if name in self.failures:
+            self._unasked.pop(name, None)
             raise self.failures[name]
         return self._nodes[name].status()
 
@@ -293,6 +303,7 @@ class Cluster(Mapping[str, Nodes]):
         self.metadata = next(iter(sets))
         self.discovery = tuple(discovery) or (f"{host_of(self.metadata, 'n1')}:{_PORT}",)
         self._sets: dict[str, Nodes] = {}
+        self._all: list[Nodes] = []
         for name, count in sets.items():
             self.add(name, count)
 
@@ -317,6 +328,7 @@ class Cluster(Mapping[str, Nodes]):
             config=config,
         )
         self._sets.setdefault(name, nodes)
+        self._all.append(nodes)
         return nodes
 
     def __getitem__(self, name: str) -> Nodes:
@@ -337,6 +349,11 @@ class Cluster(Mapping[str, Nodes]):
         """Stop whole sets at once; their files stay as they are."""
         for name in sets or tuple(self._sets):
             await self._sets[name].crash()
+
+    def check_failures(self) -> None:
+        """As `Nodes.check_failures`, of every set that was ever added."""
+        for nodes in self._all:
+            nodes.check_failures()
 
     async def wait_serving(self, *sets: str) -> None:
         """Until the leaders of the sets (all of them) serve."""
@@ -447,6 +464,7 @@ async def running_nodes(
         yield nodes
         await nodes.crash()
         nursery.cancel_scope.cancel()
+    nodes.check_failures()
 
 
 @asynccontextmanager
@@ -475,6 +493,7 @@ async def running_cluster(
         yield cluster
         await cluster.crash()
         nursery.cancel_scope.cancel()
+    cluster.check_failures()
 
 
 async def _wait_for(

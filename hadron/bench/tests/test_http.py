@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hadron.bench import http
-from hadron.bench.http import PARTS, Plan
+from hadron.bench.http import AT_ONCE, MIN_PER_S, PARTS, Plan
 
 
 def test_every_figure_is_measured_and_every_bar_is_judged(
@@ -33,3 +33,12 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     ):
         assert figures[name] > 0, name
     assert [each["met"] in (True, False) for each in figures["verdicts"]] == [True] * 3
+
+
+def test_the_verdict_is_of_the_load_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = dict.fromkeys(AT_ONCE, MIN_PER_S * 2) | {max(AT_ONCE): MIN_PER_S / 2}
+    monkeypatch.setattr(http, "_load", lambda _address, _asked, count, _s: ([0.1], rates[count]))
+    plan = Plan(1, 50, "os", 0.2, 1, 4_000, tuple(PARTS))
+    [part] = http.measure_publish(".", plan, lambda: 0.0)
+    verdict = part.verdicts[-1]
+    assert (verdict.what, verdict.is_met) == (f"{max(AT_ONCE)} at a time", False)

@@ -8,6 +8,12 @@ from hadron.cli.completing import complete_contexts
 from hadron.cli.printing import output_option, print_rows
 
 
+def _not_empty(_ctx: click.Context, _parameter: click.Parameter, name: str) -> str:
+    if not name:
+        raise click.BadParameter("a context's name cannot be empty: the one in use would be none")
+    return name
+
+
 @click.group("context", short_help="Name the clusters that you use.")
 def command() -> None:
     """Names for clusters, so that commands need no URL.
@@ -41,7 +47,7 @@ def list_(output: str) -> None:
 
 
 @command.command("set")
-@click.argument("name", shell_complete=complete_contexts)
+@click.argument("name", callback=_not_empty, shell_complete=complete_contexts)
 @click.argument("url")
 def set_(name: str, url: str) -> None:
     """Define or redefine context NAME; the first one becomes the current one.
@@ -62,7 +68,7 @@ def set_(name: str, url: str) -> None:
 
 
 @command.command("use")
-@click.argument("name", shell_complete=complete_contexts)
+@click.argument("name", callback=_not_empty, shell_complete=complete_contexts)
 def use(name: str) -> None:
     """Make NAME the context of commands that name no server.
 

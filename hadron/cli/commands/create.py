@@ -161,6 +161,18 @@ def stream(
     is_flag=True,
     help="A call may be run twice: it goes elsewhere when its server is lost.",
 )
+@click.option(
+    "--hedge-after",
+    type=Written("duration"),
+    metavar="TIME",
+    help="Give an idempotent call to a second server as well after so long, such as 200ms.",
+)
+@click.option(
+    "--max-waiting",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Calls that wait while all servers are busy; more are refused. Default: 1000.",
+)
 @_led
 @_namespaced
 @_creates
@@ -172,6 +184,8 @@ def endpoint(
     stream_input: bool,
     stream_output: bool,
     idempotent: bool,
+    hedge_after: str | None,
+    max_waiting: int | None,
     replica_set: str | None,
     namespace: str,
     **options: Any,
@@ -180,7 +194,7 @@ def endpoint(
 
     \b
     Examples:
-      hadron create endpoint quote --idempotent
+      hadron create endpoint quote --idempotent --hedge-after 200ms
       hadron create endpoint rows --stream-output
     """
     from hadron.model.services import SINGLE, STREAM
@@ -190,6 +204,8 @@ def endpoint(
             "input": STREAM if stream_input else SINGLE,
             "output": STREAM if stream_output else SINGLE,
             "idempotent": idempotent,
+            "hedge_after": hedge_after,
+            "max_waiting": max_waiting,
         }
 
         def fields(known: SchemaObject | None) -> dict[str, Any]:
@@ -207,6 +223,11 @@ def endpoint(
     help="Publish its records on the exchange, by their type.",
 )
 @click.option(
+    "--topic",
+    metavar="TOPIC",
+    help="Of those; {type}, {stream} and {partition} are the record's. Default: its type.",
+)
+@click.option(
     "--to-stream",
     metavar="STREAM",
     shell_complete=names_of("Stream"),
@@ -221,6 +242,7 @@ def exchange(
     /,
     name: str,
     from_stream: str | None,
+    topic: str | None,
     to_stream: str | None,
     replica_set: str | None,
     namespace: str,
@@ -231,7 +253,7 @@ def exchange(
     \b
     Examples:
       hadron create exchange prices
-      hadron create exchange flying --from-stream flights
+      hadron create exchange flying --from-stream flights --topic 'flying.{type}'
     """
     with session_of(ctx).connect(namespace=namespace) as client:
 
@@ -239,6 +261,7 @@ def exchange(
             return {
                 "replica_set": replica_set or _replica_set(client, known),
                 "from_stream": from_stream,
+                "topic": topic,
                 "to_stream": to_stream,
             }
 
@@ -334,7 +357,13 @@ def _declare(
     from hadron.model.documents.reading import declared
 
     document = {"kind": kind, "name": name, "namespace": namespace, "description": description}
-    return declared({key: value for key, value in (document | fields).items() if value})[0]
+    # A number that is 0 was given, a flag that is False was not.
+    given = {
+        key: value
+        for key, value in (document | fields).items()
+        if value or (value == 0 and value is not False)
+    }
+    return declared(given)[0]
 
 
 @contextmanager

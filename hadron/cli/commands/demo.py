@@ -91,11 +91,18 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
             if keep
             else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
         )
+        is_left_up = False
         cluster = LocalCluster(directory, die_with_parent=not keep)
         stack.callback(cluster.stop_all)
-        report = run(cluster, victim, screen)
-        if keep:
-            _leave_up(cluster)
+        try:
+            report = run(cluster, victim, screen)
+            if keep:
+                _leave_up(cluster)
+                is_left_up = True
+        finally:
+            if keep and not is_left_up:
+                # It stays there, and nothing else says where.
+                click.echo(f"the demo did not come to its end; its files: {directory}", err=True)
     return report
 
 

@@ -53,7 +53,7 @@ _BEFORE = click.option(
 @click.option(
     "--status", type=click.Choice(["live", "done", "failed", "cancelled"]), help="Only these."
 )
-@click.option("--failed", "status", flag_value="failed", help="The same as --status failed.")
+@click.option("--failed", is_flag=True, help="The same as --status failed.")
 @click.option(
     "--after-id",
     type=Whole(),
@@ -73,7 +73,13 @@ _BEFORE = click.option(
 @connects
 @click.pass_context
 def instances(
-    ctx: click.Context, name: str, status: str | None, after_id: int, limit: int, output: str
+    ctx: click.Context,
+    name: str,
+    status: str | None,
+    failed: bool,
+    after_id: int,
+    limit: int,
+    output: str,
 ) -> None:
     """List instances of pipeline NAME in the order of their creation.
 
@@ -84,6 +90,10 @@ def instances(
     """
     from hadron.cli.pipelines.shown import instance_row
 
+    if failed and status not in (None, "failed"):
+        raise click.UsageError(f"--failed are none of --status {status}: give one of them", ctx)
+    if failed:
+        status = "failed"
     with session_of(ctx).connect() as client:
         found = client.instances(name, status=status or "", after_id=after_id, limit=limit)
     rows = [instance_row(instance) for instance in found]
@@ -165,8 +175,8 @@ def retry(
 
 @click.command("cancel")
 @click.argument("name", shell_complete=names_of("Pipeline"))
-@click.option("--live", "status", flag_value="live", help="All that are live.")
-@click.option("--failed", "status", flag_value="failed", help="All that have failed.")
+@click.option("--live", is_flag=True, help="All that are live.")
+@click.option("--failed", is_flag=True, help="All that have failed.")
 @click.option(
     "--stage",
     default="",
@@ -181,7 +191,8 @@ def retry(
 def cancel(
     ctx: click.Context,
     name: str,
-    status: str | None,
+    live: bool,
+    failed: bool,
     stage: str,
     before: str | None,
     ids: tuple[int, ...],
@@ -200,8 +211,10 @@ def cancel(
     cancelled = _change(
         ctx,
         name,
-        lambda client, **chosen: client.cancel_instances(status=status or "live", **chosen),
-        groups={"--live": status == "live", "--failed": status == "failed"},
+        lambda client, **chosen: client.cancel_instances(
+            status="failed" if failed else "live", **chosen
+        ),
+        groups={"--live": live, "--failed": failed},
         ids=ids,
         stage=stage,
         before=before,
@@ -228,10 +241,10 @@ def _change(
     Args:
         groups: the options that choose all of a kind, and whether each is given.
 
-    Raises `UsageError` unless either one of those or ids choose, `NotFoundError` for a stage that
+    Raises `UsageError` unless one of those chooses, or ids do, `NotFoundError` for a stage that
     does not exist.
     """
-    if any(groups.values()) == bool(ids):
+    if sum(groups.values()) + bool(ids) != 1:
         either = " or ".join([", ".join(groups), "--id ID"])
         raise click.UsageError(f"say which instances: {either}", ctx)
     if ids and (stage or before):

@@ -16,9 +16,11 @@ from hadron.cli.session import Session, connects, session_of
 @click.option(
     "--partition",
     "-p",
+    "partitions",
+    multiple=True,
     shell_complete=complete_partitions,
     metavar="PARTITION",
-    help="Which partition; all when left out.",
+    help="Only this one, all when left out; repeatable.",
 )
 @click.option(
     "--offset",
@@ -52,7 +54,7 @@ from hadron.cli.session import Session, connects, session_of
 def command(
     ctx: click.Context,
     stream: str,
-    partition: str | None,
+    partitions: tuple[str, ...],
     start: Position | None,
     key: str | None,
     limit: int | None,
@@ -75,12 +77,15 @@ def command(
     if key is not None:
         if start or limit:
             raise click.UsageError("--latest-of is one record: no --from, and no --limit", ctx)
+        if len(partitions) > 1:
+            raise click.UsageError("--latest-of is one record: at most one --partition", ctx)
+        partition = partitions[0] if partitions else None
         _read_latest(session_of(ctx), stream, key, partition, form, output, timeout_s)
         return
     read_once(
         session_of(ctx).url,
         stream,
-        (partition,) if partition else (),
+        partitions,
         start or Position("earliest"),
         limit=limit,
         form=form,

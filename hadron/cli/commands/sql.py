@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Container
 from pathlib import Path
@@ -199,8 +200,8 @@ class _Printer:
             for row in rows:
                 shown: dict[str, Any] = {}
                 for name, value in zip(self._names, row, strict=True):
-                    shown |= shown_as_json(_unlike(name, shown), value)
-                click.echo(json.dumps(shown, ensure_ascii=False))
+                    shown |= shown_as_json(_unlike(name, shown), _json_value(value))
+                click.echo(json.dumps(shown, ensure_ascii=False, allow_nan=False))
             return
         columns = {str(number): name for number, name in enumerate(self._names)}
         cells = [{str(number): _cell(value) for number, value in enumerate(row)} for row in rows]
@@ -212,6 +213,11 @@ def _unlike(name: str, others: Container[str]) -> str:
     """Columns of one name keep apart: `n`, `n_2`, …"""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return name if name not in others else next(each for each in numbered if each not in others)
+
+
+def _json_value(value: Any) -> Any:
+    """JSON has no infinities, which SQLite makes of 9e999."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> Any:

@@ -148,7 +148,7 @@ _OF_MEMBERS: Final = (
 @connects
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Print the records of STREAM as they come.
+    """Print the records of STREAM as they come, those of partitions that are added too.
 
     A group keeps the order, deadline, attempts, dead letter stream and durability that it was
     created with; named otherwise later they are refused.

@@ -11,6 +11,7 @@ import trio
 
 from hadron.cli.endpoints.values import declared, first_of, line, parse, written
 from hadron.cli.patience import connected
+from hadron.cli.printing import as_shown
 from hadron.cli.standard_streams import open_stdin_apart, open_stdout
 from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
@@ -134,6 +135,8 @@ async def _send(call: CallStream, asked: Asked) -> None:
 
 def _print(out: BinaryIO, value: Any, form: str) -> None:
     data = written(value, form)
+    if form == "auto":
+        data = as_shown(data)
     # Bytes go out as they are: somebody may pipe an image.
     out.write(data if isinstance(value, bytes) or data.endswith(b"\n") else data + b"\n")
     out.flush()

@@ -118,10 +118,26 @@ def test_tokens_are_kept_private(shown: Callable[[], str]) -> None:
     assert "hadron://***@lab:7001" in text
 
 
+def test_a_token_is_read_alike_with_a_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--server", "hadron://se#cret@127.0.0.1:0", "create", "namespace", "x"]
+    assert main(given) == 1
+    alone = capsys.readouterr().err
+    assert main([*given[:2], "create", "stream", "x", "--namespace", "billing"]) == 1
+    assert capsys.readouterr().err == alone
+    assert "cret" not in alone
+
+
 def test_removing_the_current_one_leaves_none() -> None:
     assert main(["context", "set", "lab", "hadron://lab"]) == 0
     assert main(["context", "remove", "lab"]) == 0
     assert Session().url == DEFAULT_URL
+    assert Contexts.load().servers == {}
+
+
+def test_a_context_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["set", "", "hadron://lab"], ["use", ""]):
+        assert main(["context", *words]) == 2
+        assert "a context's name cannot be empty" in capsys.readouterr().err
     assert Contexts.load().servers == {}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -23,6 +23,8 @@ from hadron.cli.session import Session
 from hadron.client import Client
 from hadron.client.consuming.tests.test_groups import EU, US, two_regions
 from hadron.model.errors import PeerError
+from hadron.model.record import Record
+from hadron.model.schema import SchemaObject, StreamSpec
 
 
 class Blocking:
@@ -188,3 +190,49 @@ async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_aw
                 await cluster.start(away)
             await cluster.wait_serving(away)
             assert sorted(said) == whole
+
+
+class Printed:
+    """In place of a `RecordPrinter`."""
+
+    done = False
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def print(self, records: Iterable[Record]) -> None:
+        self.seen += [(record.partition, record.value) for record in records]
+
+
+async def test_who_follows_all_partitions_follows_those_that_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_LOOK_S", 0.02)
+    request = Request("grown", None, Position("latest"), (), "none", None, False, None, None)
+    everything, only = Printed(), Printed()
+
+    async def declare(client: Client, *partitions: str) -> None:
+        spec = StreamSpec(partitions=partitions)
+        await client.apply([SchemaObject(kind="Stream", name="grown", spec=spec)])
+
+    async with (
+        two_regions(tmp_path) as (cluster, client),
+        cluster.client("other") as other,
+        trio.open_nursery() as nursery,
+    ):
+        await declare(client, EU)
+        for asked, printed in ((request, everything), (replace(request, partitions=(EU,)), only)):
+            nursery.start_soon(following._follow, client, asked, cast(Any, printed))
+        async with other.producer("grown", partition=EU) as eu:
+            # Until both are there: they begin at the latest.
+            while not (everything.seen and only.seen):
+                await eu.send("0")
+        await declare(other, EU, US)
+        async with other.producer("grown", partition=US) as us:
+            # From the first one on, whenever it was heard of.
+            await us.send("1")
+            await us.send("2")
+        await cluster.wait_for("the new one read", lambda: (US, "2") in everything.seen)
+        assert [value for partition, value in everything.seen if partition == US] == ["1", "2"]
+        assert {partition for partition, _ in only.seen} == {EU}
+        nursery.cancel_scope.cancel()

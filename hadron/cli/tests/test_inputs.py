@@ -331,7 +331,8 @@ def test_cloudevents_bring_their_attributes_along(tmp_path: Path) -> None:
         next(chunk)
     path.write_text(path.read_text().splitlines()[0])
     [record] = read(path, Recipe(None, None, "", {"a": "b"}), "cloudevents")
-    assert (record.id, record.key, record.type, record.value) == ("1", "k", "t", [1])
+    assert (record.id, record.key, record.type) == ("1", "k", "t")
+    assert encode_value(record.value) == (JSON, b"[1]")
     assert record.headers == {"specversion": "1.0", "source": "/s", "a": "b"}
 
 

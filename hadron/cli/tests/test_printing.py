@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 
+from hadron.cli.endpoints.calling import _print as _print_answer
+from hadron.cli.exchanges import _value_line
 from hadron.cli.inputs import Recipe
-from hadron.cli.positions import Position, PositionType
+from hadron.cli.positions import Position, PositionType, check_partitions
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
+from hadron.client.exchanges.message import Message
 from hadron.model import record as record_room
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
@@ -115,22 +119,44 @@ def test_the_printer_stops_at_its_limit(capfdbinary: pytest.CaptureFixture[bytes
     assert capfdbinary.readouterr().out == b"41\n" * 3
 
 
-@pytest.mark.parametrize("output", ["json", "cloudevents"])
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/json"])
+def test_numbers_keep_their_digits(
+    capfdbinary: pytest.CaptureFixture[bytes], content_type: str | None
+) -> None:
+    """A value is text, as it was stored; where it has several lines, it is put on one."""
+    digits = "12345678901234567.89"
+    written = b'{"amount": 12345678901234567.89,\r\n "b\\n": [1E2, 1.10]}'
+    stored = record(NewRecord(value=msgspec.Raw(written)))
+    for output, said in {
+        "json": f'"value": {{"amount": {digits}, "b\\n": [1E2, 1.10]}}, "headers": {{}}}}\n',
+        "table": f'{{"amount":{digits},"b\\n":[1E2,1.10]}}\n',
+    }.items():
+        RecordPrinter(None, output, None).print([stored])
+        assert capfdbinary.readouterr().out.decode().endswith(said)
+    event = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t"})
+    kind = f', "datacontenttype": "{content_type}"' if content_type else ""
+    line = f'{event[:-1]}{kind}, "data": {{"amount": {digits}}}}}'.encode()
+    sent = record(Recipe(None, None, "", {}).event(line, "line 1"))
+    assert json.loads(sent.value_bytes, parse_float=str) == {"amount": digits}
+    again = record(Recipe(None, None, "", {}).event(compile_format("cloudevents")(sent), "line 1"))
+    assert (again.encoding, again.value) == (sent.encoding, sent.value)
+    assert json.loads(again.value_bytes, parse_float=str) == {"amount": digits}
+
+
+@pytest.mark.parametrize("output", ["json", "table", "cloudevents"])
 def test_what_can_be_read_and_not_be_written_is_passed_over(
     capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     """A text is read with as many levels as the stack has left; more of it is in use then."""
-    deep: list[Any] = []
-    for _ in range(10_000):
-        deep = [deep]
-    form = "cloudevents" if output != "json" else None
+    deep = record(NewRecord(value=msgspec.Raw(b"[" * 10_000 + b"]" * 10_000)))
+    form = output if output == "cloudevents" else None
     printer = RecordPrinter(form, None if form else output, None)
     with monkeypatch.context() as patched:
-        patched.setattr(record_room, "decode_value", lambda *_: deep)
-        printer.print([record(FULL)])
+        patched.setattr(record_room, "decode_value", lambda *_: [])
+        printer.print([deep])
     printer.print([record(FULL)])
     found = capfdbinary.readouterr()
-    assert found.out.count(b"\n") == 1
+    assert found.out.count(b"\n") == (2 if output == "table" else 1)
     assert b"passed over: record s/local/p0/41 is damaged at the source: its value is nested" in (
         found.err
     )
@@ -148,6 +174,27 @@ def test_a_full_disk_under_records_is_called_stdout(
             printer.print([record(FULL)] * count)
         with suppress(OSError):
             full.close()
+
+
+def test_values_command_no_terminal(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe, and whoever asks for a format, gets the bytes."""
+    rude = record(NewRecord(value="a\tä\nb\x1b[2J\x9b1m\r"))
+    line = "a\tä\nb\x1b[2J\x9b1m\r\n".encode()
+    RecordPrinter(None, None, None).print([rude])
+    _print_answer(sys.stdout.buffer, rude.value, "auto")
+    assert capfdbinary.readouterr().out == line * 2
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    RecordPrinter("%s\\n", None, None).print([rude])
+    _print_answer(sys.stdout.buffer, rude.value, "text")
+    assert capfdbinary.readouterr().out == line * 2
+    RecordPrinter(None, None, None).print([rude, record(NewRecord(value=b"\xff\0"))])
+    _print_answer(sys.stdout.buffer, rude.value, "auto")
+    sys.stdout.buffer.write(_value_line(Message(rude)))
+    sys.stdout.flush()
+    told = "a\tä\nb\\x1b[2J\\x9b1m\\r\n".encode()
+    assert capfdbinary.readouterr().out == told + b"\\xff\\x00\n" + told * 2
 
 
 def test_a_table_of_records_has_one_heading(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -223,6 +270,12 @@ def test_positions_that_are_none(text: str) -> None:
 )
 def test_positions_in_a_partition(position: Position, offset: int) -> None:
     assert position.resolve(5, 20, 11) == offset
+
+
+def test_partitions_are_read_once_each() -> None:
+    known = ["a/p0", "b/p0", "c/p0"]
+    assert check_partitions("s", (), known) == known
+    assert check_partitions("s", ("b/p0", "a/p0", "b/p0"), known) == ["b/p0", "a/p0"]
 
 
 def test_tables_are_not_wrapped_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,16 +18,20 @@ import click
 import pytest
 
 from hadron.cli import main
+from hadron.cli.commands import sub
+from hadron.cli.following import Request
 from hadron.cli.root import COMMANDS, report
 from hadron.cli.session import Session
 from hadron.client.connecting.contexts import LOCAL_CLUSTER
 from hadron.client.connecting.url import DEFAULT_URL
+from hadron.demo import run as demo_run
 from hadron.model.errors import PeerError, RequestError
 from hadron.model.ids import Ballot
 from hadron.node.config import render
 from hadron.node.supervision.cluster import LocalCluster, write_config
 from hadron.node.supervision.local_fleet import write_configs
 from hadron.node.world import SystemDisk
+from hadron.spark import extra
 from hadron.storage.identity import IdentityFile
 
 
@@ -248,7 +254,8 @@ def test_instances_are_chosen_in_one_way(
         assert main(["--server", "hadron://127.0.0.1:1", "pipeline", command, "p", *options]) != 0
         return capsys.readouterr().err
 
-    for both_or_neither in [[], ["--failed", "--id", "1"]]:
+    several = [flags.split(", ")] if "," in flags else []
+    for both_or_neither in [[], ["--failed", "--id", "1"], *several]:
         assert told(*both_or_neither).startswith(
             f"error: say which instances: {flags} or --id ID\n"
         )
@@ -257,6 +264,25 @@ def test_instances_are_chosen_in_one_way(
     assert told("--failed", "--before", "noon").startswith(
         "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
     )
+
+
+def test_every_partition_that_is_named_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(sub, "follow_stream", lambda _url, request: asked.append(request))
+    named = ["-p", "a/p0", "-p", "b/p0"]
+    assert main(["read", "s", *named]) == 0
+    assert [request.partitions for request in asked] == [("a/p0", "b/p0")]
+    assert main(["read", "s", "--latest-of", "k", *named]) == 2
+    assert "--latest-of is one record: at most one --partition" in capsys.readouterr().err
+
+
+def test_listed_instances_have_one_status(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--server", "hadron://127.0.0.1:1", "pipeline", "instances", "p"]
+    for given in (["--status", "done", "--failed"], ["--failed", "--status", "done"]):
+        assert main([*asked, *given]) == 2
+        assert "error: --failed are none of --status done" in capsys.readouterr().err
 
 
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,6 +361,36 @@ def test_kcats_offset_is_told_where_it_went(capsys: pytest.CaptureFixture[str]) 
 def test_output_has_its_letter_wherever_it_is(name: str, command: click.Command) -> None:
     letters = {letter: each.name for each in command.params for letter in each.opts}
     assert letters.get("-o") == letters.get("--output"), name
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), PeerError("gone", retryable=False)])
+def test_a_demo_that_fails_says_where_its_files_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: BaseException,
+) -> None:
+    def fail(*_: object) -> None:
+        raise end
+
+    monkeypatch.setattr(extra, "check_extra", lambda: None)
+    monkeypatch.setattr(demo_run, "run", fail)
+    # The command has one of its own.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["demo", "--keep"]) != 0
+    [kept] = tmp_path.glob("hadron-demo-*")
+    assert f"its files: {kept}\n" in capsys.readouterr().err
+    assert main(["demo"]) != 0
+    assert "its files" not in capsys.readouterr().err
+
+
+def test_errors_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        report(PeerError("it said \x1b]0;owned\x07\nand\x9b2J", "or\r not", retryable=False)) == 1
+    )
+    said = "error: it said \\x1b]0;owned\\x07\nand\\x9b2J\nhint: or\\r not\n"
+    assert capsys.readouterr().err == said
 
 
 def test_an_interrupt_while_modules_are_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,30 @@ class TestCreate:
         )
         again = ("create", "endpoint", "rows", "--stream-output")
         assert "other settings: idempotent is true, here it is not set\n" in refused(*again)
+        busy = (
+            "create",
+            "endpoint",
+            "busy",
+            "--idempotent",
+            "--hedge-after",
+            "200ms",
+            "--max-waiting",
+        )
+        assert yaml.safe_load(good(*busy, "0", "-o", "yaml")) == {
+            "kind": "Endpoint",
+            "name": "busy",
+            "replica_set": "local/p0",
+            "idempotent": True,
+            "hedge_after": "200ms",
+            "max_waiting": 0,
+        }
+        told = refused("create", "endpoint", "lost", "--hedge-after", "1s")
+        assert told.startswith("error: Endpoint lost: --hedge-after: a call would run twice"), told
         good("create", "stream", "told")
+        topic = ("create", "exchange", "all", "--from-stream", "told", "--topic", "all.{type}")
+        assert yaml.safe_load(good(*topic, "-o", "yaml"))["topic"] == "all.{type}"
+        told = refused("create", "exchange", "lost", "--topic", "x")
+        assert told.startswith("error: Exchange lost: --topic: 'x', and no from_stream"), told
         bridge = ("create", "exchange", "prices", "--from-stream", "told", "-o", "yaml")
         assert yaml.safe_load(good(*bridge)) == {
             "kind": "Exchange",

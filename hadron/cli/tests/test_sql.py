@@ -96,6 +96,12 @@ def test_statements_and_their_rows(three: LocalCluster) -> None:
     assert list(map(json.loads, done.stdout.splitlines())) == [{"n": 1, "n_2": 2}, {"x": "a\nb"}]
 
 
+def test_what_json_has_no_number_for_is_null(three: LocalCluster) -> None:
+    asked = "SELECT 9e999 AS x, -9e999 AS y, 0.5 AS z"
+    done = hadron(three, "sql", "--data", data(three, "n2"), asked, "-o", "json")
+    assert done.stdout == b'{"x": null, "y": null, "z": 0.5}\n'
+
+
 @pytest.mark.parametrize(
     ("query", "said"),
     [

@@ -34,7 +34,6 @@ CHECKED_BY_NOBODY: Final = (
 
 _SCHEME: Final = "hadron://"
 _SCHEMES: Final = {_SCHEME: DEFAULT_PORT, "grpc://": DEFAULT_GRPC_PORT}
-_TOKEN: Final = re.compile(r"(?<=//)[^@/]*@")
 _HTTP_PORT: Final = re.compile(r":(7[23]\d\d)(?=[,/?]|$)")
 _FORM: Final = "write it as hadron://[token@]host1,host2[/namespace]"
 
@@ -59,7 +58,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def without_token(url: str) -> str:
     """The URL as it may be shown."""
-    return _TOKEN.sub("***@", url)
+    scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
+    _, at, hosts = rest.rpartition("@")
+    return f"{scheme}{slashes}***@{hosts}" if at else url
 
 
 def parse_url(url: str) -> Endpoint:
@@ -72,6 +73,9 @@ def parse_url(url: str) -> Endpoint:
         raise RequestError(f"{shown!r} is not a Hadron URL", _corrected(url) or _FORM)
     rest, _, query = url[len(scheme) :].partition("?")
     authority, _, namespace = rest.partition("/")
+    if "@" in namespace or "@" in query:
+        # A part of the token would be told as a host, a namespace or a setting that is wrong.
+        raise RequestError(f"{shown!r} has a token with / or ? in it", "a token has neither")
     token, _, hosts = authority.rpartition("@")
     addresses = tuple(_address(shown, host, _SCHEMES[scheme]) for host in hosts.split(","))
     if namespace:
@@ -83,6 +87,14 @@ def parse_url(url: str) -> Endpoint:
         tls=_tls(shown, query),
         over_grpc=scheme != _SCHEME,
     )
+
+
+def with_namespace(url: str, namespace: str) -> str:
+    """The URL with another namespace. Raises what `parse_url` raises."""
+    parse_url(url)
+    scheme, _, rest = url.partition("://")
+    rest, asks, query = rest.partition("?")
+    return f"{scheme}://{rest.partition('/')[0]}/{namespace}{asks}{query}"
 
 
 def _corrected(url: str) -> str:

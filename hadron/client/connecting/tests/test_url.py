@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hadron.client.connecting.url import Endpoint, parse_url
+from hadron.client.connecting.url import Endpoint, parse_url, with_namespace, without_token
 from hadron.model.errors import RequestError
 
 
@@ -76,3 +76,23 @@ def test_bad_urls_are_named(url: str, named: str) -> None:
         parse_url(url)
     assert named in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "token", ["se#cret", "se@cret", "se/cret", "se?cret", "se//cret", "se\ncret"]
+)
+@pytest.mark.parametrize("scheme", ["hadron://", "http://", "//", ""])
+def test_no_part_of_a_token_is_told(token: str, scheme: str) -> None:
+    url = f"{scheme}{token}@host:0"
+    assert "cret" not in without_token(url)
+    with pytest.raises(RequestError) as raised:
+        parse_url(url)
+    assert "cret" not in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_a_url_with_another_namespace() -> None:
+    for query in ("", "?tls=1"):
+        for namespace in ("", "/", "/old"):
+            url = f"grpc://t#1@a:1,b{namespace}{query}"
+            assert with_namespace(url, "new") == f"grpc://t#1@a:1,b/new{query}"
+            assert parse_url(with_namespace(url, "new")).token == "t#1"
