@@ -7,8 +7,6 @@ picked from their columns without touching single records.
 
 from __future__ import annotations
 
-import bisect
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,63 +16,23 @@ import pyarrow as pa
 
 from hadron.model.errors import (
     DamagedRecordError,
+    HadronError,
     NotFoundError,
     OffsetOutOfRangeError,
     RequestError,
 )
+from hadron.model.ids import Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import BYTES
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.spark import arrow
+from hadron.spark.batch_cache import BatchCache, Place, Run
 from hadron.spark.failures import StageError
 
 ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset", "headers")
 """What a stage is told about the trigger, besides its value in the column `root`."""
 
-CACHE_BYTES: Final = 64 << 20
-"""Decoded batches kept for later stages: some 500,000 records of 100 bytes."""
-
 _FETCH_BYTES: Final = 4 << 20
-
-
-Place = tuple[str, int, str]
-"""A stream's name and id, and a partition. Another stream may have had the name (PROTOCOL D3)."""
-
-
-class BatchCache:
-    """Decoded batches by place, the least recently used dropped first. Bounded by bytes."""
-
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._batches: OrderedDict[tuple[Place, int], RecordBatch] = OrderedDict()
-        self._bases: dict[Place, list[int]] = {}
-
-    def find(self, place: Place, offset: int) -> RecordBatch | None:
-        """The batch that holds `offset`, if it is here."""
-        bases = self._bases.get(place, [])
-        position = bisect.bisect_right(bases, offset) - 1
-        if position < 0:
-            return None
-        key = (place, bases[position])
-        batch = self._batches[key]
-        if offset >= batch.next_offset:
-            return None
-        self._batches.move_to_end(key)
-        return batch
-
-    def add(self, place: Place, batch: RecordBatch) -> None:
-        """Keep a batch; a second copy of the same one is ignored."""
-        key = (place, batch.base_offset)
-        if key in self._batches:
-            return
-        self._batches[key] = batch
-        bisect.insort(self._bases.setdefault(place, []), batch.base_offset)
-        self._bytes += batch.head.raw
-        while self._bytes > self._max_bytes and len(self._batches) > 1:
-            (where, base), dropped = self._batches.popitem(last=False)
-            self._bases[where].remove(base)
-            self._bytes -= dropped.head.raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +111,7 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
         place = (reference.stream, reference.stream_id, reference.partition)
         places.setdefault(place, []).append(row)
     batches: list[RecordBatch] = []
+    known: set[Run] = set()
     base_row, damage = 0, ""
     for place, rows in places.items():
         order = np.array(rows)
@@ -162,7 +121,7 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
         done = 0
         while done < len(order):
             single = offsets[done] == offsets[-1]
-            batch = await _batch_at(client, cache, place, int(offsets[done]), single)
+            batch = await _batch_at(client, cache, known, place, int(offsets[done]), single)
             if isinstance(batch, int):
                 stop = int(np.searchsorted(offsets, max(batch, offsets[done] + 1)))
                 lost[order[done:stop]] = True
@@ -180,12 +139,16 @@ async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Row
 
 
 async def _batch_at(
-    client: Any, cache: BatchCache, place: Place, offset: int, single: bool
+    client: Any, cache: BatchCache, known: set[Run], place: Place, offset: int, single: bool
 ) -> RecordBatch | int:
-    """The batch that holds `offset`; when that is gone, the first offset that is still kept."""
-    cached = cache.find(place, offset)
-    if cached is not None:
-        return cached
+    """The batch that holds `offset`; when that is gone, the first offset that is still kept.
+    `known`: what the log has been asked for since the references came."""
+    while (cached := cache.find(place, offset)) is not None:
+        batch, run = cached
+        if run in known or await _has(client, place, run):
+            known.add(run)
+            return batch
+        cache.drop(place, run)
     stream, stream_id, partition = place
     try:
         fetched = await client.fetch(
@@ -198,12 +161,23 @@ async def _batch_at(
         decode_batch(each.data, base_offset=each.base_offset, stream=stream, partition=partition)
         for each in fetched.batches
     ]
-    # Added last to first: where the cache is too small for all, the first are what is needed.
-    for batch in reversed(found):
-        cache.add(place, batch)
     if not found:
         return int(fetched.first_offset)
+    last = fetched.batches[-1]
+    known.add(cache.add(place, found, Ballot(last.epoch, last.incarnation)))
     return found[0]
+
+
+async def _has(client: Any, place: Place, run: Run) -> bool:
+    """Whether the log of a place has these batches now, as its leader says."""
+    stream, stream_id, partition = place
+    try:
+        found = await client.offsets(stream, partition=partition, before=run.end)
+    except HadronError as error:
+        if error.retryable:
+            raise
+        return False  # What it is that has gone is said when the record is fetched.
+    return any(each.stream_id == stream_id and each.ballot == run.ballot for each in found)
 
 
 def to_table(

@@ -22,6 +22,7 @@ from hadron.model.backoff import Backoff
 from hadron.model.errors import ConfigurationError, HadronError, PeerError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
+from hadron.spark.batch_cache import BatchCache
 from hadron.spark.failures import brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
@@ -173,7 +174,7 @@ class MicroBatchWorker:
         self._client = client
         self._pipeline = pipeline
         self._spark = spark
-        self._cache = inputs.BatchCache()
+        self._cache = BatchCache()
         self._turn = trio.Lock()
         self._threads = Threads()
 

@@ -8,16 +8,19 @@ import pyarrow as pa
 import pytest
 
 from hadron.model.documents.stages import ROW_COLUMNS
+from hadron.model.ids import Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.record_batch import decode_batch
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
 from hadron.spark import inputs
+from hadron.spark.batch_cache import BatchCache, Place
 from hadron.spark.failures import StageError
 from hadron.spark.tests.fakes import PARTITION, FakeClient, build
 from hadron.wire.messages import pipelines_pb2
 
 STAGE = StageSpec(name="s", run="a:b")
+BALLOT = Ballot(1, 1)
 
 
 def references(offsets: list[int], stream: str = "in") -> list[pipelines_pb2.RecordRef]:
@@ -40,7 +43,7 @@ def client_with(count: int, per_batch: int, stream: str = "in") -> FakeClient:
 
 
 async def test_rows_come_in_the_order_of_their_references() -> None:
-    client, cache = client_with(100, 7), inputs.BatchCache()
+    client, cache = client_with(100, 7), BatchCache()
     wanted = random.Random(1).choices(range(100), k=60)
     rows = await inputs.load(client, cache, references(wanted))
     table = inputs.to_table(STAGE, list(range(60)), rows, [])
@@ -53,7 +56,7 @@ async def test_rows_come_in_the_order_of_their_references() -> None:
 
 
 async def test_batches_are_fetched_once() -> None:
-    client, cache = client_with(100, 10), inputs.BatchCache()
+    client, cache = client_with(100, 10), BatchCache()
     await inputs.load(client, cache, references(list(range(100))))
     assert client.fetches == 1
     await inputs.load(client, cache, references([99, 3, 50]))
@@ -61,7 +64,7 @@ async def test_batches_are_fetched_once() -> None:
 
 
 async def test_a_cache_that_is_too_small_still_serves() -> None:
-    client, cache = client_with(100, 10), inputs.BatchCache(max_bytes=1)
+    client, cache = client_with(100, 10), BatchCache(max_bytes=1)
     rows = await inputs.load(client, cache, references(list(range(100))))
     assert inputs.to_table(STAGE, list(range(100)), rows, [])["offset"].to_pylist() == list(
         range(100)
@@ -74,22 +77,85 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
         decode_batch(build([NewRecord(value=b"x" * 100)]), base_offset=i, stream="s", partition="p")
         for i in range(3)
     ]
-    cache = inputs.BatchCache(max_bytes=2 * batches[0].head.raw)
+    cache = BatchCache(max_bytes=2 * batches[0].head.raw)
     here = ("s", 3, "p")
-    cache.add(here, batches[0])
-    cache.add(here, batches[1])
-    assert cache.find(here, 0) is batches[0]
-    cache.add(here, batches[2])
-    assert cache.find(here, 1) is None
-    assert cache.find(here, 0) is batches[0]
-    assert cache.find(here, 3) is None
-    assert cache.find(("s", 3, "q"), 0) is None
+
+    def at(place: Place, offset: int) -> RecordBatch | None:
+        found = cache.find(place, offset)
+        return found[0] if found is not None else None
+
+    cache.add(here, [batches[0]], BALLOT)
+    cache.add(here, [batches[1]], BALLOT)
+    assert at(here, 0) is batches[0]
+    cache.add(here, [batches[2]], BALLOT)
+    assert at(here, 1) is None
+    assert at(here, 0) is batches[0]
+    assert at(here, 3) is None
+    assert at(("s", 3, "q"), 0) is None
     # A stream that was deleted and created again is another one.
-    assert cache.find(("s", 9, "p"), 0) is None
+    assert at(("s", 9, "p"), 0) is None
+
+
+def test_what_was_read_later_takes_the_place_of_what_was_known() -> None:
+    def batch(base: int, count: int) -> RecordBatch:
+        data = build([NewRecord(value="x")] * count)
+        return decode_batch(data, base_offset=base, stream="s", partition="p")
+
+    cache, here = BatchCache(), ("s", 3, "p")
+    old = cache.add(here, [batch(0, 4), batch(4, 4), batch(8, 4)], BALLOT)
+    new = cache.add(here, [batch(5, 2)], BALLOT.recovered())
+    found = [cache.find(here, offset) for offset in range(12)]
+    assert [each[1] if each else None for each in found] == [
+        *[old] * 4,
+        None,
+        *[new] * 2,
+        None,
+        *[old] * 4,
+    ]
+    cache.drop(here, old)
+    assert [offset for offset in range(12) if cache.find(here, offset)] == [5, 6]
+    cache.drop(here, new)
+    assert (cache._bytes, cache._bases) == (0, {})
+
+
+async def test_what_the_log_has_lost_is_nobody_elses_input() -> None:
+    """Offsets are counted again where a set was restored, or has lost a part of its log."""
+    client, cache = client_with(20, 10), BatchCache()
+    client.publish([NewRecord(value="lost")])
+    refs = references([3, 20])
+    rows = await inputs.load(client, cache, refs)
+    assert rows.values().to_pylist() == ["v3", "lost"]
+    client.partitions["in", PARTITION].lose(20)
+    client.publish([NewRecord(value="another")])
+    for _ in range(2):
+        rows = await inputs.load(client, cache, refs)
+        assert rows.values().to_pylist() == ["v3", "another"]
+    assert client.fetches == 2
+    # It is too short to have it.
+    client.partitions["in", PARTITION].lose(10)
+    rows = await inputs.load(client, cache, refs)
+    assert rows.lost.tolist() == [False, True]
+
+
+async def test_of_what_is_kept_the_log_is_asked_once_for_each_answer() -> None:
+    client, cache = client_with(100, 10), BatchCache()
+    await inputs.load(client, cache, references(list(range(100))))
+    assert (client.fetches, client.asked) == (1, 0)
+    await inputs.load(client, cache, references(list(range(100))))
+    assert (client.fetches, client.asked) == (1, 1)
+    # Whether those are of one history is not known where they came one after the other.
+    client.publish([NewRecord(value="more")])
+    await inputs.load(client, cache, references([100]))
+    await inputs.load(client, cache, references([3, 50, 100]))
+    assert (client.fetches, client.asked) == (2, 3)
+    # Nobody can say any more of which history that was.
+    client.partitions["in", PARTITION].trim(101)
+    rows = await inputs.load(client, cache, references([100]))
+    assert rows.lost.tolist() == [True]
 
 
 async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
-    client, cache = client_with(2, 2), inputs.BatchCache()
+    client, cache = client_with(2, 2), BatchCache()
     client.partitions["in", PARTITION].append(poison.INSIDE["garbage in zstd"])
     client.publish([NewRecord(value="after it")])
     refs = references([0, 5, 3, 1])
@@ -106,7 +172,7 @@ async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
 
 
 async def test_records_that_are_gone_are_marked() -> None:
-    client, cache = client_with(30, 10), inputs.BatchCache()
+    client, cache = client_with(30, 10), BatchCache()
     client.partitions["in", PARTITION].trim(20)
     refs = references([25, 3, 20, 19])
     rows = await inputs.load(client, cache, refs)
@@ -129,14 +195,14 @@ async def test_values_are_text_unless_one_is_bytes(
 ) -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value=each) for each in values])
-    rows = await inputs.load(client, inputs.BatchCache(), references([0, 1]))
+    rows = await inputs.load(client, BatchCache(), references([0, 1]))
     assert rows.values().to_pylist() == expected
 
 
 async def test_bytes_in_other_rows_do_not_matter() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a", key="k"), NewRecord(value=b"\xff", key=b"\xff")])
-    rows = await inputs.load(client, inputs.BatchCache(), references([0]))
+    rows = await inputs.load(client, BatchCache(), references([0]))
     assert rows.values().to_pylist() == ["a"]
     assert rows.keys().to_pylist() == ["k"]
 
@@ -144,7 +210,7 @@ async def test_bytes_in_other_rows_do_not_matter() -> None:
 async def test_dependencies_become_columns() -> None:
     client = client_with(4, 2)
     client.publish([NewRecord(value={"n": i}) for i in range(4)], "out")
-    cache = inputs.BatchCache()
+    cache = BatchCache()
     root = await inputs.load(client, cache, references([0, 1, 2]))
     other = await inputs.load(client, cache, references([3, 1, 2], "out"))
     stage = StageSpec(name="s", run="a:b", dependencies=("first",))
@@ -161,7 +227,7 @@ async def test_headers_come_with_their_rows() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a"), NewRecord(value="b", headers={"trace": "7", "by": "x"})])
     client.publish([NewRecord(value="c", headers={"trace": "8"})])
-    rows = await inputs.load(client, inputs.BatchCache(), references([2, 0, 1, 2]))
+    rows = await inputs.load(client, BatchCache(), references([2, 0, 1, 2]))
     table = inputs.to_table(STAGE, [1, 2, 3, 4], rows, [])
     assert table.schema.field("headers").type == pa.map_(pa.string(), pa.string())
     assert [dict(each) for each in table["headers"].to_pylist()] == [
