@@ -22,9 +22,9 @@ from hadron.model.backoff import Backoff
 from hadron.model.errors import ConfigurationError, HadronError, PeerError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.spark import inputs
-from hadron.spark.batch_cache import BatchCache
 from hadron.spark.failures import brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
+from hadron.spark.loading import Loader
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageResult
@@ -174,7 +174,7 @@ class MicroBatchWorker:
         self._client = client
         self._pipeline = pipeline
         self._spark = spark
-        self._cache = BatchCache()
+        self._loader = Loader(client)
         self._turn = trio.Lock()
         self._threads = Threads()
 
@@ -303,17 +303,14 @@ class MicroBatchWorker:
             for position in range(len(stage.dependencies))
         ]
         rows = [await self._load(references) for references in columns]
-        for refs, found in zip(columns, rows, strict=True):
-            if found.lost.any():
-                reason = str(inputs.lost_records(stage, found, refs))
-                lost = found.lost
-                course.refuse(
-                    [
-                        Refusal(each.instance_id, each.attempt, reason)
-                        for each, gone in zip(invocations, lost, strict=True)
-                        if gone and each.instance_id in course.open_ids
-                    ]
-                )
+        for found in rows:
+            course.refuse(
+                [
+                    Refusal(each.instance_id, each.attempt, found.lost[row])
+                    for row, each in enumerate(invocations)
+                    if row in found.lost and each.instance_id in course.open_ids
+                ]
+            )
         kept = [each.instance_id in course.open_ids for each in invocations]
         invocations = [each for each, keep in zip(invocations, kept, strict=True) if keep]
         if not invocations:
@@ -325,7 +322,7 @@ class MicroBatchWorker:
         return invocations, inputs.to_table(stage, ids, rows[0], rows[1:], told)
 
     async def _load(self, references: Sequence[Any]) -> inputs.Rows:
-        return await self._patiently(lambda: inputs.load(self._client, self._cache, references))
+        return await self._patiently(lambda: self._loader.load(references))
 
     # --- the output -----------------------------------------------------------------------------
 

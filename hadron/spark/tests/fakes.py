@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -101,6 +101,8 @@ class FakeClient:
         self.granted = 0
         self.fetches = 0
         self.asked = 0
+        self.gone: dict[tuple[str, str], HadronError] = {}
+        """What is said of a partition, whenever it is asked for records."""
         self.troubles: dict[str, list[HadronError]] = {}
         self.on_complete: Callable[[], None] = lambda: None
         self.credit = 0
@@ -125,9 +127,12 @@ class FakeClient:
         attempt: int = 1,
         before: int = 0,
         failed: tuple[str, str] = ("", ""),
+        streams: Mapping[int, str] | None = None,
+        partitions: Mapping[int, str] | None = None,
     ) -> None:
-        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`, and was given
-        up at a stage for a reason, if `failed`."""
+        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`, in the stream
+        and the partition that are said for i, and was given up at a stage for a reason, if
+        `failed`."""
         declared = next((each for each in self.spec.stages if each.name == stage), None)
         message = pipelines_pb2.Invocations(
             stage=stage,
@@ -141,7 +146,8 @@ class FakeClient:
                 instance_id=instance, attempt=attempt, attempts_before=before
             )
             invocation.failed_stage, invocation.failure = failed
-            invocation.root.stream, invocation.root.partition = "in", PARTITION
+            invocation.root.stream = (streams or {}).get(index, "in")
+            invocation.root.partition = (partitions or {}).get(index, PARTITION)
             invocation.root.offset = offset
             for name in declared.dependencies if declared else ():
                 stream, partition, output = self.outputs[name, instance]
@@ -182,6 +188,8 @@ class FakeClient:
         del max_wait_ms, stream_id
         await trio.lowlevel.checkpoint()
         self._trouble("fetch")
+        if error := self.gone.get((stream, partition)):
+            raise error
         self.fetches += 1
         return self.partitions[stream, partition].fetch(offset, max_bytes)
 

@@ -394,6 +394,16 @@ def test_lost_records_fail_their_instances_alone(spark: SparkSession) -> None:
     assert set(client.outputs) == {("s", 3), ("s", 4)}
 
 
+def test_an_instance_whose_stream_is_gone_fails_alone(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.gone["other", PARTITION] = NotFoundError("there is no stream 'other'")
+    client.invoke("s", range(4), streams={1: "other"})
+    done = Play(spark, client).until(4)
+    assert set(client.outputs) == {("s", 1), ("s", 3), ("s", 4)}
+    assert "there is no stream 'other'" in client.failures["s", 2]
+    assert (done.completed, done.failed) == (3, 1)
+
+
 def test_a_stage_over_its_timeout_is_stopped(spark: SparkSession) -> None:
     client = client_for(stage("slow", "sleeping", timeout_ms=300), stage("good", "passing"))
     client.invoke("slow", range(4))
