@@ -5,7 +5,7 @@ Rows are picked from the columns of whole batches (`loading`), without touching 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,15 +27,16 @@ class Rows:
     """Records picked from batches: row i is record `index[i]` of all batches laid end to end.
 
     `lost` says of rows why nobody can read their record: it is gone, or was damaged at its source;
-    such rows have index 0.
+    `away` are those whose record's leader is away. Such rows have index 0.
     """
 
     batches: list[RecordBatch]
     index: np.ndarray[Any, np.dtype[np.int64]]
     lost: Mapping[int, str]
+    away: Collection[int] = ()
 
     def only(self, kept: Sequence[bool]) -> Rows:
-        """The rows that are marked in `kept`."""
+        """The rows that are marked in `kept`; none that is away."""
         if all(kept):
             return self
         mask = np.array(kept, np.bool_)

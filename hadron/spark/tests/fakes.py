@@ -99,6 +99,7 @@ class FakeClient:
         self.completed_without_output: set[tuple[str, int]] = set()
         self.stale: set[int] = set()
         self.granted = 0
+        self._calls_lost = 0
         self.fetches = 0
         self.asked = 0
         self.gone: dict[tuple[str, str], HadronError] = {}

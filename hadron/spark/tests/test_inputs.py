@@ -31,6 +31,11 @@ def references(offsets: list[int], stream: str = "in") -> list[pipelines_pb2.Rec
     ]
 
 
+async def load(loader: Loader, refs: list[pipelines_pb2.RecordRef]) -> inputs.Rows:
+    (rows,) = await loader.load([refs])
+    return rows
+
+
 def client_with(count: int, per_batch: int, stream: str = "in") -> FakeClient:
     client = FakeClient([STAGE])
     for start in range(0, count, per_batch):
@@ -48,7 +53,7 @@ async def test_rows_come_in_the_order_of_their_references() -> None:
     client = client_with(100, 7)
     loader = Loader(client)
     wanted = random.Random(1).choices(range(100), k=60)
-    rows = await loader.load(references(wanted))
+    rows = await load(loader, references(wanted))
     table = inputs.to_table(STAGE, list(range(60)), rows, [])
     assert table.to_pydict()["root"] == [f"v{i}" for i in wanted]
     assert table.to_pydict()["key"] == [f"k{i}" if i % 2 else None for i in wanted]
@@ -61,16 +66,16 @@ async def test_rows_come_in_the_order_of_their_references() -> None:
 async def test_batches_are_fetched_once() -> None:
     client = client_with(100, 10)
     loader = Loader(client)
-    await loader.load(references(list(range(100))))
+    await load(loader, references(list(range(100))))
     assert client.fetches == 1
-    await loader.load(references([99, 3, 50]))
+    await load(loader, references([99, 3, 50]))
     assert client.fetches == 1
 
 
 async def test_a_cache_that_is_too_small_still_serves() -> None:
     client = client_with(100, 10)
     loader = Loader(client, BatchCache(max_bytes=1))
-    rows = await loader.load(references(list(range(100))))
+    rows = await load(loader, references(list(range(100))))
     assert inputs.to_table(STAGE, list(range(100)), rows, [])["offset"].to_pylist() == list(
         range(100)
     )
@@ -129,35 +134,35 @@ async def test_what_the_log_has_lost_is_nobody_elses_input() -> None:
     loader = Loader(client)
     client.publish([NewRecord(value="lost")])
     refs = references([3, 20])
-    rows = await loader.load(refs)
+    rows = await load(loader, refs)
     assert rows.values().to_pylist() == ["v3", "lost"]
     client.partitions["in", PARTITION].lose(20)
     client.publish([NewRecord(value="another")])
     for _ in range(2):
-        rows = await loader.load(refs)
+        rows = await load(loader, refs)
         assert rows.values().to_pylist() == ["v3", "another"]
     assert client.fetches == 2
     # It is too short to have it.
     client.partitions["in", PARTITION].lose(10)
-    rows = await loader.load(refs)
+    rows = await load(loader, refs)
     assert set(rows.lost) == {1}
 
 
 async def test_of_what_is_kept_the_log_is_asked_once_for_each_answer() -> None:
     client = client_with(100, 10)
     loader = Loader(client)
-    await loader.load(references(list(range(100))))
+    await load(loader, references(list(range(100))))
     assert (client.fetches, client.asked) == (1, 0)
-    await loader.load(references(list(range(100))))
+    await load(loader, references(list(range(100))))
     assert (client.fetches, client.asked) == (1, 1)
     # Whether those are of one history is not known where they came one after the other.
     client.publish([NewRecord(value="more")])
-    await loader.load(references([100]))
-    await loader.load(references([3, 50, 100]))
+    await load(loader, references([100]))
+    await load(loader, references([3, 50, 100]))
     assert (client.fetches, client.asked) == (2, 3)
     # Nobody can say any more of which history that was.
     client.partitions["in", PARTITION].trim(101)
-    rows = await loader.load(references([100]))
+    rows = await load(loader, references([100]))
     assert set(rows.lost) == {0}
 
 
@@ -167,7 +172,7 @@ async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
     client.partitions["in", PARTITION].append(poison.INSIDE["garbage in zstd"])
     client.publish([NewRecord(value="after it")])
     refs = references([0, 5, 3, 1])
-    rows = await loader.load(refs)
+    rows = await load(loader, refs)
     assert set(rows.lost) == {2}
     assert "record in/local/p0/3 is damaged at its source" in rows.lost[2]
     kept = rows.only([True, True, False, True])
@@ -183,7 +188,7 @@ async def test_records_that_are_gone_are_marked() -> None:
     loader = Loader(client)
     client.partitions["in", PARTITION].trim(20)
     refs = references([25, 3, 20, 19])
-    rows = await loader.load(refs)
+    rows = await load(loader, refs)
     assert set(rows.lost) == {1, 3}
     assert len(set(rows.lost.values())) == 1
     assert "record in/local/p0/3 is not kept any more" in rows.lost[1]
@@ -200,18 +205,18 @@ async def test_what_is_wrong_with_one_place_is_so_for_its_rows_alone() -> None:
     refs = references([25, 3, 4])
     refs += references([7], "out")
     refs += [pipelines_pb2.RecordRef(stream="in", partition="local/p1", offset=2)]
-    rows = await Loader(client).load(refs)
+    rows = await load(Loader(client), refs)
     assert set(rows.lost) == {3, 4}
     assert "records of out/local/p0 cannot be read: there is no stream 'out'" in rows.lost[3]
     assert "stream 'in' has no partition 'local/p1'" in rows.lost[4]
     kept = rows.only([True, True, True, False, False])
     assert kept.values().to_pylist() == ["v25", "v3", "v4"]
     client.fail_calls("fetch", CorruptionError("entry 7 is damaged"))
-    rows = await Loader(client).load(references([3, 5, 3]))
+    rows = await load(Loader(client), references([3, 5, 3]))
     assert set(rows.lost) == {0, 2}
     client.fail_calls("fetch", ClosedError("the client is closed"))
     with pytest.raises(ClosedError):
-        await Loader(client).load(references([3]))
+        await load(Loader(client), references([3]))
 
 
 @pytest.mark.parametrize(
@@ -227,14 +232,14 @@ async def test_values_are_text_unless_one_is_bytes(
 ) -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value=each) for each in values])
-    rows = await Loader(client).load(references([0, 1]))
+    rows = await load(Loader(client), references([0, 1]))
     assert rows.values().to_pylist() == expected
 
 
 async def test_bytes_in_other_rows_do_not_matter() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a", key="k"), NewRecord(value=b"\xff", key=b"\xff")])
-    rows = await Loader(client).load(references([0]))
+    rows = await load(Loader(client), references([0]))
     assert rows.values().to_pylist() == ["a"]
     assert rows.keys().to_pylist() == ["k"]
 
@@ -243,8 +248,8 @@ async def test_dependencies_become_columns() -> None:
     client = client_with(4, 2)
     client.publish([NewRecord(value={"n": i}) for i in range(4)], "out")
     loader = Loader(client)
-    root = await loader.load(references([0, 1, 2]))
-    other = await loader.load(references([3, 1, 2], "out"))
+    root = await load(loader, references([0, 1, 2]))
+    other = await load(loader, references([3, 1, 2], "out"))
     stage = StageSpec(name="s", run="a:b", dependencies=("first",))
     table = inputs.to_table(stage, [1, 2, 3], root, [other])
     assert table.column_names[:3] == ["instance_id", "root", "first"]
@@ -259,7 +264,7 @@ async def test_headers_come_with_their_rows() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a"), NewRecord(value="b", headers={"trace": "7", "by": "x"})])
     client.publish([NewRecord(value="c", headers={"trace": "8"})])
-    rows = await Loader(client).load(references([2, 0, 1, 2]))
+    rows = await load(Loader(client), references([2, 0, 1, 2]))
     table = inputs.to_table(STAGE, [1, 2, 3, 4], rows, [])
     assert table.schema.field("headers").type == pa.map_(pa.string(), pa.string())
     assert [dict(each) for each in table["headers"].to_pylist()] == [
