@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from hadron.spark.loading import Loader
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageResult
+from hadron.spark.telling import say
 from hadron.spark.threads import Threads
 from hadron.wire.system import SystemRandom
 
@@ -320,8 +322,9 @@ class MicroBatchWorker:
         alone = {part.invocations[0].instance_id for part, _ in given if len(part) == 1}
         final = [each for each in matched.odd if each.instance_id in alone]
         course.refuse(matched.failed + unusable + final)
+        # One after the other: outputs of one partition stay in the order of their instances.
         for completion in completions:
-            await self._complete(course, completion)
+            await say(course.begin, [partial(self._complete, course, completion)])
         course.output_s += time.perf_counter() - began
         return {each.instance_id: each for each in matched.odd if each.instance_id not in alone}
 
@@ -410,6 +413,7 @@ class MicroBatchWorker:
         by_reason: dict[str, list[Refusal]] = {}
         for refusal in course.refused:
             by_reason.setdefault(refusal.reason[:_MAX_REASON], []).append(refusal)
+        calls = []
         for reason, group in by_reason.items():
             # The runner's user is told once per micro-batch, by its report.
             _log.info(
@@ -425,7 +429,9 @@ class MicroBatchWorker:
             course.failed_attempts += [
                 refusal.attempt - course.before.get(refusal.instance_id, 0) for refusal in group
             ]
-            await self._report(course, group, reason)
+            calls.append(partial(self._report, course, group, reason))
+        if calls:
+            await say(course.begin, calls)
 
     async def _report(self, course: _Course, group: Sequence[Refusal], reason: str) -> None:
         try:
