@@ -1,101 +1,48 @@
 """The input of a stage: the records that a micro-batch refers to, as one Arrow table.
 
-References of one micro-batch lie close together (instances are made in the order of the trigger
-stream), so whole batches are fetched once, kept decoded for the stages that follow, and rows are
-picked from their columns without touching single records.
+Rows are picked from the columns of whole batches (`loading`), without touching single records.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from hadron.model.errors import (
-    DamagedRecordError,
-    NotFoundError,
-    OffsetOutOfRangeError,
-    RequestError,
-)
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import BYTES
-from hadron.model.record_batch import RecordBatch, decode_batch
+from hadron.model.record_batch import RecordBatch
 from hadron.spark import arrow
 from hadron.spark.failures import StageError
 
 ROOT_COLUMNS: Final = ("key", "type", "timestamp", "partition", "offset", "headers")
 """What a stage is told about the trigger, besides its value in the column `root`."""
 
-CACHE_BYTES: Final = 64 << 20
-"""Decoded batches kept for later stages: some 500,000 records of 100 bytes."""
-
-_FETCH_BYTES: Final = 4 << 20
-
-
-Place = tuple[str, int, str]
-"""A stream's name and id, and a partition. Another stream may have had the name (PROTOCOL D3)."""
-
-
-class BatchCache:
-    """Decoded batches by place, the least recently used dropped first. Bounded by bytes."""
-
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._batches: OrderedDict[tuple[Place, int], RecordBatch] = OrderedDict()
-        self._bases: dict[Place, list[int]] = {}
-
-    def find(self, place: Place, offset: int) -> RecordBatch | None:
-        """The batch that holds `offset`, if it is here."""
-        bases = self._bases.get(place, [])
-        position = bisect.bisect_right(bases, offset) - 1
-        if position < 0:
-            return None
-        key = (place, bases[position])
-        batch = self._batches[key]
-        if offset >= batch.next_offset:
-            return None
-        self._batches.move_to_end(key)
-        return batch
-
-    def add(self, place: Place, batch: RecordBatch) -> None:
-        """Keep a batch; a second copy of the same one is ignored."""
-        key = (place, batch.base_offset)
-        if key in self._batches:
-            return
-        self._batches[key] = batch
-        bisect.insort(self._bases.setdefault(place, []), batch.base_offset)
-        self._bytes += batch.head.raw
-        while self._bytes > self._max_bytes and len(self._batches) > 1:
-            (where, base), dropped = self._batches.popitem(last=False)
-            self._bases[where].remove(base)
-            self._bytes -= dropped.head.raw
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Records picked from batches: row i is record `index[i]` of all batches laid end to end.
 
-    `lost` says for each row whether its record is gone, or was damaged at its source; such rows
-    have index 0. `damage` says what is wrong with those.
+    `lost` says of rows why nobody can read their record: it is gone, or was damaged at its source;
+    `away` are those whose record's leader is away. Such rows have index 0.
     """
 
     batches: list[RecordBatch]
     index: np.ndarray[Any, np.dtype[np.int64]]
-    lost: np.ndarray[Any, np.dtype[np.bool_]]
-    damage: str = ""
+    lost: Mapping[int, str]
+    away: Collection[int] = ()
 
     def only(self, kept: Sequence[bool]) -> Rows:
-        """The rows that are marked in `kept`."""
+        """The rows that are marked in `kept`; none that is away."""
         if all(kept):
             return self
         mask = np.array(kept, np.bool_)
-        return Rows(self.batches, self.index[mask], self.lost[mask])
+        places = {row: place for place, row in enumerate(np.flatnonzero(mask).tolist())}
+        lost = {places[row]: why for row, why in self.lost.items() if row in places}
+        return Rows(self.batches, self.index[mask], lost)
 
     def take(self, columns: Sequence[pa.Array]) -> pa.Array:
         """One column: `columns` has one array per batch."""
@@ -139,71 +86,6 @@ def _text_if(column: pa.Array, has_bytes: bool) -> pa.Array:
     except pa.ArrowInvalid:
         # Said to be text by its producer, and is not UTF-8: the stage still gets what is there.
         return column
-
-
-async def load(client: Any, cache: BatchCache, references: Sequence[Any]) -> Rows:
-    """Fetch what `references` (`RecordRef`s) point at, in their order.
-
-    Raises what the client raises, except that records which are gone are marked as lost.
-    """
-    count = len(references)
-    index, lost = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    places: dict[Place, list[int]] = {}
-    for row, reference in enumerate(references):
-        place = (reference.stream, reference.stream_id, reference.partition)
-        places.setdefault(place, []).append(row)
-    batches: list[RecordBatch] = []
-    base_row, damage = 0, ""
-    for place, rows in places.items():
-        order = np.array(rows)
-        offsets = np.array([references[row].offset for row in rows], np.int64)
-        sorting = np.argsort(offsets, kind="stable")
-        order, offsets = order[sorting], offsets[sorting]
-        done = 0
-        while done < len(order):
-            single = offsets[done] == offsets[-1]
-            batch = await _batch_at(client, cache, place, int(offsets[done]), single)
-            if isinstance(batch, int):
-                stop = int(np.searchsorted(offsets, max(batch, offsets[done] + 1)))
-                lost[order[done:stop]] = True
-            elif batch.damage:
-                stop = int(np.searchsorted(offsets, batch.next_offset))
-                lost[order[done:stop]] = True
-                damage = str(batch.damaged(int(offsets[done]) - batch.base_offset, batch.damage))
-            else:
-                stop = int(np.searchsorted(offsets, batch.next_offset))
-                index[order[done:stop]] = offsets[done:stop] - batch.base_offset + base_row
-                batches.append(batch)
-                base_row += batch.count
-            done = stop
-    return Rows(batches, index, lost, damage)
-
-
-async def _batch_at(
-    client: Any, cache: BatchCache, place: Place, offset: int, single: bool
-) -> RecordBatch | int:
-    """The batch that holds `offset`; when that is gone, the first offset that is still kept."""
-    cached = cache.find(place, offset)
-    if cached is not None:
-        return cached
-    stream, stream_id, partition = place
-    try:
-        fetched = await client.fetch(
-            stream, partition, offset, max_bytes=1 if single else _FETCH_BYTES, stream_id=stream_id
-        )
-    except OffsetOutOfRangeError:
-        bounds = await client.offsets(stream, partition=partition)
-        return int(bounds[0].first_offset) if bounds else 0
-    found = [
-        decode_batch(each.data, base_offset=each.base_offset, stream=stream, partition=partition)
-        for each in fetched.batches
-    ]
-    # Added last to first: where the cache is too small for all, the first are what is needed.
-    for batch in reversed(found):
-        cache.add(place, batch)
-    if not found:
-        return int(fetched.first_offset)
-    return found[0]
 
 
 def to_table(
@@ -253,15 +135,3 @@ def _check_names(stage: StageSpec) -> None:
                 "give that stage another name",
             )
         columns[name.casefold()] = name
-
-
-def lost_records(stage: StageSpec, rows: Rows, references: Sequence[Any]) -> RequestError:
-    """The error for instances of `stage` whose records retention deleted, or nobody can read."""
-    if rows.damage:
-        return DamagedRecordError(rows.damage)
-    first = references[int(np.flatnonzero(rows.lost)[0])]
-    return NotFoundError(
-        f"record {first.stream}/{first.partition}/{first.offset}, "
-        f"which stage {stage.name!r} needs, is not kept any more",
-        "let the stream keep its records for longer than the pipeline is behind",
-    )

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -21,12 +22,15 @@ import trio
 from hadron.model.backoff import Backoff
 from hadron.model.errors import ConfigurationError, HadronError, PeerError, StaleCompletionError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
+from hadron.model.words import counted
 from hadron.spark import inputs
 from hadron.spark.failures import brief
 from hadron.spark.functions import StageCodeError, check_functions, load_function
+from hadron.spark.loading import Loader
 from hadron.spark.outputs import Completion, Output, Refusal, encode, match_rows, pack
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageResult
+from hadron.spark.telling import say
 from hadron.spark.threads import Threads
 from hadron.wire.system import SystemRandom
 
@@ -94,6 +98,14 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Worked:
+    """What became of a message, and what is left of it: invocations that wait for their records."""
+
+    report: MicroBatch
+    left: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """A function raised for a micro-batch of `invocations`: of `unknown` instances it is not known
     yet whether it raises for them. `reason` is the latest one."""
@@ -131,6 +143,8 @@ class _Course:
     """Attempt by instance id, of the instances that nothing has been said about yet."""
     before: dict[int, int] = field(default_factory=dict)
     """By instance id, the attempts from before it was retried."""
+    left: list[Any] = field(default_factory=list)
+    """Invocations of which a record's leader is away; nothing is said about them."""
     created_ms: dict[int, int] = field(default_factory=dict)
     """By instance id; which instance it is."""
     refused: list[Refusal] = field(default_factory=list)
@@ -142,10 +156,15 @@ class _Course:
         for refusal in refused:
             self.open_ids.pop(refusal.instance_id, None)
 
+    def leave(self, invocations: Sequence[Any]) -> None:
+        self.left += invocations
+        for each in invocations:
+            self.open_ids.pop(each.instance_id, None)
+
     def report(self) -> MicroBatch:
         return MicroBatch(
             self.stage,
-            len(self.invocations),
+            len(self.invocations) - len(self.left),
             self.completed,
             len(self.failed_attempts),
             self.stale,
@@ -173,7 +192,7 @@ class MicroBatchWorker:
         self._client = client
         self._pipeline = pipeline
         self._spark = spark
-        self._cache = inputs.BatchCache()
+        self._loader = Loader(client)
         self._turn = trio.Lock()
         self._threads = Threads()
 
@@ -184,9 +203,12 @@ class MicroBatchWorker:
             if isinstance(found.spec, PipelineSpec):
                 check_functions(self._pipeline, found.spec, stages)
 
-    async def process(self, message: Any, begin: Callable[[], None] = lambda: None) -> MicroBatch:
-        """Run one `Invocations` message and report every one of its instances. `begin` is called
-        when it is worked on, and again while it is: nobody else is to be given it meanwhile.
+    async def process(
+        self, message: Any, begin: Callable[[], None] = lambda: None, *, is_patient: bool = True
+    ) -> Worked:
+        """Run one `Invocations` message and report every one of its instances, but those of which a
+        record's leader is away: for long, or, when not `is_patient`, at all. `begin` is called when
+        it is worked on, and again while it is: nobody else is to be given it meanwhile.
 
         Raises a retryable error when the server stayed away, `ConfigurationError` when Spark is
         gone, and `StageCodeError` when the stage's function cannot be loaded here or is wrong
@@ -199,21 +221,35 @@ class MicroBatchWorker:
         course.created_ms = {each.instance_id: each.created_ms for each in invocations}
         course.before = {each.instance_id: each.attempts_before for each in invocations}
         try:
-            await self._run(course)
+            await self._run(course, is_patient)
         except HadronError as error:
             if error.retryable or isinstance(error, (ConfigurationError, StageCodeError)):
                 raise
             course.refuse([Refusal(*pair, str(error)) for pair in course.open_ids.items()])
         await self._fail(course)
-        return course.report()
+        if not course.left:
+            return Worked(course.report())
+        if is_patient:
+            _log.warning(
+                "pipeline %s, stage %s: %s for records that cannot be read now (%s)",
+                self._pipeline,
+                course.stage,
+                counted(len(course.left), "instance waits", "instances wait"),
+                self._loader.why_away(_references(course.left)),
+            )
+        return Worked(course.report(), _with(message, course.left))
 
-    async def _run(self, course: _Course) -> None:
+    def is_worth_it(self, left: Any) -> bool:
+        """Whether more of what was left may run by now."""
+        return self._loader.is_worth_it(_references(left.invocations))
+
+    async def _run(self, course: _Course, is_patient: bool) -> None:
         began = time.perf_counter()
         stage = msgspec.json.decode(course.spec, type=StageSpec)
         course.retry = stage.retry
         # Now, while nothing has been said about any instance: this would be nobody's failure.
         load_function(stage)
-        invocations, table = await self._input(course, stage)
+        invocations, table = await self._input(course, stage, is_patient)
         course.input_s = time.perf_counter() - began
         if not invocations:
             return
@@ -286,33 +322,36 @@ class MicroBatchWorker:
         alone = {part.invocations[0].instance_id for part, _ in given if len(part) == 1}
         final = [each for each in matched.odd if each.instance_id in alone]
         course.refuse(matched.failed + unusable + final)
+        # One after the other: outputs of one partition stay in the order of their instances.
         for completion in completions:
-            await self._complete(course, completion)
+            await say(course.begin, [partial(self._complete, course, completion)])
         course.output_s += time.perf_counter() - began
         return {each.instance_id: each for each in matched.odd if each.instance_id not in alone}
 
     # --- the input ------------------------------------------------------------------------------
 
-    async def _input(self, course: _Course, stage: StageSpec) -> tuple[list[Any], pa.Table | None]:
-        """The invocations that can run and their table; the others are reported as failed."""
+    async def _input(
+        self, course: _Course, stage: StageSpec, is_patient: bool
+    ) -> tuple[list[Any], pa.Table | None]:
+        """The invocations that can run and their table; the others are reported as failed, or
+        left."""
         invocations = list(course.invocations)
         columns = [[each.root for each in invocations]]
         columns += [
             [each.dependencies[position] for each in invocations]
             for position in range(len(stage.dependencies))
         ]
-        rows = [await self._load(references) for references in columns]
-        for refs, found in zip(columns, rows, strict=True):
-            if found.lost.any():
-                reason = str(inputs.lost_records(stage, found, refs))
-                lost = found.lost
-                course.refuse(
-                    [
-                        Refusal(each.instance_id, each.attempt, reason)
-                        for each, gone in zip(invocations, lost, strict=True)
-                        if gone and each.instance_id in course.open_ids
-                    ]
-                )
+        rows = await self._loader.load(columns, is_patient=is_patient)
+        for found in rows:
+            course.refuse(
+                [
+                    Refusal(each.instance_id, each.attempt, found.lost[row])
+                    for row, each in enumerate(invocations)
+                    if row in found.lost and each.instance_id in course.open_ids
+                ]
+            )
+        away = [invocations[row] for row in sorted({row for found in rows for row in found.away})]
+        course.leave([each for each in away if each.instance_id in course.open_ids])
         kept = [each.instance_id in course.open_ids for each in invocations]
         invocations = [each for each, keep in zip(invocations, kept, strict=True) if keep]
         if not invocations:
@@ -322,9 +361,6 @@ class MicroBatchWorker:
         failures = [(each.failed_stage, each.failure) for each in invocations]
         told = failures if any(name for name, _ in failures) else ()
         return invocations, inputs.to_table(stage, ids, rows[0], rows[1:], told)
-
-    async def _load(self, references: Sequence[Any]) -> inputs.Rows:
-        return await self._patiently(lambda: inputs.load(self._client, self._cache, references))
 
     # --- the output -----------------------------------------------------------------------------
 
@@ -377,6 +413,7 @@ class MicroBatchWorker:
         by_reason: dict[str, list[Refusal]] = {}
         for refusal in course.refused:
             by_reason.setdefault(refusal.reason[:_MAX_REASON], []).append(refusal)
+        calls = []
         for reason, group in by_reason.items():
             # The runner's user is told once per micro-batch, by its report.
             _log.info(
@@ -392,7 +429,9 @@ class MicroBatchWorker:
             course.failed_attempts += [
                 refusal.attempt - course.before.get(refusal.instance_id, 0) for refusal in group
             ]
-            await self._report(course, group, reason)
+            calls.append(partial(self._report, course, group, reason))
+        if calls:
+            await say(course.begin, calls)
 
     async def _report(self, course: _Course, group: Sequence[Refusal], reason: str) -> None:
         try:
@@ -423,6 +462,24 @@ class MicroBatchWorker:
                 if not error.retryable or trio.current_time() > deadline:
                     raise
             await trio.sleep(backoff.next_s())
+
+
+def _references(invocations: Sequence[Any]) -> Iterator[Any]:
+    for each in invocations:
+        yield from (each.root, *each.dependencies)
+
+
+def _with(message: Any, invocations: Sequence[Any]) -> Any:
+    """A copy with these alone: the others' memory is not kept."""
+    copy = type(message)(
+        stage=message.stage,
+        pipeline_id=message.pipeline_id,
+        number=message.number,
+        version=message.version,
+        spec=message.spec,
+    )
+    copy.invocations.extend(invocations)
+    return copy
 
 
 def _now_ms() -> int:

@@ -16,11 +16,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError
 from hadron.model.limits import DEFAULT_MICRO_BATCH
+from hadron.model.pipelines import StageSpec
 from hadron.spark.functions import code_version
 from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
 from hadron.wire.system import SystemRandom
@@ -37,6 +39,19 @@ _CREDIT: Final = 2
 
 _POLL_S: Final = 0.2
 """How often a runner's own condition is asked."""
+
+_LOOK_S: Final = 0.5
+"""How often is looked whether records that are waited for can be read."""
+
+_SAID_PER_TIMEOUT: Final = 4
+"""How often what waits is said to be worked on."""
+
+_MOST_SILENT_S: Final = 10.0
+"""But no less often than so: a timeout may be a day."""
+
+_MOST_WAITING: Final = 100_000
+"""Instances that wait here for their records; no more micro-batches are taken beyond. Five times
+the live ones that a pipeline has unless told otherwise."""
 
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 5.0
@@ -63,6 +78,43 @@ class RunnerTotals:
         self.failed += batch.failed
         self.stale += batch.stale
         self.given_up += batch.given_up
+
+
+@dataclass(slots=True)
+class _Taken:
+    """A micro-batch, as it came.
+
+    Attributes:
+        calls_lost: as it was then: by a later one it is somebody else's.
+        ended: set when no more of that call comes.
+    """
+
+    stream: Any
+    message: Any
+    calls_lost: int
+    ended: trio.Event
+    is_granted: bool = False
+    told_s: float = 0.0
+
+    @property
+    def stage(self) -> str:
+        return str(self.message.stage)
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended.is_set() or self.stream._calls_lost != self.calls_lost
+
+    def begin(self) -> None:
+        """Say that it is worked on."""
+        self.told_s = trio.current_time()
+        self.stream.begin(self.message, code_version(self.message.spec))
+
+    def tell(self) -> None:
+        """That what is left of it is still here, in time."""
+        timeout_s = msgspec.json.decode(self.message.spec, type=StageSpec).timeout_ms / 1000
+        every_s = min(timeout_s / _SAID_PER_TIMEOUT or _MOST_SILENT_S, _MOST_SILENT_S)
+        if trio.current_time() >= self.told_s + every_s:
+            self.begin()
 
 
 class StageRunner:
@@ -108,6 +160,7 @@ class StageRunner:
         self._receiving: trio.CancelScope | None = None
         self._failure: Exception | None = None
         self._given_up: HadronError | None = None
+        self._waiting = 0
         self.totals = RunnerTotals()
 
     def run(self, until: Callable[[], bool] | None = None) -> RunnerTotals:
@@ -190,6 +243,7 @@ class StageRunner:
         """One call for work, until it ends; what ended it, or None."""
         ended_by: HadronError | None = None
         self._given_up = None
+        ended = trio.Event()
         opening = client.run_stages(
             self._pipeline,
             engine="spark",
@@ -207,24 +261,31 @@ class StageRunner:
                         return None
                     try:
                         async for invocations in stream:
-                            nursery.start_soon(self._process, worker, stream, invocations)
+                            taken = _Taken(stream, invocations, stream._calls_lost, ended)
+                            nursery.start_soon(self._process, worker, taken)
                     except HadronError as error:
                         ended_by = error
+                ended.set()
         except HadronError as error:
             ended_by = ended_by or error
         finally:
             self._receiving = None
         return ended_by or self._given_up
 
-    async def _process(self, worker: MicroBatchWorker, stream: Any, invocations: Any) -> None:
+    async def _process(self, worker: MicroBatchWorker, taken: _Taken) -> None:
         try:
-            done = await worker.process(
-                invocations, lambda: stream.begin(invocations, code_version(invocations.spec))
-            )
+            done = await worker.process(taken.message, taken.begin)
+            self._report(done.report)
+            with self._waits(done.left):
+                self._grant(taken)
+                while done.left is not None and await self._wait(worker, taken, done.left):
+                    done = await worker.process(done.left, taken.begin, is_patient=False)
+                    self._report(done.report)
+            self._grant(taken)
         except HadronError as error:
             # The server hands the invocations out again: to us, or to somebody else.
             if error.retryable:
-                _log.warning("stage %s: a micro-batch was given up: %s", invocations.stage, error)
+                _log.warning("stage %s: a micro-batch was given up: %s", taken.stage, error)
                 # Ending the call gives it back at once. Otherwise the server would wait for it
                 # until the stage's timeout, and for the credit that it took for ever.
                 self._given_up = error
@@ -232,6 +293,9 @@ class StageRunner:
                     self._receiving.cancel()
             else:
                 self._fail(error)
+
+    def _report(self, done: MicroBatch) -> None:
+        if not done.invocations:
             return
         except Exception as error:
             # A mistake of ours: raised here, it would end the runner within groups of exceptions.
@@ -240,8 +304,35 @@ class StageRunner:
         self.totals.add(done)
         if self._on_progress is not None:
             self._on_progress(done)
-        if not self._stopping.is_set():
-            stream.grant(1)
+
+    @contextlib.contextmanager
+    def _waits(self, left: Any) -> Iterator[None]:
+        count = len(left.invocations) if left is not None else 0
+        self._waiting += count
+        try:
+            yield
+        finally:
+            self._waiting -= count
+
+    def _grant(self, taken: _Taken) -> None:
+        """Ask for another micro-batch instead of this one, once."""
+        if taken.is_granted or self._stopping.is_set() or self._waiting > _MOST_WAITING:
+            return
+        taken.is_granted = True
+        taken.stream.grant(1)
+
+    async def _wait(self, worker: MicroBatchWorker, taken: _Taken, left: Any) -> bool:
+        """Until it is worth another try, as handlers wait for their records (PIPELINES P15); False
+        when this is over: then it is given back, or has been."""
+        while not self._stopping.is_set() and not taken.is_over:
+            with trio.move_on_after(_LOOK_S):
+                await taken.ended.wait()
+            if taken.is_over:
+                break
+            taken.tell()
+            if worker.is_worth_it(left):
+                return True
+        return False
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

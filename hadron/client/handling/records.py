@@ -10,10 +10,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from hadron.client.reading.calls import ReadCalls
-from hadron.model.errors import CorruptionError
+from hadron.model.errors import CorruptionError, HadronError
+from hadron.model.ids import Ballot
 from hadron.model.record import Deserializer, Record, record_type
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.wire.messages import pipelines_pb2
@@ -98,24 +100,52 @@ class SentRecords:
         return known
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What was fetched of one partition at once: a log that has the last batch of it has it all.
+
+    Attributes:
+        end: the offset behind it.
+        ballot: of the last batch.
+        asked: at which micro-batch the log was last known to have it.
+    """
+
+    batches: _Batches
+    size: int
+    end: int
+    ballot: Ballot
+    asked: int
+
+
 class FetchedRecords:
-    """What did not come with them; the latest of it is kept."""
+    """What did not come with them; the latest of it is kept.
+
+    Offsets are counted again where a set was restored, or has lost a part of its log (PIPELINES
+    P2): once for each micro-batch, the partition's leader is asked whether it still has what is
+    kept (PROTOCOL D4).
+    """
 
     def __init__(self, reading: ReadCalls, value_deserializer: Deserializer | None) -> None:
         self._reading = reading
         self._value_deserializer = value_deserializer
-        self._kept: OrderedDict[_Partition, tuple[_Batches, int]] = OrderedDict()
+        self._kept: OrderedDict[_Partition, _Kept] = OrderedDict()
         self._size = 0
 
-    async def get(self, ref: pipelines_pb2.RecordRef) -> Record:
-        """Raises what `Client.fetch` raises: `OffsetOutOfRangeError` for one that retention has
-        dropped, `NotFoundError` when its stream was deleted."""
+    async def get(self, ref: pipelines_pb2.RecordRef, micro_batch: int) -> Record:
+        """`micro_batch`: how many had come with the one that names it. Raises what `Client.fetch`
+        raises: `OffsetOutOfRangeError` for one that retention has dropped, `NotFoundError` when its
+        stream was deleted."""
         place = ref.stream_id, ref.partition
         kept = self._kept.get(place)
-        found = kept[0].find(ref.offset) if kept is not None else None
+        found = kept.batches.find(ref.offset) if kept is not None else None
+        if kept is not None and found is not None and kept.asked < micro_batch:
+            if await self._has(ref, kept):
+                kept.asked = max(kept.asked, micro_batch)
+            else:
+                found = None
         if found is None:
-            found = (await self._fetch(place, ref)).find(ref.offset)
-        else:
+            found = (await self._fetch(place, ref, micro_batch)).find(ref.offset)
+        elif place in self._kept:
             self._kept.move_to_end(place)
         if found is None:
             raise CorruptionError(
@@ -124,7 +154,19 @@ class FetchedRecords:
             )
         return found
 
-    async def _fetch(self, place: _Partition, ref: pipelines_pb2.RecordRef) -> _Batches:
+    async def _has(self, ref: pipelines_pb2.RecordRef, kept: _Kept) -> bool:
+        """Whether the log has it now, as its leader says."""
+        try:
+            found = await self._reading.offsets(ref.stream, ref.partition, None, kept.end)
+        except HadronError as error:
+            if error.retryable:
+                raise
+            return False  # What it is that has gone is said when the record is fetched.
+        return any(each.stream_id == ref.stream_id and each.ballot == kept.ballot for each in found)
+
+    async def _fetch(
+        self, place: _Partition, ref: pipelines_pb2.RecordRef, micro_batch: int
+    ) -> _Batches:
         """What was known of the partition makes room."""
         answer = await self._reading.fetch(
             ref.stream, ref.partition, ref.offset, _FETCH_BYTES, 0, ref.stream_id or None, None
@@ -141,7 +183,11 @@ class FetchedRecords:
             batches.add(batch)
             size += len(stamped.data)
         self._drop([place])
-        self._kept[place] = batches, size
+        if not answer.batches:
+            return batches
+        last = answer.batches[-1]
+        ballot = Ballot(last.epoch, last.incarnation)
+        self._kept[place] = _Kept(batches, size, last.next_offset, ballot, micro_batch)
         self._size += size
         while self._size > _KEPT_BYTES and len(self._kept) > 1:
             self._drop([next(iter(self._kept))])
@@ -149,4 +195,5 @@ class FetchedRecords:
 
     def _drop(self, places: Iterable[_Partition]) -> None:
         for place in places:
-            self._size -= self._kept.pop(place, (None, 0))[1]
+            kept = self._kept.pop(place, None)
+            self._size -= kept.size if kept is not None else 0

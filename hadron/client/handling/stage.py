@@ -82,12 +82,19 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _MicroBatch:
-    """As it was sent, and how much of it the program has been handed."""
+    """As it was sent, and how much of it the program has been handed. `number`: from 1 on, of
+    those that came here."""
 
     def __init__(
-        self, sent: pipelines_pb2.Invocations, records: SentRecords, stage: StageSpec, call: int
+        self,
+        sent: pipelines_pb2.Invocations,
+        records: SentRecords,
+        stage: StageSpec,
+        call: int,
+        number: int,
     ) -> None:
         self.sent = sent
+        self.number = number
         self.records = records
         self.stage = stage
         self.call = call
@@ -122,6 +129,7 @@ class StageInvocations(EnteredOnce):
         self._stages: ReadyStages | None = None
         self._micro_batch: _MicroBatch | None = None
         self._specs: dict[str, StageSpec] = {}
+        self._taken = 0
         self._ended = 0
         self._late = Lateness(session, self._is_ours)
         self._timing: anyio.CancelScope | None = None
@@ -231,7 +239,8 @@ class StageInvocations(EnteredOnce):
             self._specs = {sent.spec: msgspec.json.decode(sent.spec, type=StageSpec)}
             stage = self._specs[sent.spec]
         records = SentRecords(sent, data, self._settings.value_deserializer)
-        self._micro_batch = _MicroBatch(sent, records, stage, stages.calls_lost)
+        self._taken += 1
+        self._micro_batch = _MicroBatch(sent, records, stage, stages.calls_lost, self._taken)
 
     def _give_back(self, stages: ReadyStages) -> None:
         """What came with a call that was lost is others', but for what the program was handed."""
@@ -307,7 +316,7 @@ class StageInvocations(EnteredOnce):
         backoff = Backoff(self._session.ports.random)
         while True:
             try:
-                return await self._fetched.get(ref)
+                return await self._fetched.get(ref, current.number)
             except HadronError as error:
                 if not error.retryable or self._session.closed is not None:
                     raise

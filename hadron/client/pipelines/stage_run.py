@@ -156,6 +156,12 @@ class StageRun(EnteredOnce):
     def __str__(self) -> str:
         return str(self._stages)
 
+    @property
+    def _calls_lost(self) -> int:
+        """How many connections were lost, for who keeps what has come for long: it is others'
+        then."""
+        return self._stages.calls_lost
+
     def grant(self, count: int = 1) -> None:
         """Ask for `count` more micro-batches."""
         self._stages.grant(count)

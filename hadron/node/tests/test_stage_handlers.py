@@ -76,10 +76,10 @@ def first_fetch_takes(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[A
     """The first record that a client fetches comes so late; what it has asked for."""
     get, asked = FetchedRecords.get, list[Any]()
 
-    async def get_slowly(self: FetchedRecords, ref: Any) -> Any:
+    async def get_slowly(self: FetchedRecords, ref: Any, micro_batch: int) -> Any:
         asked.append(ref)
         await trio.sleep(seconds if len(asked) == 1 else 0)
-        return await get(self, ref)
+        return await get(self, ref, micro_batch)
 
     monkeypatch.setattr(FetchedRecords, "get", get_slowly)
     return asked

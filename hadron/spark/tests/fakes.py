@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from hadron.client.terms.results import Fetched, PartitionOffsets
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError, OffsetOutOfRangeError
+from hadron.model.ids import Ballot
 from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.record import NewRecord, Record
 from hadron.model.record_batch import decode_batch
@@ -38,6 +39,7 @@ class FakePartition:
     def __init__(self) -> None:
         self.batches: list[StampedBatch] = []
         self.first_offset = 0
+        self.ballot = Ballot(1, 1)
 
     @property
     def next_offset(self) -> int:
@@ -47,12 +49,23 @@ class FakePartition:
         """Stamp a batch; returns its base offset."""
         base = self.next_offset
         count = decode_batch(data).count
-        self.batches.append(StampedBatch(base, count, 1_000, 1, 1, data))
+        self.batches.append(StampedBatch(base, count, 1_000, *self.ballot, data))
         return base
 
     def trim(self, first_offset: int) -> None:
         """Forget the batches before an offset."""
         self.first_offset = first_offset
+
+    def lose(self, from_offset: int) -> None:
+        """Forget the batches from an offset on, as a restored backup does."""
+        self.batches = [each for each in self.batches if each.base_offset < from_offset]
+        self.ballot = self.ballot.recovered()
+
+    def ballot_before(self, offset: int) -> Ballot | None:
+        if not self.first_offset < offset <= self.next_offset:
+            return None
+        found = next(each for each in self.batches if each.next_offset >= offset)
+        return Ballot(found.epoch, found.incarnation)
 
     def fetch(self, offset: int, max_bytes: int) -> Fetched:
         if not self.first_offset <= offset <= self.next_offset:
@@ -86,7 +99,11 @@ class FakeClient:
         self.completed_without_output: set[tuple[str, int]] = set()
         self.stale: set[int] = set()
         self.granted = 0
+        self._calls_lost = 0
         self.fetches = 0
+        self.asked = 0
+        self.gone: dict[tuple[str, str], HadronError] = {}
+        """What is said of a partition, whenever it is asked for records."""
         self.troubles: dict[str, list[HadronError]] = {}
         self.on_complete: Callable[[], None] = lambda: None
         self.credit = 0
@@ -111,9 +128,12 @@ class FakeClient:
         attempt: int = 1,
         before: int = 0,
         failed: tuple[str, str] = ("", ""),
+        streams: Mapping[int, str] | None = None,
+        partitions: Mapping[int, str] | None = None,
     ) -> None:
-        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`, and was given
-        up at a stage for a reason, if `failed`."""
+        """Make one micro-batch: instance first_id + i has root offset `offsets[i]`, in the stream
+        and the partition that are said for i, and was given up at a stage for a reason, if
+        `failed`."""
         declared = next((each for each in self.spec.stages if each.name == stage), None)
         message = pipelines_pb2.Invocations(
             stage=stage,
@@ -127,7 +147,8 @@ class FakeClient:
                 instance_id=instance, attempt=attempt, attempts_before=before
             )
             invocation.failed_stage, invocation.failure = failed
-            invocation.root.stream, invocation.root.partition = "in", PARTITION
+            invocation.root.stream = (streams or {}).get(index, "in")
+            invocation.root.partition = (partitions or {}).get(index, PARTITION)
             invocation.root.offset = offset
             for name in declared.dependencies if declared else ():
                 stream, partition, output = self.outputs[name, instance]
@@ -168,16 +189,24 @@ class FakeClient:
         del max_wait_ms, stream_id
         await trio.lowlevel.checkpoint()
         self._trouble("fetch")
+        if error := self.gone.get((stream, partition)):
+            raise error
         self.fetches += 1
         return self.partitions[stream, partition].fetch(offset, max_bytes)
 
     async def offsets(
-        self, stream: str, *, partition: str | None = None, at_ms: int | None = None
+        self, stream: str, *, partition: str | None = None, before: int | None = None
     ) -> list[PartitionOffsets]:
-        del at_ms
         await trio.lowlevel.checkpoint()
+        self._trouble("offsets")
+        self.asked += 1
         return [
-            PartitionOffsets(name, each.first_offset, each.next_offset)
+            PartitionOffsets(
+                name,
+                each.first_offset,
+                each.next_offset,
+                ballot=each.ballot_before(each.next_offset if before is None else before),
+            )
             for (of, name), each in self.partitions.items()
             if of == stream and partition in (None, name)
         ]

@@ -8,22 +8,32 @@ import pyarrow as pa
 import pytest
 
 from hadron.model.documents.stages import ROW_COLUMNS
+from hadron.model.errors import ClosedError, CorruptionError, NotFoundError
+from hadron.model.ids import Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
-from hadron.model.record_batch import decode_batch
+from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
 from hadron.spark import inputs
+from hadron.spark.batch_cache import BatchCache, Place
 from hadron.spark.failures import StageError
+from hadron.spark.loading import Loader
 from hadron.spark.tests.fakes import PARTITION, FakeClient, build
 from hadron.wire.messages import pipelines_pb2
 
 STAGE = StageSpec(name="s", run="a:b")
+BALLOT = Ballot(1, 1)
 
 
 def references(offsets: list[int], stream: str = "in") -> list[pipelines_pb2.RecordRef]:
     return [
         pipelines_pb2.RecordRef(stream=stream, partition=PARTITION, offset=each) for each in offsets
     ]
+
+
+async def load(loader: Loader, refs: list[pipelines_pb2.RecordRef]) -> inputs.Rows:
+    (rows,) = await loader.load([refs])
+    return rows
 
 
 def client_with(count: int, per_batch: int, stream: str = "in") -> FakeClient:
@@ -40,9 +50,10 @@ def client_with(count: int, per_batch: int, stream: str = "in") -> FakeClient:
 
 
 async def test_rows_come_in_the_order_of_their_references() -> None:
-    client, cache = client_with(100, 7), inputs.BatchCache()
+    client = client_with(100, 7)
+    loader = Loader(client)
     wanted = random.Random(1).choices(range(100), k=60)
-    rows = await inputs.load(client, cache, references(wanted))
+    rows = await load(loader, references(wanted))
     table = inputs.to_table(STAGE, list(range(60)), rows, [])
     assert table.to_pydict()["root"] == [f"v{i}" for i in wanted]
     assert table.to_pydict()["key"] == [f"k{i}" if i % 2 else None for i in wanted]
@@ -53,20 +64,22 @@ async def test_rows_come_in_the_order_of_their_references() -> None:
 
 
 async def test_batches_are_fetched_once() -> None:
-    client, cache = client_with(100, 10), inputs.BatchCache()
-    await inputs.load(client, cache, references(list(range(100))))
+    client = client_with(100, 10)
+    loader = Loader(client)
+    await load(loader, references(list(range(100))))
     assert client.fetches == 1
-    await inputs.load(client, cache, references([99, 3, 50]))
+    await load(loader, references([99, 3, 50]))
     assert client.fetches == 1
 
 
 async def test_a_cache_that_is_too_small_still_serves() -> None:
-    client, cache = client_with(100, 10), inputs.BatchCache(max_bytes=1)
-    rows = await inputs.load(client, cache, references(list(range(100))))
+    client = client_with(100, 10)
+    loader = Loader(client, BatchCache(max_bytes=1))
+    rows = await load(loader, references(list(range(100))))
     assert inputs.to_table(STAGE, list(range(100)), rows, [])["offset"].to_pylist() == list(
         range(100)
     )
-    assert len(cache._batches) == 1
+    assert len(loader._cache._batches) == 1
 
 
 def test_the_cache_forgets_what_was_used_longest_ago() -> None:
@@ -74,29 +87,94 @@ def test_the_cache_forgets_what_was_used_longest_ago() -> None:
         decode_batch(build([NewRecord(value=b"x" * 100)]), base_offset=i, stream="s", partition="p")
         for i in range(3)
     ]
-    cache = inputs.BatchCache(max_bytes=2 * batches[0].head.raw)
+    cache = BatchCache(max_bytes=2 * batches[0].head.raw)
     here = ("s", 3, "p")
-    cache.add(here, batches[0])
-    cache.add(here, batches[1])
-    assert cache.find(here, 0) is batches[0]
-    cache.add(here, batches[2])
-    assert cache.find(here, 1) is None
-    assert cache.find(here, 0) is batches[0]
-    assert cache.find(here, 3) is None
-    assert cache.find(("s", 3, "q"), 0) is None
+
+    def at(place: Place, offset: int) -> RecordBatch | None:
+        found = cache.find(place, offset)
+        return found[0] if found is not None else None
+
+    cache.add(here, [batches[0]], BALLOT)
+    cache.add(here, [batches[1]], BALLOT)
+    assert at(here, 0) is batches[0]
+    cache.add(here, [batches[2]], BALLOT)
+    assert at(here, 1) is None
+    assert at(here, 0) is batches[0]
+    assert at(here, 3) is None
+    assert at(("s", 3, "q"), 0) is None
     # A stream that was deleted and created again is another one.
-    assert cache.find(("s", 9, "p"), 0) is None
+    assert at(("s", 9, "p"), 0) is None
+
+
+def test_what_was_read_later_takes_the_place_of_what_was_known() -> None:
+    def batch(base: int, count: int) -> RecordBatch:
+        data = build([NewRecord(value="x")] * count)
+        return decode_batch(data, base_offset=base, stream="s", partition="p")
+
+    cache, here = BatchCache(), ("s", 3, "p")
+    old = cache.add(here, [batch(0, 4), batch(4, 4), batch(8, 4)], BALLOT)
+    new = cache.add(here, [batch(5, 2)], BALLOT.recovered())
+    found = [cache.find(here, offset) for offset in range(12)]
+    assert [each[1] if each else None for each in found] == [
+        *[old] * 4,
+        None,
+        *[new] * 2,
+        None,
+        *[old] * 4,
+    ]
+    cache.drop(here, old)
+    assert [offset for offset in range(12) if cache.find(here, offset)] == [5, 6]
+    cache.drop(here, new)
+    assert (cache._bytes, cache._bases) == (0, {})
+
+
+async def test_what_the_log_has_lost_is_nobody_elses_input() -> None:
+    """Offsets are counted again where a set was restored, or has lost a part of its log."""
+    client = client_with(20, 10)
+    loader = Loader(client)
+    client.publish([NewRecord(value="lost")])
+    refs = references([3, 20])
+    rows = await load(loader, refs)
+    assert rows.values().to_pylist() == ["v3", "lost"]
+    client.partitions["in", PARTITION].lose(20)
+    client.publish([NewRecord(value="another")])
+    for _ in range(2):
+        rows = await load(loader, refs)
+        assert rows.values().to_pylist() == ["v3", "another"]
+    assert client.fetches == 2
+    # It is too short to have it.
+    client.partitions["in", PARTITION].lose(10)
+    rows = await load(loader, refs)
+    assert set(rows.lost) == {1}
+
+
+async def test_of_what_is_kept_the_log_is_asked_once_for_each_answer() -> None:
+    client = client_with(100, 10)
+    loader = Loader(client)
+    await load(loader, references(list(range(100))))
+    assert (client.fetches, client.asked) == (1, 0)
+    await load(loader, references(list(range(100))))
+    assert (client.fetches, client.asked) == (1, 1)
+    # Whether those are of one history is not known where they came one after the other.
+    client.publish([NewRecord(value="more")])
+    await load(loader, references([100]))
+    await load(loader, references([3, 50, 100]))
+    assert (client.fetches, client.asked) == (2, 3)
+    # Nobody can say any more of which history that was.
+    client.partitions["in", PARTITION].trim(101)
+    rows = await load(loader, references([100]))
+    assert set(rows.lost) == {0}
 
 
 async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
-    client, cache = client_with(2, 2), inputs.BatchCache()
+    client = client_with(2, 2)
+    loader = Loader(client)
     client.partitions["in", PARTITION].append(poison.INSIDE["garbage in zstd"])
     client.publish([NewRecord(value="after it")])
     refs = references([0, 5, 3, 1])
-    rows = await inputs.load(client, cache, refs)
-    assert rows.lost.tolist() == [False, False, True, False]
-    said = str(inputs.lost_records(STAGE, rows, refs))
-    assert "record in/local/p0/3 is damaged at its source" in said
+    rows = await load(loader, refs)
+    assert set(rows.lost) == {2}
+    assert "record in/local/p0/3 is damaged at its source" in rows.lost[2]
     kept = rows.only([True, True, False, True])
     assert inputs.to_table(STAGE, [1, 2, 4], kept, [])["root"].to_pylist() == [
         "v0",
@@ -106,14 +184,39 @@ async def test_records_that_are_damaged_at_their_source_are_marked() -> None:
 
 
 async def test_records_that_are_gone_are_marked() -> None:
-    client, cache = client_with(30, 10), inputs.BatchCache()
+    client = client_with(30, 10)
+    loader = Loader(client)
     client.partitions["in", PARTITION].trim(20)
     refs = references([25, 3, 20, 19])
-    rows = await inputs.load(client, cache, refs)
-    assert rows.lost.tolist() == [False, True, False, True]
-    assert "record in/local/p0/3" in str(inputs.lost_records(STAGE, rows, refs))
+    rows = await load(loader, refs)
+    assert set(rows.lost) == {1, 3}
+    assert len(set(rows.lost.values())) == 1
+    assert "record in/local/p0/3 is not kept any more" in rows.lost[1]
     kept = rows.only([True, False, True, False])
     assert inputs.to_table(STAGE, [1, 3], kept, [])["root"].to_pylist() == ["v25", "v20"]
+
+
+async def test_what_is_wrong_with_one_place_is_so_for_its_rows_alone() -> None:
+    """A stream that was deleted, a partition that a stream has no more, a batch that no disk has
+    whole any more."""
+    client = client_with(30, 10)
+    client.gone["out", PARTITION] = NotFoundError("there is no stream 'out'")
+    client.gone["in", "local/p1"] = NotFoundError("stream 'in' has no partition 'local/p1'")
+    refs = references([25, 3, 4])
+    refs += references([7], "out")
+    refs += [pipelines_pb2.RecordRef(stream="in", partition="local/p1", offset=2)]
+    rows = await load(Loader(client), refs)
+    assert set(rows.lost) == {3, 4}
+    assert "records of out/local/p0 cannot be read: there is no stream 'out'" in rows.lost[3]
+    assert "stream 'in' has no partition 'local/p1'" in rows.lost[4]
+    kept = rows.only([True, True, True, False, False])
+    assert kept.values().to_pylist() == ["v25", "v3", "v4"]
+    client.fail_calls("fetch", CorruptionError("entry 7 is damaged"))
+    rows = await load(Loader(client), references([3, 5, 3]))
+    assert set(rows.lost) == {0, 2}
+    client.fail_calls("fetch", ClosedError("the client is closed"))
+    with pytest.raises(ClosedError):
+        await load(Loader(client), references([3]))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +232,14 @@ async def test_values_are_text_unless_one_is_bytes(
 ) -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value=each) for each in values])
-    rows = await inputs.load(client, inputs.BatchCache(), references([0, 1]))
+    rows = await load(Loader(client), references([0, 1]))
     assert rows.values().to_pylist() == expected
 
 
 async def test_bytes_in_other_rows_do_not_matter() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a", key="k"), NewRecord(value=b"\xff", key=b"\xff")])
-    rows = await inputs.load(client, inputs.BatchCache(), references([0]))
+    rows = await load(Loader(client), references([0]))
     assert rows.values().to_pylist() == ["a"]
     assert rows.keys().to_pylist() == ["k"]
 
@@ -144,9 +247,9 @@ async def test_bytes_in_other_rows_do_not_matter() -> None:
 async def test_dependencies_become_columns() -> None:
     client = client_with(4, 2)
     client.publish([NewRecord(value={"n": i}) for i in range(4)], "out")
-    cache = inputs.BatchCache()
-    root = await inputs.load(client, cache, references([0, 1, 2]))
-    other = await inputs.load(client, cache, references([3, 1, 2], "out"))
+    loader = Loader(client)
+    root = await load(loader, references([0, 1, 2]))
+    other = await load(loader, references([3, 1, 2], "out"))
     stage = StageSpec(name="s", run="a:b", dependencies=("first",))
     table = inputs.to_table(stage, [1, 2, 3], root, [other])
     assert table.column_names[:3] == ["instance_id", "root", "first"]
@@ -161,7 +264,7 @@ async def test_headers_come_with_their_rows() -> None:
     client = FakeClient([STAGE])
     client.publish([NewRecord(value="a"), NewRecord(value="b", headers={"trace": "7", "by": "x"})])
     client.publish([NewRecord(value="c", headers={"trace": "8"})])
-    rows = await inputs.load(client, inputs.BatchCache(), references([2, 0, 1, 2]))
+    rows = await load(Loader(client), references([2, 0, 1, 2]))
     table = inputs.to_table(STAGE, [1, 2, 3, 4], rows, [])
     assert table.schema.field("headers").type == pa.map_(pa.string(), pa.string())
     assert [dict(each) for each in table["headers"].to_pylist()] == [

@@ -17,7 +17,7 @@ from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
 from hadron.spark import rounds as rounds_room
 from hadron.spark.microbatch import MicroBatchWorker, _alike, _Course
-from hadron.spark.outputs import Completion, Output
+from hadron.spark.outputs import Completion, Output, Refusal
 from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
@@ -25,6 +25,11 @@ from hadron.spark.threads import Threads
 from hadron.wire.messages import pipelines_pb2
 
 _IDS = (3, 4, 5)
+ROWS = pa.table({"instance_id": list(_IDS), "value": ["x"] * len(_IDS)})
+
+
+def _invocations() -> list[pipelines_pb2.Invocation]:
+    return [pipelines_pb2.Invocation(instance_id=each, attempt=1) for each in _IDS]
 
 
 class HeldClient:
@@ -34,6 +39,7 @@ class HeldClient:
         self.asked, self.go = trio.Event(), trio.Event()
         self.error: HadronError | None = None
         self.failed: list[int] = []
+        self.takes_s = 0.0
 
     async def complete_stages(
         self, *_given: Any, **_named: Any
@@ -45,6 +51,7 @@ class HeldClient:
         return pipelines_pb2.CompleteStagesResponse(base_offset=7)
 
     async def fail_stages(self, _pipeline: int, _stage: str, ids: list[int], *_others: Any) -> None:
+        await trio.sleep(self.takes_s)
         self.failed += ids
 
 
@@ -93,6 +100,38 @@ async def test_what_the_server_could_not_do_now_is_neither(
     assert set(course.open_ids) == set(_IDS)
 
 
+async def test_failures_with_different_texts_are_told_together(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - a thousand entries, a second in all
+) -> None:
+    """By hundreds that are told one after the other the stage's timeout is over."""
+    client = HeldClient()
+    client.takes_s = 0.01
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    begun: list[float] = []
+    course = _Course(1, "copy", [], lambda: begun.append(trio.current_time()))
+    ids = range(1, 1_001)
+    course.created_ms = dict.fromkeys(ids, 5)
+    course.refuse([Refusal(each, 1, f"bad thing {each}") for each in ids])
+    began_s = trio.current_time()
+    await worker._fail(course)
+    assert sorted(client.failed) == list(ids)
+    took_s = trio.current_time() - began_s
+    assert took_s < 1
+    assert begun[0] == began_s
+    # While a completion takes long, too.
+    begun.clear()
+    course.open_ids = dict.fromkeys(_IDS, 1)
+    given = (Part(_invocations(), pa.table({"instance_id": list(_IDS)})), StageResult(ROWS, False))
+    stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker._settle, course, stage, [given])
+        await client.asked.wait()
+        await trio.sleep(10)
+        assert len(begun) >= 20
+        client.go.set()
+    assert course.completed == len(_IDS)
+
+
 async def test_failures_are_told_when_nothing_else_is_left_to_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,7 +154,7 @@ async def test_failures_are_told_when_nothing_else_is_left_to_say(
     client.go.set()
     worker = MicroBatchWorker(client, "flow", cast(Any, SimpleNamespace(sparkContext=Context())))
     stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
-    invocations = [pipelines_pb2.Invocation(instance_id=each, attempt=1) for each in _IDS]
+    invocations = _invocations()
     course = _Course(
         1, "copy", invocations, open_ids=dict.fromkeys(_IDS, 1), created_ms=dict.fromkeys(_IDS, 5)
     )

@@ -16,10 +16,10 @@ from hadron.cli.pipelines.progress import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
 from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord
-from hadron.spark import microbatch, rounds
+from hadron.spark import loading, microbatch, rounds
 from hadron.spark.functions import StageCodeError, StageLoadError
 from hadron.spark.runner import MicroBatch, Search, StageRunner
-from hadron.spark.tests.fakes import PARTITION, FakeClient
+from hadron.spark.tests.fakes import PARTITION, FakeClient, FakePartition, build
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -400,6 +400,83 @@ def test_lost_records_fail_their_instances_alone(spark: SparkSession) -> None:
     assert count == 2
     assert "not kept any more" in reason
     assert set(client.outputs) == {("s", 3), ("s", 4)}
+
+
+def test_an_instance_whose_stream_is_gone_fails_alone(spark: SparkSession) -> None:
+    client = client_for(stage("s", "passing"))
+    client.gone["other", PARTITION] = NotFoundError("there is no stream 'other'")
+    client.invoke("s", range(4), streams={1: "other"})
+    done = Play(spark, client).until(4)
+    assert set(client.outputs) == {("s", 1), ("s", 3), ("s", 4)}
+    assert "there is no stream 'other'" in client.failures["s", 2]
+    assert (done.completed, done.failed) == (3, 1)
+
+
+def away(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition of the input is, and nobody waits for it for long."""
+    monkeypatch.setattr(loading, "_PATIENCE_S", 0.2)
+    client.partitions["in", "away/p1"] = FakePartition()
+    client.partitions["in", "away/p1"].append(build(flights(4)))
+    client.gone["in", "away/p1"] = ConnectionLostError("its leader is away")
+
+
+def test_instances_whose_partition_is_away_wait_and_no_others(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_for(stage("s", "passing"))
+    away(client, monkeypatch)
+    # More of them than a runner has micro-batches at a time.
+    for first in (1, 5, 9):
+        client.invoke("s", range(4), first, partitions={3: "away/p1"})
+    client.invoke("s", range(4), 13)
+    there = {each for each in range(1, 17) if each not in (4, 8, 12)}
+
+    def then_back() -> None:
+        if {instance for _, instance in client.outputs} == there:
+            client.gone.clear()
+
+    client.on_complete = then_back
+    play = Play(spark, client)
+    play.until(16)
+    assert {instance for _, instance in client.outputs} == {*range(1, 17)}
+    assert client.output("s", 4).value == flights(4)[3].value
+    assert (client.failures, play.runner.totals.failed) == ({}, 0)
+    assert [each.completed for each in play.seen] == [3, 3, 3, 4, 1, 1, 1]
+    assert play.runner.totals.invocations == 16
+
+
+def test_those_that_wait_are_given_back_at_the_end(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_for(stage("s", "passing"))
+    away(client, monkeypatch)
+    client.invoke("s", range(4), partitions={0: "away/p1", 3: "away/p1"})
+    Play(spark, client).until(2)
+    assert {instance for _, instance in client.outputs} == {2, 3}
+    assert client.failures == {}
+    # It is there for another runner.
+    (given,) = [client._receive.receive_nowait()]
+    assert [each.attempt for each in given.invocations] == [1] * 4
+
+
+def test_those_that_wait_are_somebody_elses_when_their_call_is_lost(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_for(stage("s", "passing"))
+    away(client, monkeypatch)
+    client.invoke("s", range(2), partitions={0: "away/p1"})
+    play = Play(spark, client)
+
+    def then_lost() -> None:
+        if ("s", 2) in client.outputs and not client._calls_lost:
+            client._calls_lost = 1
+            client.gone.clear()
+            client.invoke("s", range(2), 11)
+
+    client.on_complete = then_lost
+    play.runner.run(until=lambda: len(client.outputs) >= 3 and not play.runner._waiting)
+    assert {instance for _, instance in client.outputs} == {2, 11, 12}
+    assert client.failures == {}
 
 
 def test_a_stage_over_its_timeout_is_stopped(spark: SparkSession) -> None:
