@@ -293,13 +293,12 @@ class StageRunner:
                     self._receiving.cancel()
             else:
                 self._fail(error)
-
-    def _report(self, done: MicroBatch) -> None:
-        if not done.invocations:
-            return
         except Exception as error:
             # A mistake of ours: raised here, it would end the runner within groups of exceptions.
             self._fail(error)
+
+    def _report(self, done: MicroBatch) -> None:
+        if not done.invocations:
             return
         self.totals.add(done)
         if self._on_progress is not None:
