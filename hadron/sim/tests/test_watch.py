@@ -170,7 +170,11 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     ),
     "A2 what is committed is shown": (
         "retry-after-a-restart",
-        (Edit("partition.controller:Controller._tell", "if visible:", "if len(visible) > 1:"),),
+        (
+            Edit(
+                "partition.controller:Controller._tell", "if visible and", "if len(visible) > 1 and"
+            ),
+        ),
     ),
     "A2 the schema is read at the watermark": (
         "retry-after-a-restart",
