@@ -78,7 +78,7 @@ def run(*arguments: str, stdin: str = "", stdout: io.StringIO | None = None) -> 
     """A command, without the half second that an interpreter takes to start."""
     out, error = stdout or io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
-        patch.setattr(sys, "stdin", io.StringIO(stdin))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
         status = main(list(arguments))
     return Done(status, out.getvalue(), error.getvalue())
 
