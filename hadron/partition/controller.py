@@ -3,7 +3,7 @@
 A command's way: `submit` → the next group's transaction → the feeds (`replication.feeding`) and the
 disk at the same time → quorum → the watermark moves → the observers, who push what has become
 visible, then its answer.
-All of it happens in callbacks on the event loop; no task is woken on the way.
+All of it happens in callbacks on the event loop; one task is woken, when the writer was idle.
 
 Safety rule: answers pass `Waiters` or `query`, which hold them back until the watermark covers what
 they were derived from (PROTOCOL A2). What is shown besides (the catalog, the streams' visible ends)

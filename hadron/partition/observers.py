@@ -12,7 +12,7 @@ E = TypeVar("E", bound=Event)
 
 
 class Order(enum.IntEnum):
-    """Those who keep what others look up are told first."""
+    """Those who keep what others look up are told first. Who watches a stream is called by it."""
 
     CATALOG = 0
     STREAMS = 1

@@ -1,6 +1,6 @@
 """Those who run stages, as a leader speaks with them: how they are told, and what they say.
 
-What carries it is not known here: whoever has a runner's call (`server.pipelines.calls`) is its
+What carries it is not known here: whoever has a runner's call (`server.pipelines.runners`) is its
 sink.
 """
 

@@ -79,7 +79,7 @@ def _bad_entries() -> Iterator[None]:
 
 
 class FollowerLog:
-    """Jobs for the writer. Its attributes are only ever touched there, except to be shown."""
+    """What the writer runs for a member's log. While it has a job, nobody else changes it."""
 
     def __init__(
         self,

@@ -4,9 +4,10 @@ The log has the locks of what is prepared; statements of the leader's own transa
 table before they are decided (PROTOCOL E2). Here they are together, so that who serves groups and
 runs stages gives nothing out that a transaction may end at any moment, and hears when one is over.
 
-Safety rule: events come in the log's order, and each has been told here before anybody else can act
-on it. What the log gives to a transaction another one had only wanted: that one is refused when it
-is to be decided.
+Safety rule: events come in the log's order, and drivers hear of them after this. Who watches a
+stream is called before: what keeps from it what a statement ends is the claim that was taken before
+that was logged. What the log gives to a transaction another one had only wanted: that one is
+refused when it is to be decided.
 """
 
 from __future__ import annotations

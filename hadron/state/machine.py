@@ -74,7 +74,8 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Base of what `apply` functions say has happened: told, on a leader, once it is committed."""
+    """Base of what `apply` functions say has happened: told, on a leader, once it is committed.
+    (A follower looks for one of them: `SchemaChanged`, for the node's copy of the schema.)"""
 
 
 DropBodies = Callable[[Database, Sequence[int]], None]

@@ -117,7 +117,7 @@ class Ends:
         self, say: Callable[[], Awaitable[object]], is_over: Callable[[], bool] = lambda: False
     ) -> None:
         """Say it until somebody hears it, or it `is_over`: that a leader is away takes no attempt
-        (PIPELINES P9). Raises what `say` does where to repeat it is of no use."""
+        (PIPELINES P15). Raises what `say` does where to repeat it is of no use."""
         backoff = Backoff(self._session.ports.random)
         while not is_over():
             try:

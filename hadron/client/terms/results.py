@@ -16,7 +16,8 @@ class Receipt(msgspec.Struct, frozen=True):
 
     Attributes:
         offset: its position in `partition`.
-        append_ms: the leader's time of appending, milliseconds since the Unix epoch.
+        append_ms: the leader's time of appending, milliseconds since the Unix epoch; 0 for the
+            output of a stage at another replica set than the pipeline's.
         duplicate: a retry found the record already logged; offset and time are the original's.
         own_id: the record's id as it was given; of transactions' records only.
     """

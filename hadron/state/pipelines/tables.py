@@ -1,6 +1,6 @@
 """The tables of pipelines, which several modules of this room write: here are their shapes.
 
-Each is written by the module that is named with it, and read by all.
+Named with each is the module that makes its rows; others change them, and all read them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS {DEFINITION}(        -- of `definitions`
     instances INTEGER NOT NULL,         -- that may go on with it: live or failed
     PRIMARY KEY (pipeline_id, version)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(    -- of `pipeline_inputs`
+CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(    -- of `inputs`
     pipeline_id INTEGER NOT NULL,
     partition TEXT NOT NULL,
     stream_id INTEGER NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS {PIPELINE_INPUT}(    -- of `pipeline_inputs`
     truncations INTEGER NOT NULL,       -- how often the partition had lost what was looked at
     PRIMARY KEY (pipeline_id, partition)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS {PIPELINE_START}(    -- of `pipeline_inputs`, beside the pipeline's home
+CREATE TABLE IF NOT EXISTS {PIPELINE_START}(    -- of `inputs`, beside the pipeline's home
     pipeline_id INTEGER PRIMARY KEY,
     home TEXT NOT NULL,                 -- the pipeline's replica set
     stream_id INTEGER NOT NULL,
