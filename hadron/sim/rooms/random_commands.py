@@ -63,7 +63,6 @@ class Commands(FlowCommands):
         self._index = 0
         self._objects: dict[tuple[str, str], StoredObject] = {}
         self._deleted: list[Tombstone] = []
-        self._lost: tuple[LostRange, ...] = ()
         self._source = b"m" * 16
         self._epoch = 1
         self._parts: list[SchemaAdopted] = []
@@ -172,6 +171,9 @@ class Commands(FlowCommands):
         ]
         return ApplySchema(index, tuple(changes))
 
+    def _is_here(self, object_id: int) -> bool:
+        return bool(self._one(f"SELECT id FROM hadron_schema_object WHERE id = {object_id}", 0))
+
     def _push(self) -> Command:
         """What has changed at the metadata set, in some parts."""
         rng = self._random
@@ -198,7 +200,7 @@ class Commands(FlowCommands):
         gone_here = [
             each
             for each in self._deleted
-            if each.metadata_index <= begins and not any(each.id in lost for lost in self._lost)
+            if each.metadata_index <= begins and not self._is_here(each.id)
         ]
         if gone_here and rng.random() < 0.1:
             # The metadata set has lost this deletion.
@@ -207,9 +209,10 @@ class Commands(FlowCommands):
             name = f"{back.name}-{back.id}"
             objects.append(StoredObject(back.id, back.kind, "default", name, spec, self._index))
         sets = (RegisteredSet("eu/p0", b"u" * 16, 1, self._index),)
+        lost: tuple[LostRange, ...] = ()
         if is_whole and begins and rng.random() < 0.5:
-            # Of its log; it did not have to be told again.
-            self._lost += (LostRange(*sorted(rng.choices(range(begins + 1), k=2))),)
+            # Until everything is pushed once more: what stays has names that others may want.
+            lost = (LostRange(*sorted(rng.choices(range(begins + 1), k=2))),)
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
             SchemaAdopted(
@@ -223,7 +226,7 @@ class Commands(FlowCommands):
                 tuple(some),
                 deleted if not number else (),
                 sets if not number else (),
-                self._lost if is_whole else (),
+                lost,
             )
             for number, some in enumerate(cuts)
         ]

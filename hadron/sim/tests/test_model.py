@@ -398,7 +398,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
 @pytest.mark.parametrize("adopts", [False, True])
 def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     run = Run()
-    for seed in range(16):
+    for seed in range(20):
         run.play(seed, adopts=adopts)
     run.histories.judge()
     assert run.complaints == []
