@@ -148,7 +148,7 @@ async def test_a_stream_is_bridged_that_was_made_anew_while_a_set_was_away(
                 "the new stream",
                 lambda: len({cluster[each].status("n1").metadata_index for each in SETS}) == 1,
             )
-            # The other client may still have a producer of the first one, which says that it is gone.
+            # The other one may have a producer of the first stream yet, and hear that it is gone.
             async with cluster.client("later") as later:
                 await later.send("orders", "2", type="order.placed")
             assert values(await take(messages, 1)) == ["2"]
