@@ -111,7 +111,7 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1_800)
+@pytest.mark.timeout(3_000)
 def test_many_seeds_meet_every_fault_and_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     judging = {check.__name__ for check in CHECKS}
     assert twice(MANY, capsys) >= FAULTS | judging
