@@ -222,6 +222,13 @@ plant(
 )
 
 plant(
+    "backup of a deposed leader",
+    "who asks a leader for a backup gets one though others may have gone on without it",
+    Edit("replication.snapshots:SnapshotService._confirm_for", "await self._confirm()", "pass"),
+    scenarios=("backup-of-a-leader-that-does-not-know",),
+)
+
+plant(
     "copy without the latest of the tail",
     "what was stored between the copying of the log's end and the closing of the old file is gone",
     Edit(

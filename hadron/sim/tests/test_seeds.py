@@ -18,7 +18,7 @@ from hadron.sim.faults import regions as region_faults
 
 FEW: Final = range(6, 8)
 """One replica set, and several; all that is rarer is asked of `MANY`."""
-MANY: Final = range(80)
+MANY: Final = range(100)
 
 FAULTS: Final = frozenset(
     {

@@ -330,6 +330,7 @@ class Answers:
         needed = request.min_lsn
         if not request.hash and not request.min_lsn:
             needed = question.applied_lsn
+            self._check_leads(question)
         if manifest.lsn < needed and manifest.hash != request.hash:
             self._complaints.add(
                 "B6 a backup is as of now",
