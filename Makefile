@@ -27,7 +27,7 @@ demo: $(STAMP) ## the main job: three nodes, 27,004 flights, two Spark stages, e
 test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores
 	$(BIN)/python -m pytest -m "not long" $(IN_PARALLEL)
 
-test-long: $(STAMP) ## what takes minutes and needs no cluster: eighty seeds twice, planted bugs
+test-long: $(STAMP) ## what takes minutes and needs no cluster: a hundred seeds twice, planted bugs
 	$(BIN)/python -m pytest -m long hadron $(IN_PARALLEL)
 
 check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code is fresh
