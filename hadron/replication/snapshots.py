@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -163,6 +163,7 @@ class SnapshotService:
         self._clock = clock
         self._version = version
         self._making = trio.Lock()
+        self._members_waiting = 0
         self._made = 0
         self._current: _Outgoing | None = None
 
@@ -199,17 +200,32 @@ class SnapshotService:
             self._require_member(call)
 
         async def answer() -> None:
-            async with self._making:
+            if not asker.is_member and self._find(min_lsn, request.hash, asker) is None:
+                # Before it is anybody's turn: without a majority it takes seconds, and the member
+                # that comes next may be the very one that a majority lacks.
+                await self._confirm_leads()
+            async with self._turn(asker):
                 manifest = self._find(min_lsn, request.hash, asker)
                 if manifest is None:
                     self._leave_to_member(asker)
-                    await self._confirm_for(asker)
                     manifest = await self._make(min_lsn, asker)
                 assert self._current is not None
                 self._current.is_for_member |= asker.is_member
             call.send(snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True)
 
         call.spawn(answer)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, asker: _Asker) -> AsyncIterator[None]:
+        self._members_waiting += asker.is_member
+        try:
+            await self._making.acquire()
+        finally:
+            self._members_waiting -= asker.is_member
+        try:
+            yield
+        finally:
+            self._making.release()
 
     def _leave_to_member(self, asker: _Asker) -> None:
         """Raises `NotReadyError` for a backup that would take the copy away which a member fetches:
@@ -223,11 +239,9 @@ class SnapshotService:
                 "a backup can be made as soon as that is done, or of another node now",
             )
 
-    async def _confirm_for(self, asker: _Asker) -> None:
+    async def _confirm_leads(self) -> None:
         """A backup of a leader has what was acknowledged when it was asked for. One that was
         deposed, and does not know, has not; a member's ballot is compared by itself."""
-        if asker.is_member:
-            return
         try:
             await self._confirm()
         except NotReadyError as error:
@@ -354,11 +368,17 @@ class SnapshotService:
     async def _wait_committed(self, position: LogPosition, asker: _Asker) -> int:
         """Returns `position.lsn` once it is committed, and for who may have it earlier the
         watermark when that does not move."""
+        begun_s = trio.current_time()
         early = self._shares_ballot(position, asker)
-        with trio.move_on_after(_BALLOT_PATIENCE_S if early else _WATERMARK_PATIENCE_S):
-            # The watermark of a leader moves in callbacks, a replica's with what its leader says.
-            while self._follower.committed_lsn < position.lsn:  # noqa: ASYNC110
-                await trio.sleep(_WATERMARK_POLL_S)
+        patience_s = _BALLOT_PATIENCE_S if early else _WATERMARK_PATIENCE_S
+        # The watermark of a leader moves in callbacks, a replica's with what its leader says.
+        while self._follower.committed_lsn < position.lsn:
+            if not asker.is_member and self._members_waiting:
+                # It may be the one that a majority lacks, and a backup can wait.
+                patience_s = _BALLOT_PATIENCE_S
+            if trio.current_time() >= begun_s + patience_s:
+                break
+            await trio.sleep(_WATERMARK_POLL_S)
         # On the writer, after the commit that is under way: the watermark moves before it, and
         # until then the file still has the entries that it drops.
         now, committed_lsn = await run_on_writer(
@@ -367,8 +387,7 @@ class SnapshotService:
         is_committed = committed_lsn >= position.lsn
         if not is_committed and not self._shares_ballot(position, asker):
             raise NotReadyError(
-                f"no majority has confirmed entry {position.lsn} within "
-                f"{_WATERMARK_PATIENCE_S:g} s",
+                f"no majority has confirmed entry {position.lsn} within {patience_s:g} s",
                 "see `hadron status` for the nodes that are away",
             )
         if now != position:

@@ -34,6 +34,7 @@ from hadron.storage.database import open_reader, open_writer
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest
 from hadron.testing.nodes import Nodes, running_nodes
+from hadron.wire.messages import method, snapshots_pb2
 from hadron.wire.system import SystemClock
 
 ORIGINAL = fetching._read_chunk
@@ -104,11 +105,11 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
     COMMIT that brings them is under way."""
     alone, go, over = trio.Event(), trio.Event(), threading.Event()
     confirmed, made = trio.Event(), trio.Event()
-    confirm = snapshots.SnapshotService._confirm_for
+    confirm = snapshots.SnapshotService._confirm_leads
     original = snapshots.SnapshotService._check
 
-    async def confirm_for(self: snapshots.SnapshotService, asker: snapshots._Asker) -> None:
-        await confirm(self, asker)
+    async def confirm_leads(self: snapshots.SnapshotService) -> None:
+        await confirm(self)
         if self._membership.node == "n1":
             confirmed.set()
             await alone.wait()
@@ -119,7 +120,7 @@ async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
             await go.wait()
         await original(self, path)
 
-    monkeypatch.setattr(snapshots.SnapshotService, "_confirm_for", confirm_for)
+    monkeypatch.setattr(snapshots.SnapshotService, "_confirm_leads", confirm_leads)
     monkeypatch.setattr(snapshots.SnapshotService, "_check", check)
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
@@ -431,6 +432,40 @@ async def test_a_resync_from_a_deposed_leader_brings_nothing_that_was_withdrawn(
         nodes.network.heal_all()
         await nodes.wait_in_step()
         await assert_equal(nodes)
+
+
+async def test_a_backup_that_waits_for_a_majority_makes_way_for_a_member(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader was followed when it was asked; the member may be the one that it lacks since."""
+
+    async def confirmed(_self: snapshots.SnapshotService) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(snapshots.SnapshotService, "_confirm_leads", confirmed)
+    monkeypatch.setattr(snapshots, "_WATERMARK_PATIENCE_S", 10_000.0)
+    refused: list[str] = []
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await nodes.crash("n2", "n3")
+        async with nodes.connection("n1") as connection, trio.open_nursery() as nursery:
+            with pytest.raises(HadronError):
+                await produce(connection, b"alone", timeout_s=1)
+            service = nodes.node("n1").member._snapshots
+
+            async def back_up() -> None:
+                request = snapshots_pb2.OpenSnapshotRequest()
+                with pytest.raises(HadronError) as raised:
+                    await connection.request(method("OpenSnapshot"), request, timeout_s=10_000)
+                refused.append(raised.value.message)
+
+            nursery.start_soon(back_up)
+            await nodes.wait_for("the backup's turn", lambda: service._making.locked())
+            member = snapshots._Asker(nodes.node("n1").member.identity.promised, leads=False)
+            async with service._turn(member):
+                pass
+        assert "within 1 s" in refused[0]
 
 
 async def test_backups_that_cannot_be_had_do_not_keep_a_member_from_its_copy(

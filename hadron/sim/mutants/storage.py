@@ -224,7 +224,7 @@ plant(
 plant(
     "backup of a deposed leader",
     "who asks a leader for a backup gets one though others may have gone on without it",
-    Edit("replication.snapshots:SnapshotService._confirm_for", "await self._confirm()", "pass"),
+    Edit("replication.snapshots:SnapshotService._confirm_leads", "await self._confirm()", "pass"),
     scenarios=("backup-of-a-leader-that-does-not-know",),
 )
 

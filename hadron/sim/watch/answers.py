@@ -330,7 +330,9 @@ class Answers:
         needed = request.min_lsn
         if not request.hash and not request.min_lsn:
             needed = question.applied_lsn
-            self._check_leads(question)
+            if view.controller is not None and view.controller.leads:
+                # By its own lights; a replica gives what it has.
+                self._check_leads(question)
         if manifest.lsn < needed and manifest.hash != request.hash:
             self._complaints.add(
                 "B6 a backup is as of now",
