@@ -100,9 +100,9 @@ class Leadership:
             cork=cork,
             gate=gate,
             on_fatal=on_fatal,
+            # Until this task's turn nobody is to be let in, or told anything.
+            on_fenced=self.stop,
         )
-        # At once: between the fencing and this task's turn nobody is let in, or told anything.
-        feeding.on_fenced = self.stop
         self._reaching = Reaching(
             feeding,
             membership,

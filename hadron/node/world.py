@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-
 _THREADS: Final = 40
 """That work at a disk at the same time; others wait for one."""
 

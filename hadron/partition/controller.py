@@ -72,8 +72,13 @@ class Controller:
         cork: Cork,
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
+        on_fenced: Callable[[HadronError], None] | None = None,
     ) -> None:
-        """`feeding`: what members are fed with, under the ballot that was won."""
+        """
+        Args:
+            feeding: what members are fed with, under the ballot that was won.
+            on_fenced: told at once when a member follows another ballot; None: `stop` is.
+        """
         self.ballot = feeding.ballot
         self.machine = follower.machine
         self.node = feeding.node
@@ -101,7 +106,7 @@ class Controller:
         self._stopped: HadronError | None = None
         self._stop = trio.Event()
         feeding.on_moved = self._release
-        feeding.on_fenced = self.stop
+        feeding.on_fenced = on_fenced or self.stop
         feeding.on_space = lambda name, is_low: self._room.note(name, is_low=is_low)
 
     @property

@@ -20,10 +20,9 @@ import psutil
 
 from hadron.model.errors import HadronError
 from hadron.node.replica_set import CANNOT_GO_ON
+from hadron.node.world import SystemDisk
 
 _LEASH: Final = Path(__file__).with_name("leash.py")
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-"""On Linux; what processes started before this boot can be nobody's that runs."""
 _CLOCK_SLACK_S: Final = 2.0
 """Start times since the Unix epoch may move a little with the wall clock."""
 _LOG_LINES: Final = 12
@@ -61,7 +60,7 @@ class ProcessIdentity:
         """The process that has this pid now. Raises `ClusterError` when there is none."""
         try:
             if sys.platform.startswith("linux"):
-                return cls(pid, _since_boot_s(pid), _BOOT_ID.read_text().strip())
+                return cls(pid, _since_boot_s(pid), SystemDisk().boot_id())
             return cls(pid, psutil.Process(pid).create_time())
         except (psutil.Error, OSError) as error:
             raise ClusterError(f"process {pid} ended at once") from error
