@@ -18,7 +18,7 @@ import trio
 from hadron.delivery.effects import Assignment, Effects, Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
-from hadron.delivery.ledger import Ledger, LoggedLedger, MemoryLedger, Receipt
+from hadron.delivery.ledger import Confirmation, Ledger, LoggedLedger, MemoryLedger
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
 from hadron.delivery.members import DeliveryNumbers
@@ -411,36 +411,36 @@ class GroupDriver:
                 self.resize(session, said.max_in_flight)
 
     def acknowledge(self, session: MemberSession, said: Ack, now: float) -> None:
-        ranges, token, late = said
+        ranges, asked, late_ballot = said
         check_ranges(ranges)
         try:
             for item in ranges:
-                counted = self._count(session, item, late, now)
+                counted = self._count(session, item, late_ballot, now)
                 # Before anything is raised: they are in no other place any more.
                 self.ledger.acknowledge(counted)
                 if size(counted) <= item[2] - item[1]:
                     session.refuse(item)
                     self._tell_conflicts(session, item)
-            if token:
-                self.ledger.confirm(Receipt(session.sink, token, session.take_refused()))
+            if asked:
+                self.ledger.confirm(Confirmation(session.sink, asked, session.take_refused()))
         finally:
             self.ledger.flush()
             self.pump()
 
     def _count(
-        self, session: MemberSession, item: DeliveryRange, late: Ballot | None, now: float
+        self, session: MemberSession, item: DeliveryRange, late_ballot: Ballot | None, now: float
     ) -> list[Range]:
         """What of a range counts: under a token that is current, or as a late acknowledgement."""
         delivery, first, last = item
         ballot = self._ground.controller.ballot
-        token = (*(late or ballot), delivery)
+        token = (*(late_ballot or ballot), delivery)
         if token <= self.progress.fence:
             # From before the group was made, or reset: whoever has the record now, or gave it back.
             return []
         counted: list[Range] = []
-        if late in (None, ballot):
+        if late_ballot in (None, ballot):
             counted = self.machine.acknowledge(session.member.number, delivery, first, last, now)
-        if late is not None and self._may_have_been(token, last):
+        if late_ballot is not None and self._may_have_been(token, last):
             counted += self.machine.acknowledge_late(first, last)
         return counted
 

@@ -29,7 +29,7 @@ _TIDY_BEYOND: Final = 4 * _RANGES_PER_ENTRY
 """Attempts that wait for the log: with so many more than there were, those are dropped that later
 ones replace."""
 
-_MAX_RECEIPTS: Final = 20_000
+_MAX_CONFIRMATIONS: Final = 20_000
 """Of a group. A client waits for one at a time."""
 
 T = TypeVar("T")
@@ -39,15 +39,15 @@ OnCommitted = Callable[[Sequence[Range], int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class Confirmation:
     """Who wants to hear that everything so far is committed."""
 
     sink: MemberSink
-    token: int
+    number: int
     refused: list[DeliveryRange]
 
     def answer(self, floor: int) -> None:
-        self.sink.confirm(self.token, self.refused, floor)
+        self.sink.confirm(self.number, self.refused, floor)
 
 
 class Ledger(Protocol):
@@ -75,7 +75,7 @@ class Ledger(Protocol):
         """To be made durable with the next `flush`."""
         ...
 
-    def confirm(self, receipt: Receipt) -> None:
+    def confirm(self, confirmation: Confirmation) -> None:
         """To be answered once everything up to here is durable."""
         ...
 
@@ -113,7 +113,7 @@ class LoggedLedger:
         self._unlogged = RangeSet()
         self._ended: list[Attempts] = []
         self._tidy_at = _TIDY_BEYOND
-        self._receipts: list[Receipt] = []
+        self._confirmations: list[Confirmation] = []
         self._logging = False
         self._closed = False
 
@@ -131,15 +131,15 @@ class LoggedLedger:
         for first, last in ranges:
             self._unlogged.add(first, last)
 
-    def confirm(self, receipt: Receipt) -> None:
+    def confirm(self, confirmation: Confirmation) -> None:
         """Raises `OverloadedError` when too many wait for theirs."""
-        if len(self._receipts) >= _MAX_RECEIPTS:
+        if len(self._confirmations) >= _MAX_CONFIRMATIONS:
             raise OverloadedError(
-                f"{len(self._receipts)} confirmations wait for what is acknowledged to be on a "
+                f"{len(self._confirmations)} confirmations wait until what is acknowledged is on a "
                 "majority",
                 "ask for one at a time; see `hadron status` for who is away",
             )
-        self._receipts.append(receipt)
+        self._confirmations.append(confirmation)
 
     def raise_floor(self, floor: int) -> None:
         self.floor = max(self.floor, floor)
@@ -162,25 +162,31 @@ class LoggedLedger:
         ranges: list[Range] = []
         if not self._ended:
             ranges = self._unlogged.take(_RANGES_PER_ENTRY - len(ended))
-        receipts: list[Receipt] = []
+        confirmations: list[Confirmation] = []
         if not (self._unlogged or self._ended):
-            receipts, self._receipts = self._receipts, []
+            confirmations, self._confirmations = self._confirmations, []
         if ended or ranges:
-            self._log(ended, ranges, receipts)
+            self._log(ended, ranges, confirmations)
         else:
-            self._answer(receipts)
+            self._answer(confirmations)
 
-    def _log(self, ended: list[Attempts], ranges: list[Range], receipts: list[Receipt]) -> None:
+    def _log(
+        self, ended: list[Attempts], ranges: list[Range], confirmations: list[Confirmation]
+    ) -> None:
         self._logging = True
         self._controller.submit(
             EndDeliveries(self._group_id, tuple(ended), tuple(ranges))
             if ended
             else AckRecords(self._group_id, tuple(ranges)),
-            done=partial(self._logged, ranges, receipts),
+            done=partial(self._logged, ranges, confirmations),
         )
 
     def _logged(
-        self, ranges: list[Range], receipts: list[Receipt], floor: Any, error: HadronError | None
+        self,
+        ranges: list[Range],
+        confirmations: list[Confirmation],
+        floor: Any,
+        error: HadronError | None,
     ) -> None:
         self._logging = False
         if self._closed:
@@ -189,13 +195,13 @@ class LoggedLedger:
             self._on_failure(error)
             return
         self.raise_floor(floor)
-        self._answer(receipts)
+        self._answer(confirmations)
         self.flush()
         self._on_committed(ranges, self.floor)
 
-    def _answer(self, receipts: list[Receipt]) -> None:
-        for receipt in receipts:
-            receipt.answer(self.floor)
+    def _answer(self, confirmations: list[Confirmation]) -> None:
+        for confirmation in confirmations:
+            confirmation.answer(self.floor)
 
 
 class MemoryLedger:
@@ -206,7 +212,7 @@ class MemoryLedger:
         self._on_committed = on_committed
         self._above = RangeSet()
         self._fresh: list[Range] = []
-        self._receipts: list[Receipt] = []
+        self._confirmations: list[Confirmation] = []
 
     is_idle = True
     unlogged = 0
@@ -221,8 +227,8 @@ class MemoryLedger:
             self._fresh.append((first, last))
         self.raise_floor(self.floor)
 
-    def confirm(self, receipt: Receipt) -> None:
-        self._receipts.append(receipt)
+    def confirm(self, confirmation: Confirmation) -> None:
+        self._confirmations.append(confirmation)
 
     def raise_floor(self, floor: int) -> None:
         self.floor = self._above.next_gap(max(self.floor, floor))
@@ -236,9 +242,9 @@ class MemoryLedger:
 
     def flush(self) -> None:
         fresh, self._fresh = self._fresh, []
-        receipts, self._receipts = self._receipts, []
-        for receipt in receipts:
-            receipt.answer(self.floor)
+        confirmations, self._confirmations = self._confirmations, []
+        for confirmation in confirmations:
+            confirmation.answer(self.floor)
         if fresh:
             self._on_committed(fresh, self.floor)
 

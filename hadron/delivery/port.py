@@ -28,13 +28,13 @@ class Ack(NamedTuple):
     """These are dealt with.
 
     Attributes:
-        token: to be confirmed with, once that is committed; 0 for no confirmation.
-        late: the ballot in which they were delivered, where that is not said by the call.
+        confirmation: the number of the one it asks for, once that is committed; 0 for none.
+        late_ballot: in which they were delivered, where that is not said by the call.
     """
 
     ranges: Sequence[DeliveryRange] = ()
-    token: int = 0
-    late: Ballot | None = None
+    confirmation: int = 0
+    late_ballot: Ballot | None = None
 
 
 class Nack(NamedTuple):
@@ -137,7 +137,7 @@ class MemberSink(Protocol):
         """It has been heard of."""
         ...
 
-    def confirm(self, token: int, refused: Sequence[DeliveryRange], floor: int) -> None:
+    def confirm(self, confirmation: int, refused: Sequence[DeliveryRange], floor: int) -> None:
         """All that it has acknowledged is committed, but for what was refused."""
         ...
 

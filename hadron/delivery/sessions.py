@@ -65,12 +65,12 @@ class MemberSession:
             raise RequestError(
                 f"{len(self.refused)} acknowledgements of {self.label} did not count, and it never "
                 "asked",
-                "ask for a confirmation with a token every 1,000 records",
+                "ask for a confirmation every 1,000 records",
             )
         self.refused.append(item)
 
     def take_refused(self) -> list[DeliveryRange]:
-        """Of all messages since it last asked: a token stands for all that came before it."""
+        """Of all messages since it last asked: a confirmation stands for all before it."""
         refused, self.refused = self.refused, []
         return refused
 

@@ -26,7 +26,7 @@ from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import ballot_from, ballot_to, groups_pb2
 
-_RECORDS_PER_TOKEN: Final = 1_000
+_RECORDS_PER_CONFIRMATION: Final = 1_000
 """Acks are confirmed at least this often, so that few are in doubt when a call is lost."""
 
 _RANGES_PER_MESSAGE: Final = 5_000
@@ -65,7 +65,7 @@ class LazyBatch:
 
 @dataclass(slots=True)
 class _Sent:
-    """Acks on their way: confirmed together by one token."""
+    """Acks on their way: confirmed as one."""
 
     count: int
     ranges: list[tuple[Ballot | None, AckRange]]
@@ -102,10 +102,10 @@ class Channel:
         """Some parcel was given to others: its acks are late ones from here on."""
         self._late = late
         self._on_late = on_late
-        self._tokens: dict[int, _Sent] = {}
-        self._next_token = itertools.count(1)
-        self._without_token: list[tuple[Ballot | None, AckRange]] = []
-        self._count_without_token = 0
+        self._unconfirmed: dict[int, _Sent] = {}
+        self._next_confirmation = itertools.count(1)
+        self._unasked: list[tuple[Ballot | None, AckRange]] = []
+        self._count_unasked = 0
         self._memory: OrderedDict[int, LazyBatch] = OrderedDict()
 
     # --- parcels --------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Channel:
 
     def send_late(self) -> None:
         """Send what earlier calls of the member left in doubt."""
-        if self._count_without_token:
+        if self._count_unasked:
             # What is refused of this call's own acks is told apart from what is refused of those.
             self._send((0, []), None, anyio.Event())
         for ballot, ranges in self._late.take():
@@ -199,8 +199,8 @@ class Channel:
                 self._send((count, part), ballot, anyio.Event(), late=True)
 
     def ask_confirmation(self) -> None:
-        """Acks that no token covers should not stay in doubt for long."""
-        if self._count_without_token and not self._tokens:
+        """Acks whose confirmation nobody asked for should not stay in doubt for long."""
+        if self._count_unasked and not self._unconfirmed:
             self._send((0, []), None, anyio.Event())
 
     def _send(
@@ -213,31 +213,29 @@ class Channel:
     ) -> None:
         count, ranges = taken
         self.unconfirmed += count
-        self._count_without_token += count
-        self._without_token.extend((ballot, entry) for entry in ranges)
-        token = 0
-        if confirmed is not None or self._count_without_token >= _RECORDS_PER_TOKEN:
-            token = next(self._next_token)
-            self._tokens[token] = _Sent(
-                self._count_without_token, self._without_token, late, confirmed
-            )
-            self._count_without_token, self._without_token = 0, []
+        self._count_unasked += count
+        self._unasked.extend((ballot, entry) for entry in ranges)
+        asked = 0
+        if confirmed is not None or self._count_unasked >= _RECORDS_PER_CONFIRMATION:
+            asked = next(self._next_confirmation)
+            self._unconfirmed[asked] = _Sent(self._count_unasked, self._unasked, late, confirmed)
+            self._count_unasked, self._unasked = 0, []
         ack = groups_pb2.SubscribeRequest.Ack(
             ranges=to_ranges(ranges),
-            token=token,
+            confirmation=asked,
             ballot=ballot_to(ballot) if ballot is not None else None,
         )
         self.call.send(groups_pb2.SubscribeRequest(ack=ack))
 
     def confirmed(self, acked: groups_pb2.SubscribeEvent.Acked) -> None:
-        """The leader has committed every ack up to the one with this token."""
-        for token in [known for known in self._tokens if known <= acked.token]:
-            sent = self._tokens.pop(token)
+        """The leader has committed every ack up to the one that asked for this."""
+        for asked in [each for each in self._unconfirmed if each <= acked.confirmation]:
+            sent = self._unconfirmed.pop(asked)
             self.unconfirmed -= sent.count
-            if token == acked.token and sent.late:
+            if asked == acked.confirmation and sent.late:
                 refused = [(entry.first_offset, entry.last_offset) for entry in acked.refused]
                 self._late.answered([entry for _, entry in sent.ranges], refused, acked.floor)
-            elif token == acked.token:
+            elif asked == acked.confirmation:
                 self._late.floor_moved(acked.floor)
                 self._late.lost += sum(
                     entry.last_offset + 1 - max(entry.first_offset, acked.floor)
@@ -306,17 +304,17 @@ class Channel:
             return
         self.alive = False
         self.held_until = float("-inf")
-        tokens, self._tokens = self._tokens, {}
-        in_doubt = [entry for sent in tokens.values() for entry in sent.ranges]
-        in_doubt += self._without_token
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        in_doubt = [entry for sent in unconfirmed.values() for entry in sent.ranges]
+        in_doubt += self._unasked
         in_doubt += [(None, entry) for entry in self.acks.take()]
         for ballot, entry in in_doubt:
             self._late.add(ballot or self.ballot, [entry])
         self.unconfirmed = 0
-        self._without_token = []
+        self._unasked = []
         self.unread.clear()
         self.assembling.clear()
-        for sent in tokens.values():
+        for sent in unconfirmed.values():
             if sent.confirmed is not None:
                 sent.confirmed.set()
 

@@ -251,9 +251,9 @@ class Member:
             elif not (ack.HasField("ballot") and self.group.ack_late(wanted)):
                 refused.append(entry)
         self.node.acks_received += 1
-        if ack.token:
+        if ack.confirmation:
             acked = groups_pb2.SubscribeEvent.Acked(
-                token=ack.token, refused=refused, floor=self.group.floor
+                confirmation=ack.confirmation, refused=refused, floor=self.group.floor
             )
             self.call.send(groups_pb2.SubscribeEvent(acked=acked))
         self.pump()

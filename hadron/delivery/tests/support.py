@@ -69,9 +69,9 @@ class Consumer:
             if d.first_offset <= offset <= d.last_offset
         )
 
-    def acknowledge(self, first: int, last: int, token: int = 0, delivery: int = 0) -> None:
+    def acknowledge(self, first: int, last: int, confirmation: int = 0, delivery: int = 0) -> None:
         number = delivery or self.delivery_of(first)
-        self.say(Ack([(number, first, last)], token))
+        self.say(Ack([(number, first, last)], confirmation))
 
     def refuse(self, offset: int, delay_s: float, reason: str = "") -> None:
         number = self.delivery_of(offset)
@@ -84,12 +84,12 @@ class Consumer:
         """What came of one kind, in order."""
         return [getattr(m, kind) for m, _ in self.call.sent if m.WhichOneof("kind") == kind]
 
-    async def confirmed(self, token: int) -> list[groups_pb2.Range]:
+    async def confirmed(self, confirmation: int) -> list[groups_pb2.Range]:
         """Wait for the confirmation; returns what was refused."""
         found: list[Any] = []
 
         def look() -> bool:
-            found[:] = [m.acked for m, _ in self.call.sent if m.acked.token == token]
+            found[:] = [m.acked for m, _ in self.call.sent if m.acked.confirmation == confirmation]
             return bool(found)
 
         await self.call.until(look)

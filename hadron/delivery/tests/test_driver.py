@@ -13,7 +13,7 @@ from hadron.delivery import driver as module
 from hadron.delivery import ledger as ledger_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
-from hadron.delivery.ledger import LoggedLedger, Receipt
+from hadron.delivery.ledger import Confirmation, LoggedLedger
 from hadron.delivery.port import Ack, Nack
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import (
@@ -74,7 +74,7 @@ class TestEndings:
         for offset in range(0, 300, 3):
             member.acknowledge(offset, offset)
             member.refuse(offset + 1, 60.0)
-        member.acknowledge(299, 299, token=1)
+        member.acknowledge(299, 299, confirmation=1)
         await member.confirmed(1)
         assert stack.controller.written_lsn - before <= 3
         tried = await stack.rows(
@@ -93,7 +93,7 @@ class TestEndings:
         for offset in range(0, 100, 4):
             member.refuse(offset, 60.0)
             member.acknowledge(offset + 2, offset + 2)
-        member.acknowledge(99, 99, token=1)
+        member.acknowledge(99, 99, confirmation=1)
         assert await member.confirmed(1) == []
         assert len(await progress(stack)) == 25
         assert await stack.rows("SELECT count(*) FROM hadron_group_attempt") == [(25,)]
@@ -193,7 +193,7 @@ class TestAcknowledging:
         member = await Consumer(stack).join()
         await member.until(*range(10))
         member.acknowledge(0, 3)
-        member.acknowledge(7, 8, token=5)
+        member.acknowledge(7, 8, confirmation=5)
         assert await member.confirmed(5) == []
         assert await progress(stack) == [(4, 7, 8)]
         assert member.driver.machine.floor == 4
@@ -203,22 +203,22 @@ class TestAcknowledging:
         one = await Consumer(stack).join(2)
         other = await Consumer(stack).join(2)
         await other.until(2, 3)
-        other.acknowledge(0, 1, token=1, delivery=one.deliveries[0].delivery)
-        other.acknowledge(2, 3, token=2)
+        other.acknowledge(0, 1, confirmation=1, delivery=one.deliveries[0].delivery)
+        other.acknowledge(2, 3, confirmation=2)
         assert [r.first_offset for r in await other.confirmed(1)] == [0]
         assert await other.confirmed(2) == []
         assert await progress(stack) == [(0, 2, 3)]
 
-    async def test_a_token_without_acknowledgements_waits_for_those_before(
+    async def test_a_confirmation_without_acknowledgements_waits_for_those_before(
         self, stack: Stack
     ) -> None:
         await stack.append(1, b"x", b"y")
         member = await Consumer(stack).join()
         await member.until(0, 1)
-        member.say(Ack(token=1))
+        member.say(Ack(confirmation=1))
         assert await member.confirmed(1) == []
         member.acknowledge(0, 1)
-        member.say(Ack(token=2))
+        member.say(Ack(confirmation=2))
         await member.confirmed(2)
         assert await progress(stack) == [(2, None, None)]
 
@@ -231,7 +231,7 @@ class TestAcknowledging:
                 member.acknowledge(first, last, delivery=1)
             with pytest.raises(RequestError, match="are no range"):
                 member.say(Nack([(1, first, last)]))
-        member.acknowledge(0, (1 << 64) - 1, token=1, delivery=1)
+        member.acknowledge(0, (1 << 64) - 1, confirmation=1, delivery=1)
         assert len(await member.confirmed(1)) == 1, "more than was held"
         assert await progress(stack) == [(100, None, None)]
         assert member.session.member.credit == 100
@@ -266,7 +266,7 @@ class TestAcknowledging:
 
         with monkeypatch.context() as patch:
             patch.setattr(stack.controller, "submit", refuse)
-            member.acknowledge(0, 0, token=1)
+            member.acknowledge(0, 0, confirmation=1)
         assert str(member.call.failure) == "not today"
         assert stack.groups.live(1, "billing") is None
         again = await Consumer(stack).join()
@@ -312,7 +312,7 @@ class TestRedelivery:
             member = await Consumer(stack).join()
             await member.until(*range(6))
             member.acknowledge(0, 1)
-            member.acknowledge(3, 4, token=1)
+            member.acknowledge(3, 4, confirmation=1)
             await member.confirmed(1)
         async with leading(tmp_path) as stack:
             member = await Consumer(stack).join()
@@ -402,7 +402,7 @@ class TestDriversEnd:
             stack.controller.execute = execute  # type: ignore[method-assign]
             quick = await Consumer(stack).join()
             await quick.until(0, 1)
-            quick.acknowledge(0, 0, token=1)
+            quick.acknowledge(0, 0, confirmation=1)
             await quick.confirmed(1)
             quick.leave()
             return result
@@ -450,8 +450,8 @@ def test_only_so_many_confirmations_wait_for_a_majority(monkeypatch: pytest.Monk
     sink: Any = None
     ledger.acknowledge([(0, 0)])
     ledger.flush()
-    for token in range(3):
-        ledger.confirm(Receipt(sink, token, []))
+    for number in range(3):
+        ledger.confirm(Confirmation(sink, number, []))
         ledger.flush()
     with pytest.raises(OverloadedError, match="3 confirmations wait"):
-        ledger.confirm(Receipt(sink, 3, []))
+        ledger.confirm(Confirmation(sink, 3, []))

@@ -80,13 +80,13 @@ class TestLateAcknowledgements:
         counted = [each for each, refused in zip(asked, refused, strict=True) if not refused]
         assert counted == [(1, 6), (2, 7)]
 
-    async def test_what_was_refused_is_told_with_the_next_token(self, stack: Stack) -> None:
+    async def test_what_was_refused_is_told_with_the_next_confirmation(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
         member = await Consumer(stack).join(3)
         for offset in (0, 2):
             member.say(Ack([(99, offset, offset)]))
-        member.say(Ack(token=1))
-        member.say(Ack(token=2))
+        member.say(Ack(confirmation=1))
+        member.say(Ack(confirmation=2))
         first, second = member.events("acked")
         assert [item.first_offset for item in first.refused] == [0, 2]
         assert not second.refused

@@ -141,7 +141,7 @@ class TestDeadlines:
         await stack.append(1, b"0", b"1", b"2")
         slow = await Consumer(stack).join(ack_deadline_ms=30_000)
         await slow.until(0, 1, 2)
-        slow.acknowledge(0, 0, token=1)
+        slow.acknowledge(0, 0, confirmation=1)
         await slow.confirmed(1)
         other = await Consumer(stack).join()
         mock_clock.jump(20)
@@ -154,7 +154,7 @@ class TestDeadlines:
         (revoked,) = slow.events("revoked")
         assert [(r.delivery, r.first_offset, r.last_offset) for r in revoked.ranges] == [(1, 1, 2)]
         assert (revoked.reason, other.deliveries[0].attempt) == ("ack deadline", 2)
-        slow.acknowledge(1, 2, token=2)
+        slow.acknowledge(1, 2, confirmation=2)
         assert len(await slow.confirmed(2)) == 1
         slow.say(Extend([(1, 1, 2)]))
         assert slow.events("revoked")[-1].reason == "not held"
@@ -238,7 +238,7 @@ class TestFlow:
         member = await Consumer(stack).join(4)
         await member.until(0, 1, 2, 3)
         member.say(Flow(0))
-        member.acknowledge(0, 3, token=1)
+        member.acknowledge(0, 3, confirmation=1)
         await member.confirmed(1)
         assert len(member.offsets) == 4
         member.say(Flow(6))
@@ -335,7 +335,7 @@ class TestDeadLetters:
             letters.GROUP: "billing",
         }
         member.acknowledge(0, 0)
-        member.acknowledge(2, 2, token=1)
+        member.acknowledge(2, 2, confirmation=1)
         await member.confirmed(1)
         assert await progress(stack) == [(3, None, None)]
         (summary,) = await stack.controller.query(group_views.summaries)
@@ -519,7 +519,7 @@ class TestServedAnew:
         async def slow(*arguments: Any) -> Any:
             progress = await create(*arguments)
             monkeypatch.undo()
-            member.acknowledge(0, 0, token=1)
+            member.acknowledge(0, 0, confirmation=1)
             await member.confirmed(1)
             member.driver._give_up(HadronError("a batch is damaged"))
             return progress
@@ -558,7 +558,7 @@ class TestServedAnew:
         await again.until(0)
         held.set()
         await until(lambda: member.driver._letters.is_idle)
-        again.acknowledge(0, 0, token=1)
+        again.acknowledge(0, 0, confirmation=1)
         assert await again.confirmed(1) == []
         assert stack.visible.bounds(2).next_offset == 0
 
@@ -573,7 +573,7 @@ class TestServedAnew:
         member.driver._give_up(HadronError("a batch is damaged"))
         again = await Consumer(stack).join()
         await again.until(1, 2)
-        again.acknowledge(1, 1, token=1)
+        again.acknowledge(1, 1, confirmation=1)
         await again.confirmed(1)
         assert await progress(stack) == [(2, None, None)]
 
@@ -630,7 +630,7 @@ class TestWindows:
         await member.call.until(lambda: len(member.offsets) == 200)
         for offset in range(1, 200, 2):
             member.acknowledge(offset, offset)
-        member.acknowledge(199, 199, token=1)
+        member.acknowledge(199, 199, confirmation=1)
         await member.confirmed(1)
         member.leave()
         await until(lambda: stack.groups.live(1, "billing") is None)
@@ -659,7 +659,7 @@ class TestEphemeral:
         await stack.append(1, *[b"x"] * 4)
         member = await Consumer(stack).join(2, ephemeral=True)
         await member.until(0, 1)
-        member.acknowledge(0, 1, token=1)
+        member.acknowledge(0, 1, confirmation=1)
         assert await member.confirmed(1) == []
         assert member.events("acked")[0].floor == 2
         await member.until(0, 1, 2, 3)
@@ -695,7 +695,7 @@ class TestEphemeral:
     async def test_it_can_be_reset_and_deleted(self, stack: Stack) -> None:
         await stack.append(1, b"0", b"1")
         member = await Consumer(stack).join(ephemeral=True)
-        member.acknowledge(0, 1, token=1)
+        member.acknowledge(0, 1, confirmation=1)
         member.leave()
         assert await stack.groups.reset(1, "billing", "1") == (2, 1)
         assert (await Consumer(stack).join()).offsets == [1]
@@ -734,7 +734,7 @@ class TestChanging:
         """It has the group's progress in hand while a reset comes to pass."""
         await stack.append(1, b"0", b"1")
         before = await Consumer(stack).join()
-        before.acknowledge(0, 1, token=1)
+        before.acknowledge(0, 1, confirmation=1)
         await before.confirmed(1)
         before.leave()
         await until(lambda: stack.groups.live(1, "billing") is None)
@@ -764,7 +764,7 @@ class TestChanging:
         await stack.append(1, *[b"x"] * 6)
         member = await Consumer(stack).join()
         member.acknowledge(0, 2)
-        member.acknowledge(4, 4, token=1)
+        member.acknowledge(4, 4, confirmation=1)
         await member.confirmed(1)
         with pytest.raises(RequestError, match="1 member is connected"):
             await stack.groups.reset(1, "billing", "earliest")
@@ -796,15 +796,15 @@ class TestChanging:
         other.refuse(0, 60.0)
         away = await Consumer(stack).join()
         old = (1, 0, 0)
-        for token, ballot in enumerate((stack.ballot, None), 1):
-            away.say(Ack([old], token, ballot))
-            assert len(await away.confirmed(token)) == 1
+        for number, ballot in enumerate((stack.ballot, None), 1):
+            away.say(Ack([old], number, ballot))
+            assert len(await away.confirmed(number)) == 1
         assert away.driver.floor == 0
 
     async def test_delete(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 6)
         member = await Consumer(stack).join()
-        member.acknowledge(0, 2, token=1)
+        member.acknowledge(0, 2, confirmation=1)
         await member.confirmed(1)
         with pytest.raises(RequestError, match="cannot be deleted"):
             await stack.groups.delete(1, "billing")
@@ -825,7 +825,7 @@ class TestChanging:
             await stack.stream("flights")
             await stack.append(1, *[b"x"] * 6)
             member = await Consumer(stack).join()
-            member.acknowledge(4, 4, token=1)
+            member.acknowledge(4, 4, confirmation=1)
             await member.confirmed(1)
             with monkeypatch.context() as patch:
                 patch.setattr(stack.groups, "_collect_soon", lambda: None)

@@ -74,7 +74,7 @@ class TestAParticipant:
         assert [row[1:] for row in await progress(stack)] == [(1, 2)]
         assert member.session.member.credit == 100
         other.acknowledge(0, 0)
-        other.acknowledge(3, 3, token=1)
+        other.acknowledge(3, 3, confirmation=1)
         assert await other.confirmed(1) == []
         assert await progress(stack) == [(4, None, None)]
         assert other.driver.floor == 4
@@ -83,7 +83,7 @@ class TestAParticipant:
         member = await member_of(stack)
         await member.until(0, 1, 2, 3)
         await prepare(stack, A, (1, 2))
-        member.acknowledge(0, 3, token=1)
+        member.acknowledge(0, 3, confirmation=1)
         (refused,) = await member.confirmed(1)
         assert (refused.first_offset, refused.last_offset) == (0, 3)
         member.refuse(1, 0.0)
@@ -94,7 +94,7 @@ class TestAParticipant:
         ]
         assert [row[1:] for row in await progress(stack)] == [(3, 3)]
         await abort(stack, A)
-        member.acknowledge(1, 2, token=2, delivery=1)
+        member.acknowledge(1, 2, confirmation=2, delivery=1)
         assert await member.confirmed(2) == []
         assert await progress(stack) == [(4, None, None)]
 
@@ -128,7 +128,7 @@ class TestAParticipant:
             held.set()
             await member.until(0, 1)
         mock_clock.jump(1_000.0)
-        member.acknowledge(1, 1, token=1)
+        member.acknowledge(1, 1, confirmation=1)
         assert await member.confirmed(1) == []
         await member.until(0, 1, 2)
 
@@ -188,7 +188,7 @@ class TestAParticipant:
         other = await Consumer(stack).join()
         await other.until(0, 1)
         assert await finish(stack, A, lsn) == (DELETED,)
-        other.acknowledge(0, 1, token=1)
+        other.acknowledge(0, 1, confirmation=1)
         assert await other.confirmed(1) == []
 
     async def test_a_deletion_ends_it_too(self, stack: Stack) -> None:
@@ -229,7 +229,7 @@ class TestTheDriversOwn:
         assert stack.locks.take(own, [lock]) == [lock]
         with pytest.raises(ConflictError, match=f"transaction {own} holds offsets 0 to 1"):
             stack.locks.take(A, [lock])
-        member.acknowledge(0, 3, token=1)
+        member.acknowledge(0, 3, confirmation=1)
         assert await member.confirmed(1) != []
         await stack.controller.execute(Decide(own, (), (encode(command),)))
         assert await progress(stack) == [(4, None, None)]
@@ -242,7 +242,7 @@ class TestTheDriversOwn:
         own = TransactionId.of(SET, stack.controller.ballot, 1)
         lock = Lock(DELIVERIES, await group_id(stack), "", ((0, 1),))
         stack.locks.free(own, stack.locks.take(own, [lock]))
-        member.acknowledge(0, 3, token=1)
+        member.acknowledge(0, 3, confirmation=1)
         assert await member.confirmed(1) == []
 
     async def test_what_was_decided_while_somebody_joins(

@@ -281,7 +281,7 @@ class RawMember:
         self._came.set()
 
     def acknowledge(self, *ranges: groups_pb2.Range) -> None:
-        ack = groups_pb2.SubscribeRequest.Ack(ranges=ranges, token=1)
+        ack = groups_pb2.SubscribeRequest.Ack(ranges=ranges, confirmation=1)
         self.call.send(groups_pb2.SubscribeRequest(ack=ack))
 
     async def refused(self) -> list[groups_pb2.Range]:

@@ -44,7 +44,7 @@ def said_of(message: groups_pb2.SubscribeRequest) -> Said:
     if kind == "ack":
         ack = message.ack
         late = ballot_from(ack.ballot) if ack.HasField("ballot") else None
-        return Ack(ranges_of(ack.ranges), ack.token, late)
+        return Ack(ranges_of(ack.ranges), ack.confirmation, late)
     if kind == "nack":
         nack = message.nack
         delay_s = nack.delay_ms / 1_000 if nack.HasField("delay_ms") else None
@@ -141,8 +141,8 @@ class CallSink:
     def beat(self) -> None:
         self._call.send(_Event(heartbeat=_Event.Heartbeat()))
 
-    def confirm(self, token: int, refused: Sequence[DeliveryRange], floor: int) -> None:
-        acked = _Event.Acked(token=token, refused=_ranges_to(refused), floor=floor)
+    def confirm(self, confirmation: int, refused: Sequence[DeliveryRange], floor: int) -> None:
+        acked = _Event.Acked(confirmation=confirmation, refused=_ranges_to(refused), floor=floor)
         self._call.send(_Event(acked=acked))
 
     def revoke(self, ranges: Sequence[DeliveryRange], reason: str) -> None:

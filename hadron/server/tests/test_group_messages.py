@@ -21,7 +21,7 @@ Request, Event = groups_pb2.SubscribeRequest, groups_pb2.SubscribeEvent
 ITEM = groups_pb2.Range(delivery=7, first_offset=3, last_offset=5)
 
 SAID: list[tuple[dict[str, Any], Said]] = [
-    ({"ack": Request.Ack(ranges=[ITEM], token=9)}, Ack([(7, 3, 5)], 9)),
+    ({"ack": Request.Ack(ranges=[ITEM], confirmation=9)}, Ack([(7, 3, 5)], 9)),
     (
         {"ack": Request.Ack(ballot=common_pb2.Ballot(epoch=1, incarnation=2))},
         Ack([], 0, Ballot(1, 2)),
@@ -107,7 +107,7 @@ class TestCallSink:
         sink.end_batch()
         sink.beat()
         assert [message for message, _ in call.sent] == [
-            Event(acked=Event.Acked(token=9, refused=[ITEM], floor=17)),
+            Event(acked=Event.Acked(confirmation=9, refused=[ITEM], floor=17)),
             Event(
                 revoked=Event.Revoked(
                     ranges=[

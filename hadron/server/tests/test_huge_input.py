@@ -155,11 +155,11 @@ MESSAGES: dict[str, tuple[Any, str]] = {
     "a second opening": (Subscribe(open=Open()), "opened twice"),
     "nothing": (Subscribe(), "opened twice"),
     "an acknowledgement of everything": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE)], token=HUGE)),
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE)], confirmation=HUGE)),
         "",
     ),
     "a late one": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE, 0)], token=1, ballot=BALLOT)),
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, HUGE, 0)], confirmation=1, ballot=BALLOT)),
         "",
     ),
     "a delay and a reason": (

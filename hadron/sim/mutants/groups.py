@@ -165,7 +165,7 @@ plant(
     "acknowledgements of a lost call forgotten",
     "what was acknowledged on a call that is lost, and was not to be confirmed yet, is told to "
     "nobody, and whoever waits for it takes it for committed",
-    Edit("client.consuming.channel:Channel.end", "        in_doubt += self._without_token\n", ""),
+    Edit("client.consuming.channel:Channel.end", "        in_doubt += self._unasked\n", ""),
     scenarios=("acknowledgements-that-a-lost-call-took-along",),
 )
 

@@ -123,14 +123,14 @@ class Call:
     def beat(self) -> None:
         """Nothing waits for it."""
 
-    def confirm(self, token: int, refused: Sequence[DeliveryRange], floor: int) -> None:
+    def confirm(self, confirmation: int, refused: Sequence[DeliveryRange], floor: int) -> None:
         rules, life, told = self.rules, self.life, Counter(refused)
         if not self.is_current():
             return
-        if life is None or token not in self.asked:
-            rules.complain(f"{self.holder.name}: {token} is confirmed, and was not asked")
+        if life is None or confirmation not in self.asked:
+            rules.complain(f"{self.holder.name}: {confirmation} is confirmed, and was not asked")
             return
-        asked = self.asked.pop(token)
+        asked = self.asked.pop(confirmation)
         rules.reached["refused"] += len(refused)
         for item, times in Counter(each.item for each in asked).items():
             _, first, last = item

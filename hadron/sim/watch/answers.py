@@ -15,7 +15,7 @@ from typing import Any, Final
 import apsw
 
 from hadron.delivery.driver import GroupDriver
-from hadron.delivery.ledger import LoggedLedger, Receipt
+from hadron.delivery.ledger import Confirmation, LoggedLedger
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
 from hadron.model.ids import NO_BALLOT
 from hadron.model.ranges import Range
@@ -84,7 +84,7 @@ class Answers:
         self._acknowledged = acknowledged
         self._said: dict[LoggedLedger, list[Range]] = {}
         """What members have acknowledged since one asked for a confirmation."""
-        self._asked: dict[int, tuple[Receipt, LoggedLedger, list[Range]]] = {}
+        self._asked: dict[int, tuple[Confirmation, LoggedLedger, list[Range]]] = {}
         self._visible: dict[Key, VisibleStreams] = {}
         """What each leadership shows."""
 
@@ -241,13 +241,13 @@ class Answers:
         """Members have acknowledged records."""
         self._said.setdefault(ledger, []).extend(ranges)
 
-    def asked_to_confirm(self, ledger: LoggedLedger, receipt: Receipt) -> None:
+    def asked_to_confirm(self, ledger: LoggedLedger, confirmation: Confirmation) -> None:
         """A member wants to hear that all it has said counts."""
-        self._asked[id(receipt)] = receipt, ledger, self._said.pop(ledger, [])
+        self._asked[id(confirmation)] = confirmation, ledger, self._said.pop(ledger, [])
 
-    def confirms(self, receipt: Receipt) -> None:
+    def confirms(self, confirmation: Confirmation) -> None:
         """A member is told that all it has said counts."""
-        _, ledger, ranges = self._asked.pop(id(receipt), (None, None, []))
+        _, ledger, ranges = self._asked.pop(id(confirmation), (None, None, []))
         mark = self._ballots.mark_of(ledger._controller) if ledger is not None else None
         if ledger is None or mark is None or not mark.view.is_alive:
             return

@@ -68,14 +68,14 @@ class SubscribeRequest(_message.Message):
         resume_offset: int
         def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., group: _Optional[str] = ..., start: _Optional[str] = ..., max_in_flight: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ..., member: _Optional[str] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_threshold: _Optional[int] = ..., batch_size: _Optional[int] = ..., batch_wait_ms: _Optional[int] = ..., resume_offset: _Optional[int] = ...) -> None: ...
     class Ack(_message.Message):
-        __slots__ = ("ranges", "token", "ballot")
+        __slots__ = ("ranges", "confirmation", "ballot")
         RANGES_FIELD_NUMBER: _ClassVar[int]
-        TOKEN_FIELD_NUMBER: _ClassVar[int]
+        CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
         BALLOT_FIELD_NUMBER: _ClassVar[int]
         ranges: _containers.RepeatedCompositeFieldContainer[Range]
-        token: int
+        confirmation: int
         ballot: _common_pb2.Ballot
-        def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., token: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
+        def __init__(self, ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., confirmation: _Optional[int] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
     class Nack(_message.Message):
         __slots__ = ("ranges", "delay_ms", "reason", "unseen")
         RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -161,14 +161,14 @@ class SubscribeEvent(_message.Message):
         ends_batch: bool
         def __init__(self, delivery: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., attempt: _Optional[int] = ..., batch: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ..., ends_batch: _Optional[bool] = ...) -> None: ...
     class Acked(_message.Message):
-        __slots__ = ("token", "refused", "floor")
-        TOKEN_FIELD_NUMBER: _ClassVar[int]
+        __slots__ = ("confirmation", "refused", "floor")
+        CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
         REFUSED_FIELD_NUMBER: _ClassVar[int]
         FLOOR_FIELD_NUMBER: _ClassVar[int]
-        token: int
+        confirmation: int
         refused: _containers.RepeatedCompositeFieldContainer[Range]
         floor: int
-        def __init__(self, token: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., floor: _Optional[int] = ...) -> None: ...
+        def __init__(self, confirmation: _Optional[int] = ..., refused: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., floor: _Optional[int] = ...) -> None: ...
     class Revoked(_message.Message):
         __slots__ = ("ranges", "reason")
         RANGES_FIELD_NUMBER: _ClassVar[int]

@@ -121,11 +121,11 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 def token(number: int) -> groups_pb2.SubscribeRequest:
-    return groups_pb2.SubscribeRequest(ack=groups_pb2.SubscribeRequest.Ack(token=number))
+    return groups_pb2.SubscribeRequest(ack=groups_pb2.SubscribeRequest.Ack(confirmation=number))
 
 
 def acked(number: int) -> groups_pb2.SubscribeEvent:
-    return groups_pb2.SubscribeEvent(acked=groups_pb2.SubscribeEvent.Acked(token=number))
+    return groups_pb2.SubscribeEvent(acked=groups_pb2.SubscribeEvent.Acked(confirmation=number))
 
 
 async def test_an_answer_has_its_message_and_attachments(
@@ -147,14 +147,14 @@ async def test_what_was_sent_may_be_filled_anew_at_once(
     def count(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
         event = acked(1)
         call.send(event)
-        event.acked.token = 2
+        event.acked.confirmation = 2
         call.send(event, end=True)
 
     async with (
         way({SUBSCRIBE.number: count}) as caller,
         caller.open_stream(SUBSCRIBE, token(0)) as stream,
     ):
-        assert [message.acked.token async for message, _ in stream] == [1, 2]
+        assert [message.acked.confirmation async for message, _ in stream] == [1, 2]
 
 
 async def test_nothing_is_heard_while_a_call_is_being_opened(
@@ -196,7 +196,7 @@ async def test_messages_go_both_ways_in_order(way: Way, autojump_clock: MockCloc
         call = caller.call(
             SUBSCRIBE,
             token(0),
-            on_message=lambda message, _: heard.append(message.acked.token),
+            on_message=lambda message, _: heard.append(message.acked.confirmation),
             on_end=heard.append,
             end=False,
         )

@@ -286,7 +286,7 @@ def echo_acks(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     def on_message(message: Any, attachment: memoryview) -> None:
         call.send(
             groups_pb2.SubscribeEvent(
-                acked=groups_pb2.SubscribeEvent.Acked(token=message.ack.token)
+                acked=groups_pb2.SubscribeEvent.Acked(confirmation=message.ack.token)
             )
         )
         call.consumed(message.ByteSize() + len(attachment))
@@ -296,7 +296,7 @@ def echo_acks(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
 
 
 def token(number: int) -> groups_pb2.SubscribeRequest:
-    return groups_pb2.SubscribeRequest(ack=groups_pb2.SubscribeRequest.Ack(token=number))
+    return groups_pb2.SubscribeRequest(ack=groups_pb2.SubscribeRequest.Ack(confirmation=number))
 
 
 async def test_messages_flow_both_ways_and_leaving_cancels(autojump_clock: MockClock) -> None:
@@ -306,7 +306,7 @@ async def test_messages_flow_both_ways_and_leaving_cancels(autojump_clock: MockC
                 await stream.send(token(number))
                 received = await stream.receive()
                 assert received is not None
-                assert received[0].acked.token == number
+                assert received[0].acked.confirmation == number
         await wait_all_tasks_blocked()
         assert not pair.client._calls
         assert not pair.server._calls
@@ -500,11 +500,11 @@ async def test_a_cork_sends_in_the_order_of_writing(autojump_clock: MockClock) -
         for number in range(11):
             received = await stream.receive()
             assert received is not None
-            assert received[0].acked.token == number
+            assert received[0].acked.confirmation == number
 
 
 def acked(number: int) -> groups_pb2.SubscribeEvent:
-    return groups_pb2.SubscribeEvent(acked=groups_pb2.SubscribeEvent.Acked(token=number))
+    return groups_pb2.SubscribeEvent(acked=groups_pb2.SubscribeEvent.Acked(confirmation=number))
 
 
 # --- bad bytes ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from hadron.delivery.effects import Assignment
-from hadron.delivery.ledger import LoggedLedger, Receipt
+from hadron.delivery.ledger import Confirmation, LoggedLedger
 from hadron.delivery.sessions import MemberSession
 from hadron.model.batch import StampedBatch
 from hadron.partition.controller import Controller
@@ -47,7 +47,7 @@ class HearsCommands:
             (VisibleStreams, {"__init__": self.makes_visible, "_advance": self.advances}),
             (MemberSession, {"deliver": self.delivers}),
             (LoggedLedger, {"acknowledge": self.acknowledges, "confirm": self.confirms}),
-            (Receipt, {"answer": self.confirmed}),
+            (Confirmation, {"answer": self.confirmed}),
         ]
 
     def submits(self, original: Any) -> Any:
@@ -177,15 +177,15 @@ class HearsCommands:
         return acknowledge
 
     def confirms(self, original: Any) -> Any:
-        def confirm(ledger: LoggedLedger, receipt: Receipt) -> None:
-            self._known.answers.asked_to_confirm(ledger, receipt)
-            original(ledger, receipt)
+        def confirm(ledger: LoggedLedger, confirmation: Confirmation) -> None:
+            self._known.answers.asked_to_confirm(ledger, confirmation)
+            original(ledger, confirmation)
 
         return confirm
 
     def confirmed(self, original: Any) -> Any:
-        def answer(receipt: Receipt, floor: int) -> None:
-            self._known.answers.confirms(receipt)
-            original(receipt, floor)
+        def answer(confirmation: Confirmation, floor: int) -> None:
+            self._known.answers.confirms(confirmation)
+            original(confirmation, floor)
 
         return answer
