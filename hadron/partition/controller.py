@@ -151,10 +151,10 @@ class Controller:
             "see `hadron status` for the nodes that are away or behind",
         )
 
-    async def execute(self, command: Command, body: bytes | memoryview = b"") -> Any:
+    async def execute(self, command: Command[T], body: bytes | memoryview = b"") -> T:
         """Log `command` and wait for its result; raises its refusal."""
         answered = trio.Event()
-        outcome: list[tuple[Any, HadronError | None]] = []
+        outcome: list[tuple[T, HadronError | None]] = []
 
         def done(result: Any, error: HadronError | None) -> None:
             outcome.append((result, error))

@@ -66,7 +66,7 @@ class Changes(msgspec.Struct, frozen=True):
     that goes on from this index. Not pushed."""
 
 
-class SchemaAdopted(Command, frozen=True, array_like=True, tag=11):
+class SchemaAdopted(Command["Adopted"], frozen=True, array_like=True, tag=11):
     """One part of what leads from `from_index` to `to_index`; all take effect with the last one.
 
     Attributes:

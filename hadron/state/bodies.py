@@ -76,7 +76,7 @@ class Place(NamedTuple):
     start: int
 
 
-class DropBodies(Command, frozen=True, array_like=True, tag=25):
+class DropBodies(Command[Dropped], frozen=True, array_like=True, tag=25):
     """Drop bodies that nobody needs and no stream ever had: one slice of them.
 
     Attributes:

@@ -40,7 +40,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-class StateDigest(Command, frozen=True, array_like=True, tag=9):
+class StateDigest(Command["Compared"], frozen=True, array_like=True, tag=9):
     """Rows of one table, and what they come to. The leader submits an empty one.
 
     Attributes:

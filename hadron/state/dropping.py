@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {DROPPED}(
 """
 
 
-class DropObject(Command, frozen=True, array_like=True, tag=20):
+class DropObject(Command[Dropped], frozen=True, array_like=True, tag=20):
     """Drop one slice of what a deleted object has left.
 
     Attributes:

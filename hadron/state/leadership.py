@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {CONFIGURATION}(
 """
 
 
-class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
+class LeaderStarted(Command[None], frozen=True, array_like=True, tag=1):
     """A ballot begins. Once a majority holds it, everything before it is committed (PROTOCOL B2).
 
     Attributes:
@@ -72,7 +72,7 @@ class LeaderStarted(Command, frozen=True, array_like=True, tag=1):
     above_index: int = 0
 
 
-class FollowRules(Command, frozen=True, array_like=True, tag=22):
+class FollowRules(Command[None], frozen=True, array_like=True, tag=22):
     """From here on the log follows a newer version of the rules: every member knows it by now."""
 
     uses_reserve: ClassVar[bool] = True

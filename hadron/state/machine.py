@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Generic, NamedTuple
 
 import msgspec
+from typing_extensions import TypeVar
 
 from hadron.model.errors import CorruptionError, RequestError
 from hadron.model.ids import NO_BALLOT, Ballot
@@ -40,8 +41,11 @@ class BatchShape(NamedTuple):
     """Bytes."""
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Base of all commands.
+Result = TypeVar("Result", covariant=True, default=Any)
+
+
+class Command(msgspec.Struct, Generic[Result], frozen=True, array_like=True, tag=0):
+    """Base of all commands; `Result` is what its `apply` returns.
 
     Attributes:
         uses_reserve: it is logged also when the disk has no room for ordinary writes: it ends
@@ -284,12 +288,13 @@ class StateMachine:
     def decode(self, data: bytes) -> Command:
         """Raises `CorruptionError` when the bytes are no command that this version knows."""
         try:
-            return self._decoder.decode(data)
+            command: Command = self._decoder.decode(data)
         except msgspec.DecodeError as error:
             raise CorruptionError(
                 f"a command in the log cannot be understood: {error}",
                 "was it written by a newer version of Hadron? start that one",
             ) from error
+        return command
 
     def batches(self, command: Command) -> tuple[BatchShape, ...]:
         """What the body of a command's entry must be, whether it is one command or several."""

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS {REPLICA_SET}(
 """
 
 
-class RegisterReplicaSet(Command, frozen=True, array_like=True, tag=12):
+class RegisterReplicaSet(Command[RegisteredSet], frozen=True, array_like=True, tag=12):
     """A replica set has introduced itself to the metadata set."""
 
     uses_reserve: ClassVar[bool] = True

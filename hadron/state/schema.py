@@ -77,7 +77,7 @@ class ObjectChange(msgspec.Struct, frozen=True, array_like=True):
     spec_json: str
 
 
-class ApplySchema(Command, frozen=True, array_like=True, tag=5):
+class ApplySchema(Command[tuple[SchemaObject, ...]], frozen=True, array_like=True, tag=5):
     """Create and change schema objects, all in one entry.
 
     The driver has validated the whole against `expected_index`; if the schema has moved on in the
@@ -91,7 +91,7 @@ class ApplySchema(Command, frozen=True, array_like=True, tag=5):
     changes: tuple[ObjectChange, ...]
 
 
-class DeleteObjects(Command, frozen=True, array_like=True, tag=13):
+class DeleteObjects(Command["Deleted"], frozen=True, array_like=True, tag=13):
     """Delete schema objects, all in one entry; each takes an index of its own.
 
     The driver has found out at `expected_index` that nothing refers to them.

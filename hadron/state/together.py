@@ -16,7 +16,7 @@ from hadron.state import bodies, leadership
 from hadron.state.machine import Command, Context, Feature, NoChange, encode
 
 
-class DoTogether(Command, frozen=True, array_like=True, tag=24):
+class DoTogether(Command[tuple[Any, ...]], frozen=True, array_like=True, tag=24):
     """Apply these, encoded as they are logged, in order."""
 
     commands: tuple[bytes, ...]

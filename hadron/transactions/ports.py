@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from hadron.model.ids import Ballot
 from hadron.model.ports import Database
@@ -30,7 +30,7 @@ class Log(Protocol):
         """Log a command; `done(result, error)` is called once, when that may be told."""
         ...
 
-    async def execute(self, command: Command) -> Any:
+    async def execute(self, command: Command[T]) -> T:
         """Log a command and wait for its result; raises its refusal."""
         ...
 

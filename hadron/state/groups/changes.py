@@ -36,7 +36,7 @@ _LEFT: Final = tuple(
 )
 
 
-class ResetGroup(Command, frozen=True, array_like=True, tag=16):
+class ResetGroup(Command[int], frozen=True, array_like=True, tag=16):
     """Forget a group's progress: from here on it is at `floor`.
 
     Attributes:
@@ -51,7 +51,7 @@ class ResetGroup(Command, frozen=True, array_like=True, tag=16):
     last_delivery: int
 
 
-class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
+class DeleteGroup(Command[None], frozen=True, array_like=True, tag=17):
     """Forget a group."""
 
     is_rationed: ClassVar[bool] = True
@@ -60,7 +60,7 @@ class DeleteGroup(Command, frozen=True, array_like=True, tag=17):
     group_id: int
 
 
-class CollectGroups(Command, frozen=True, array_like=True, tag=18):
+class CollectGroups(Command[bool], frozen=True, array_like=True, tag=18):
     """Drop a slice of what groups have left behind that were reset or deleted."""
 
     is_rationed: ClassVar[bool] = True

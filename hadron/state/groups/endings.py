@@ -33,7 +33,7 @@ _COUNT_DEAD_LETTERS: Final = (
 _GET_FLOOR: Final = f"SELECT floor FROM {GROUP} WHERE group_id = ?"
 
 
-class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
+class EndDeliveries(Command[int], frozen=True, array_like=True, tag=14):
     """So many deliveries of some offsets have ended without an acknowledgement, and others, later
     ones of the same offsets perhaps, with one."""
 
@@ -50,7 +50,7 @@ class EndDeliveries(Command, frozen=True, array_like=True, tag=14):
         return len(self.attempts) + len(self.acknowledged)
 
 
-class DeadLetterRecords(Command, frozen=True, array_like=True, tag=15):
+class DeadLetterRecords(Command["DeadLettered"], frozen=True, array_like=True, tag=15):
     """Append the entry's body, a batch with these records of a group, to a stream's partition here,
     and acknowledge them.
 

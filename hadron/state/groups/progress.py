@@ -108,7 +108,7 @@ class GroupOptions(msgspec.Struct, frozen=True, array_like=True):
     dead_letter_stream_id: int = 0
 
 
-class CreateGroup(Command, frozen=True, array_like=True, tag=3):
+class CreateGroup(Command["Progress"], frozen=True, array_like=True, tag=3):
     """Create a group; one that exists keeps its progress and its options.
 
     Attributes:
@@ -127,7 +127,7 @@ class CreateGroup(Command, frozen=True, array_like=True, tag=3):
     last_delivery: int = 0
 
 
-class AckRecords(Command, frozen=True, array_like=True, tag=4):
+class AckRecords(Command[int], frozen=True, array_like=True, tag=4):
     """Acknowledge offsets of a group. Acknowledged twice is acknowledged once."""
 
     is_rationed: ClassVar[bool] = True

@@ -31,7 +31,7 @@ MAX_BACKFILLS: Final = 1_000
 """Of a pipeline, that are kept: the oldest that have ended go."""
 
 
-class StartBackfill(Command, frozen=True, array_like=True, tag=50):
+class StartBackfill(Command["Backfill"], frozen=True, array_like=True, tag=50):
     """Make instances of a partition's records from `from_offset` on, before `to_offset`, as far as
     the triggers have come. Asked again under the same `request`: `NoChange`."""
 
@@ -46,7 +46,7 @@ class StartBackfill(Command, frozen=True, array_like=True, tag=50):
     request: bytes
 
 
-class StepBackfill(Command, frozen=True, array_like=True, tag=51):
+class StepBackfill(Command["Stepped"], frozen=True, array_like=True, tag=51):
     """Move a backfill from `from_offset` to `to_offset`, and make an instance of each record in
     `offsets` that was not looked at."""
 
@@ -59,7 +59,7 @@ class StepBackfill(Command, frozen=True, array_like=True, tag=51):
     """As of `TriggerInstances`."""
 
 
-class ControlBackfill(Command, frozen=True, array_like=True, tag=52):
+class ControlBackfill(Command[int], frozen=True, array_like=True, tag=52):
     """Let a backfill that has not ended run, pause or end. Returns its status."""
 
     uses_reserve: ClassVar[bool] = True

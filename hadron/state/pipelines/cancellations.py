@@ -36,7 +36,7 @@ KEPT_REQUESTS: Final = 1_000
 """Of a pipeline: who has lost its answer asks again at once."""
 
 
-class StartInstances(Command, frozen=True, array_like=True, tag=46):
+class StartInstances(Command["Started"], frozen=True, array_like=True, tag=46):
     """Make an instance of each of these records, beside what triggers make. Asked again under the
     same `request`: `NoChange`."""
 
@@ -49,7 +49,7 @@ class StartInstances(Command, frozen=True, array_like=True, tag=46):
     """As of `TriggerInstances`."""
 
 
-class CancelInstances(Command, frozen=True, array_like=True, tag=47):
+class CancelInstances(Command["Cancelled"], frozen=True, array_like=True, tag=47):
     """End instances that are live or have failed. Those that have ended otherwise are passed over,
     so that it may be repeated."""
 

@@ -29,7 +29,7 @@ SLICE_INSTANCES: Final = 500
 """Each has a row for each of its stages."""
 
 
-class DropInstances(Command, frozen=True, array_like=True, tag=49):
+class DropInstances(Command[Dropped], frozen=True, array_like=True, tag=49):
     """Drop instances that ended before `before_ms`: one slice of them, the oldest. Returns
     `slices.Dropped`; `NoChange` when there are none."""
 

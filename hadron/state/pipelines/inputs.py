@@ -29,7 +29,7 @@ from hadron.state.streams import partitions as streams
 from hadron.state.streams import skips
 
 
-class TriggerInstances(Command, frozen=True, array_like=True, tag=6):
+class TriggerInstances(Command["Triggered"], frozen=True, array_like=True, tag=6):
     """Move the cursor of one input partition from `from_offset` to `to_offset`, and make an
     instance of each record in `offsets`."""
 
@@ -44,7 +44,7 @@ class TriggerInstances(Command, frozen=True, array_like=True, tag=6):
     """Of the records: uint64, little-endian, 0 for none; empty where nothing is awaited by them."""
 
 
-class OpenInput(Command, frozen=True, array_like=True, tag=43):
+class OpenInput(Command[None], frozen=True, array_like=True, tag=43):
     """Begin to consume a partition of the input that another set has. `NoChange` where that has
     begun."""
 
@@ -54,7 +54,7 @@ class OpenInput(Command, frozen=True, array_like=True, tag=43):
     offset: int
 
 
-class MoveInput(Command, frozen=True, array_like=True, tag=44):
+class MoveInput(Command["Triggered"], frozen=True, array_like=True, tag=44):
     """Another set's partition does not have what follows the cursor: retention has dropped it
     there, or, where `is_truncated`, it has lost what was looked at, too. Go on at `to_offset`."""
 

@@ -21,7 +21,7 @@ from hadron.state.streams import partitions as streams
 from hadron.state.streams.producers import Appended
 
 
-class SendLetters(Command, frozen=True, array_like=True, tag=48):
+class SendLetters(Command["Sent"], frozen=True, array_like=True, tag=48):
     """The entry's body has the letters of these instances, in this order. `NoChange` unless all of
     them are due: somebody else has sent some."""
 

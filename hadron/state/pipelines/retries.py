@@ -38,7 +38,7 @@ from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.transactions import locks
 
 
-class RetryInstances(Command, frozen=True, array_like=True, tag=23):
+class RetryInstances(Command["Retried"], frozen=True, array_like=True, tag=23):
     """Failed instances are live again: their failed stages are ready, with attempts that begin
     anew; what was done of them stays. Instances that were retried before, and have not failed
     again, are passed over, so that it may be repeated."""

@@ -38,7 +38,7 @@ from hadron.state.streams.producers import Appended
 from hadron.state.transactions import locks
 
 
-class CompleteStages(Command, frozen=True, array_like=True, tag=7):
+class CompleteStages(Command["Completed"], frozen=True, array_like=True, tag=7):
     """Stages are done; the entry's body, when there is one, holds their outputs in order."""
 
     is_joinable: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class CompleteStages(Command, frozen=True, array_like=True, tag=7):
         return (BatchShape(len(self.instance_ids), self.size),) if self.out_stream_id else ()
 
 
-class FailStages(Command, frozen=True, array_like=True, tag=8):
+class FailStages(Command["Completed"], frozen=True, array_like=True, tag=8):
     """An attempt failed; the stage is tried again later, or is given up."""
 
     is_joinable: ClassVar[bool] = True

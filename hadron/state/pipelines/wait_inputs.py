@@ -25,7 +25,7 @@ from hadron.state.streams import partitions as streams
 from hadron.state.streams import skips
 
 
-class OpenWait(Command, frozen=True, array_like=True, tag=56):
+class OpenWait(Command[None], frozen=True, array_like=True, tag=56):
     """Begin to look at another set's partition of an awaited stream. `NoChange` where that has
     begun."""
 

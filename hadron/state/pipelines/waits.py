@@ -54,7 +54,7 @@ class Signal(NamedTuple):
     offset: int
 
 
-class SignalStages(Command, frozen=True, array_like=True, tag=53):
+class SignalStages(Command["wait_inputs.Moved"], frozen=True, array_like=True, tag=53):
     """Move the cursor of one partition of an awaited stream, and tell those who wait. A wait that
     is over, or has had its record, is passed over."""
 
@@ -70,7 +70,7 @@ class SignalStages(Command, frozen=True, array_like=True, tag=53):
     """The partition had lost what was looked at."""
 
 
-class SignalInstance(Command, frozen=True, array_like=True, tag=54):
+class SignalInstance(Command["Signalled"], frozen=True, array_like=True, tag=54):
     """Somebody signals a stage that waits for it; the entry's body has what was said, as a record,
     where the stage has an output. `NoChange` where that was done before."""
 
@@ -87,7 +87,7 @@ class SignalInstance(Command, frozen=True, array_like=True, tag=54):
         return (BatchShape(1, self.size),) if self.out_stream_id else ()
 
 
-class ExpireWaits(Command, frozen=True, array_like=True, tag=55):
+class ExpireWaits(Command["Expired"], frozen=True, array_like=True, tag=55):
     """End what was to wait until `before_ms` at most: one slice, the oldest. `NoChange` when there
     is none."""
 

@@ -102,7 +102,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[BatchShape, ...]).decode
 
 
-class StageBatches(Command, frozen=True, array_like=True, tag=70):
+class StageBatches(Command[int], frozen=True, array_like=True, tag=70):
     """Stage batches, which are the entry's body, as part of an attempt. Sent again under the same
     number: `NoChange`. Returns how many batches the attempt has.
 
@@ -130,7 +130,7 @@ class StageBatches(Command, frozen=True, array_like=True, tag=70):
         return self.sizes
 
 
-class GiveUpStaged(Command, frozen=True, array_like=True, tag=71):
+class GiveUpStaged(Command[int], frozen=True, array_like=True, tag=71):
     """Nobody will publish what a write has staged: it may go. Returns how many attempts that were;
     none: `NoChange`. `ConflictError` while a transaction that is prepared here publishes it."""
 
@@ -139,7 +139,7 @@ class GiveUpStaged(Command, frozen=True, array_like=True, tag=71):
     write_id: bytes
 
 
-class DropStaged(Command, frozen=True, array_like=True, tag=72):
+class DropStaged(Command[Dropped], frozen=True, array_like=True, tag=72):
     """Drop what was given up, or had to be published before `before_ms`: one slice of it. What a
     prepared transaction publishes stays. Returns `slices.Dropped`."""
 

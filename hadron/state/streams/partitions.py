@@ -70,7 +70,7 @@ _STAMPS: Final = (
 )
 
 
-class AppendBatch(Command, frozen=True, array_like=True, tag=2):
+class AppendBatch(Command[Appended], frozen=True, array_like=True, tag=2):
     """Append a record batch, the entry's body or a part of it, to a stream's partition here."""
 
     stream_id: int

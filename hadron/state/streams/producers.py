@@ -135,7 +135,7 @@ NO_CLAIM: Final = 0
 """Of a name that nobody has claimed."""
 
 
-class ClaimProducer(Command, frozen=True, array_like=True, tag=41):
+class ClaimProducer(Command["Claimed"], frozen=True, array_like=True, tag=41):
     """Give a name to whoever asks, and shut out who has it.
 
     Attributes:

@@ -20,7 +20,7 @@ from hadron.state.streams import partitions as streams
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 
 
-class TrimStream(Command, frozen=True, array_like=True, tag=10):
+class TrimStream(Command["Trimmed"], frozen=True, array_like=True, tag=10):
     """Drop whole batches that lie below `first_offset`: the oldest, one slice of them."""
 
     uses_reserve: ClassVar[bool] = True

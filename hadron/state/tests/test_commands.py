@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import NoReturn, get_args, get_type_hints
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import get_original_bases
 
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
@@ -23,7 +28,7 @@ from hadron.state.adoption import SchemaAdopted, StoredObject
 from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
-from hadron.state.features import MACHINE
+from hadron.state.features import FEATURES, MACHINE
 from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
@@ -325,3 +330,23 @@ def test_fields_added_later_at_the_end_are_passed_over() -> None:
 def test_a_group_from_before_there_were_options() -> None:
     data = bytes.fromhex("940303a762696c6c696e6711")
     assert MACHINE.decode(data) == CreateGroup(3, "billing", 17)
+
+
+APPLIES = {command: apply for feature in FEATURES for command, apply in feature.commands.items()}
+
+
+@pytest.mark.parametrize("command", APPLIES, ids=lambda each: each.__name__)
+def test_whoever_logs_a_command_is_given_what_its_apply_returns(command: type[Command]) -> None:
+    """`Controller.execute` has the type from the command, and the result from `apply`."""
+    apply = APPLIES[command]
+    names = vars(sys.modules[command.__module__]) | vars(sys.modules[apply.__module__])
+    returned = get_type_hints(apply, names)["return"]
+    if returned is NoReturn:
+        assert get_original_bases(command) == (Command,), "a part of others, whose result it is in"
+        return
+    (base,) = get_original_bases(command)
+    while base in APPLIES:
+        (base,) = get_original_bases(base)
+    (result,) = get_args(base)
+    declared = get_type_hints(SimpleNamespace(__annotations__={"result": result}), names)
+    assert declared["result"] == returned

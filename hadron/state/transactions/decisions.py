@@ -129,7 +129,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[StatementResult, ...]).decode
 
 
-class Decide(Command, frozen=True, array_like=True, tag=34):
+class Decide(Command["Decided"], frozen=True, array_like=True, tag=34):
     """The transaction is committed: its intents at the participants will be done, and these
     statements of the driver's own set are done in this entry, all or none. The entry's body is
     their batches. Returns `Decided`; decided before: `NoChange` with what was kept.
@@ -150,7 +150,7 @@ class Decide(Command, frozen=True, array_like=True, tag=34):
         return self.statements
 
 
-class NoteFinished(Command, frozen=True, array_like=True, tag=35):
+class NoteFinished(Command[tuple[bool, ...]], frozen=True, array_like=True, tag=35):
     """Participants have finished. Returns for each note whether all of its transaction have. Some
     may have been noted before; `NoChange` when all were. Refused, all of it: `NotFoundError`
     without a decision, `RequestError` when a participant has another number of statements."""
@@ -160,7 +160,7 @@ class NoteFinished(Command, frozen=True, array_like=True, tag=35):
     notes: tuple[Note, ...]
 
 
-class ForgetDecisions(Command, frozen=True, array_like=True, tag=36):
+class ForgetDecisions(Command[Dropped], frozen=True, array_like=True, tag=36):
     """Forget decisions that all participants had finished before `before_ms`, and the oldest ones
     while there are more than `max_rows`, or more than about `max_bytes` of results: one slice of
     them. Those that participants still have to finish stay. Returns `slices.Dropped`."""

@@ -57,7 +57,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 
 
-class WriteIntents(Command, frozen=True, array_like=True, tag=30):
+class WriteIntents(Command["Prepared"], frozen=True, array_like=True, tag=30):
     """Prepare statements of a transaction; the entry's body is their batches. Returns `Prepared`.
     Sent again, as the same bytes under the same numbers: `NoChange`, also once it was finished.
 
@@ -80,7 +80,7 @@ class WriteIntents(Command, frozen=True, array_like=True, tag=30):
         return self.statements
 
 
-class FinishTransaction(Command, frozen=True, array_like=True, tag=31):
+class FinishTransaction(Command[tuple[StatementResult, ...]], frozen=True, array_like=True, tag=31):
     """The transaction was decided: do its statements here, in the order of their numbers. Returns
     `tuple[StatementResult, ...]`; done before: `NoChange` with the same.
 
@@ -99,7 +99,7 @@ class FinishTransaction(Command, frozen=True, array_like=True, tag=31):
     count: int
 
 
-class AbortTransaction(Command, frozen=True, array_like=True, tag=32):
+class AbortTransaction(Command[None], frozen=True, array_like=True, tag=32):
     """The transaction was not decided, and never will be: its intents and locks go. `NoChange` when
     nothing is known of it, `RequestError` when it was finished."""
 
@@ -108,7 +108,7 @@ class AbortTransaction(Command, frozen=True, array_like=True, tag=32):
     transaction: TransactionId
 
 
-class ForgetTransactions(Command, frozen=True, array_like=True, tag=33):
+class ForgetTransactions(Command[tuple[TransactionId, ...]], frozen=True, array_like=True, tag=33):
     """The driver has noted what the finished statements came to. Returns those that are not
     finished here, which are left alone; of others nothing may be known any more. `NoChange` when
     that is so of all that are left."""

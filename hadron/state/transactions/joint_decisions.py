@@ -50,7 +50,7 @@ class Appending(NamedTuple):
     participants: tuple[Participant, ...] = ()
 
 
-class DecideAppends(Command, frozen=True, array_like=True, tag=42):
+class DecideAppends(Command[tuple[Decided, ...]], frozen=True, array_like=True, tag=42):
     """As a `Decide` for each of these transactions, one after the other. The entry's body is their
     batches, in order. Returns a `Decided` for each.
 
@@ -73,7 +73,7 @@ class DecideAppends(Command, frozen=True, array_like=True, tag=42):
         )
 
 
-class DecideRun(Command, frozen=True, array_like=True, tag=57):
+class DecideRun(Command[Decided], frozen=True, array_like=True, tag=57):
     """As a `Decide` for each of several transactions, numbered one behind the other, which only
     publish to one stream here: their records are a batch, the entry's body. Returns the first
     one's `Decided`, with what came of the batch; refused as `DecideAppends`.
