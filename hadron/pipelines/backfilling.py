@@ -21,7 +21,8 @@ from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
 from hadron.state.pipelines import backfills
-from hadron.state.pipelines.backfills import RUNNING, Backfill, StepBackfill, Stepped
+from hadron.state.pipelines.backfills import Backfill, StepBackfill, Stepped
+from hadron.state.pipelines.tables import BackfillStatus
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class Backfilling:
 
     async def _running(self) -> list[Backfill]:
         found = await self._controller.query(partial(backfills.backfills, pipeline_id=self._id))
-        return [each for each in found if each.status == RUNNING]
+        return [each for each in found if each.status == BackfillStatus.RUNNING]
 
     async def _fill(self, backfill: Backfill, at_work: set[int]) -> None:
         """Step after step, until it does not run any more."""

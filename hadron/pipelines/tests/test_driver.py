@@ -42,7 +42,7 @@ from hadron.state.machine import encode
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.retries import Retried
 from hadron.state.pipelines.stage_runs import Completed, CompleteStages
-from hadron.state.pipelines.tables import FAILED
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.pipelines.views import Chosen
 from hadron.state.schema import DeleteObjects
 from hadron.state.transactions.decisions import Decide
@@ -625,11 +625,11 @@ class TestDispatching:
         await complete(driver, "enrich", [2])
         await fail(driver, "enrich", [1, 3, 4, 5, 6, 7, 8])
         assert (await stack.rows("SELECT live, failed FROM hadron_pipeline")) == [(1, 7)]
-        others = Chosen(FAILED, failed_stage="decide")
+        others = Chosen(InstanceStatus.FAILED, failed_stage="decide")
         assert await driver.retry((), others) == (Retried(0, 0), 0, False)
         after_id, more, retried = 0, True, 0
         while more:
-            done, after_id, more = await driver.retry((), Chosen(FAILED), after_id)
+            done, after_id, more = await driver.retry((), Chosen(InstanceStatus.FAILED), after_id)
             retried += done.retried
             assert done.retried <= 3
         assert retried == 7
@@ -646,18 +646,18 @@ class TestDispatching:
         await complete(driver, "decide", list(range(1, 9)))
         assert await instances(stack) == [(offset, 2) for offset in range(8)]
         assert sum(batch.count for batch in await stack.read(OUT)) == 16
-        assert await driver.retry((), Chosen(FAILED)) == (Retried(0, 0), 0, False)
+        assert await driver.retry((), Chosen(InstanceStatus.FAILED)) == (Retried(0, 0), 0, False)
 
     async def test_what_cannot_be_retried_is_refused(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH)
         await stack.append(IN, b"a")
         await consumed(stack, 1)
         with pytest.raises(RequestError, match="instance 1 of pipeline 'p' has not failed"):
-            await driver.retry((1,), Chosen(FAILED))
+            await driver.retry((1,), Chosen(InstanceStatus.FAILED))
         with pytest.raises(NotFoundError, match="has no instance 2"):
-            await driver.retry((2,), Chosen(FAILED))
+            await driver.retry((2,), Chosen(InstanceStatus.FAILED))
         with pytest.raises(RequestError, match="1001 instances are more than 1000 at a time"):
-            await driver.retry(tuple(range(1_001)), Chosen(FAILED))
+            await driver.retry(tuple(range(1_001)), Chosen(InstanceStatus.FAILED))
 
     async def test_who_led_calls_nothing_stale_that_a_successor_may_wait_for(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch

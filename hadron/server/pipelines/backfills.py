@@ -9,19 +9,13 @@ from hadron.model.errors import RequestError
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
-from hadron.state.pipelines.backfills import (
-    CANCELLED,
-    DONE,
-    PAUSED,
-    RUNNING,
-    Backfill,
-    StartBackfill,
-)
+from hadron.state.pipelines.backfills import Backfill, StartBackfill
+from hadron.state.pipelines.tables import BackfillStatus
 from hadron.wire.calls import Call
 from hadron.wire.messages import pipelines_pb2
 
-_STATUS: Final = {RUNNING: "running", PAUSED: "paused", DONE: "done", CANCELLED: "cancelled"}
-_WANTED: Final = {"running": RUNNING, "paused": PAUSED, "cancelled": CANCELLED}
+_STATUS: Final[dict[int, str]] = {status: status.name.lower() for status in BackfillStatus}
+_WANTED: Final = {name: status for status, name in _STATUS.items() if name != "done"}
 
 _MAX_SHOWN: Final = 100
 """Backfills of a pipeline that have ended, at most."""
@@ -92,7 +86,11 @@ def _control(
 def shown(filling: Sequence[Backfill]) -> list[pipelines_pb2.PipelineProgressResponse.Backfill]:
     """Of all backfills of a pipeline: those that have not ended, and the latest."""
     latest = filling[-_MAX_SHOWN:]
-    older = (each for each in filling[:-_MAX_SHOWN] if each.status in (RUNNING, PAUSED))
+    older = (
+        each
+        for each in filling[:-_MAX_SHOWN]
+        if each.status in (BackfillStatus.RUNNING, BackfillStatus.PAUSED)
+    )
     return [_shown(each) for each in (*older, *latest)]
 
 

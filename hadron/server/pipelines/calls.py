@@ -24,7 +24,7 @@ from hadron.state.pipelines import definitions, stories, views, wait_inputs
 from hadron.state.pipelines import inputs as pipeline_inputs
 from hadron.state.pipelines.backfills import Backfill, backfills
 from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
-from hadron.state.pipelines.tables import FAILED, LIVE
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.streams.skips import skips
 from hadron.wire.calls import Call
 from hadron.wire.messages import check_number, common_pb2, pipelines_pb2, transactions_pb2
@@ -182,7 +182,7 @@ async def _answer_retry(
     await leading.controller.confirm_leadership()
     done, after_id, more = await driver.retry(
         tuple(request.instance_ids),
-        views.Chosen(FAILED, max(0, request.before_ms), failed_stage=request.stage),
+        views.Chosen(InstanceStatus.FAILED, max(0, request.before_ms), failed_stage=request.stage),
         request.after_id,
         from_start=request.from_start,
     )
@@ -213,14 +213,14 @@ def _cancel(
     request: pipelines_pb2.CancelInstancesRequest,
     _attachment: memoryview,
 ) -> None:
-    statuses = {"live": LIVE, "failed": FAILED}
+    statuses = {"live": InstanceStatus.LIVE, "failed": InstanceStatus.FAILED}
     if not request.instance_ids and request.status not in statuses:
         raise RequestError(
             f"instances with status {request.status!r} cannot be cancelled",
             f"use {' or '.join(statuses)}, or name instances",
         )
     chosen = views.Chosen(
-        statuses.get(request.status, LIVE), max(0, request.before_ms), request.stage
+        statuses.get(request.status, InstanceStatus.LIVE), max(0, request.before_ms), request.stage
     )
 
     async def answer() -> None:
@@ -328,7 +328,7 @@ async def _answer_instances(
     driver = _driver(leading, request)
     limit = min(request.limit or _DEFAULT_LIMIT, _MAX_LIMIT)
 
-    def read(db: Database) -> tuple[list[views.InstanceStatus], definitions.Stages]:
+    def read(db: Database) -> tuple[list[views.InstanceStory], definitions.Stages]:
         found = views.instances(
             db, driver.item.id, status=status, after_id=request.after_id, limit=limit
         )

@@ -12,7 +12,7 @@ from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Leading
 from hadron.state.pipelines import definitions, views
 from hadron.state.pipelines.stories import Attempt
-from hadron.state.pipelines.tables import LIVE
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.wire.messages import pipelines_pb2
 
 INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
@@ -43,7 +43,7 @@ def described(
     leading: Leading,
     driver: PipelineDriver,
     declared: definitions.Stages,
-    item: views.InstanceStatus,
+    item: views.InstanceStory,
     now_ms: int,
 ) -> pipelines_pb2.ListInstancesResponse.Instance:
     # What is done goes by the present definition, where its own is gone.
@@ -54,7 +54,7 @@ def described(
     for each in stages:
         stage = begun.get(each.name)
         waits_for = ""
-        if item.status == LIVE:
+        if item.status == InstanceStatus.LIVE:
             waits_for = _waits_for(driver, stages, each, stage, statuses, now_ms)
         known = _Instances.Stage(name=each.name, status=statuses[each.name], waits_for=waits_for)
         if stage is not None:
@@ -89,9 +89,9 @@ def _tried(attempt: Attempt) -> pipelines_pb2.ListInstancesResponse.Attempt:
 
 def _status(
     driver: PipelineDriver,
-    item: views.InstanceStatus,
+    item: views.InstanceStory,
     stage: StageSpec,
-    begun: views.StageStatus | None,
+    begun: views.StageStory | None,
 ) -> str:
     if begun is None:
         return "waiting"
@@ -107,7 +107,7 @@ def _waits_for(
     driver: PipelineDriver,
     stages: Iterable[StageSpec],
     stage: StageSpec,
-    begun: views.StageStatus | None,
+    begun: views.StageStory | None,
     statuses: dict[str, str],
     now_ms: int,
 ) -> str:

@@ -84,8 +84,8 @@ plant(
     "a stage whose output is on its way to another set is given to the next runner",
     Edit(
         "state.pipelines.views:ready_stages",
-        "AND status = 1 AND ready_ms",
-        "AND status IN (1, 4) AND ready_ms",
+        "AND status = {StageStatus.READY}",
+        "AND status IN (1, 4)",
     ),
     scenarios=(_AWAY,),
 )
@@ -118,8 +118,8 @@ plant(
     "stages of a cancelled instance that are at runners may be completed",
     Edit(
         "state.pipelines.cancellations:apply_cancel_instances",
-        "SET status = 0, attempts = attempts + 1 WHERE",
-        "SET status = 1 WHERE",
+        "SET status = {StageStatus.WAITING}, attempts = attempts + 1",
+        "SET status = 1",
     ),
     scenarios=("cancelled-while-they-are-run",),
 )
@@ -158,8 +158,9 @@ plant(
     "with a retry all stages of an instance run again, not the failed ones alone",
     Edit(
         "state.pipelines.retries:_begin_anew",
-        "AND stage = ? AND status = 3 AND instance_id",
-        "AND stage = ? AND status IN (2, 3) AND instance_id",
+        'reason = NULL"\n'
+        '        f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}',
+        'reason = NULL"\n        f" WHERE pipeline_id = ? AND stage = ? AND status IN (2, 3)',
     ),
     scenarios=("stage-that-failed-and-is-removed",),
 )
@@ -207,12 +208,12 @@ plant(
 plant(
     "cancelled stage completes",
     "an attempt at a stage of a cancelled instance completes it, though it was not to run any more",
+    Edit("state.pipelines.cancellations:apply_cancel_instances", ", attempts = attempts + 1", ""),
     Edit(
-        "state.pipelines.cancellations:apply_cancel_instances",
-        "SET status = 0, attempts = attempts + 1 WHERE",
-        "SET status = 0 WHERE",
+        "state.pipelines.stage_runs:stale_of",
+        "AND r.status = {StageStatus.READY}",
+        "AND r.status IN (0, 1)",
     ),
-    Edit("state.pipelines.stage_runs:stale_of", "AND r.status = 1", "AND r.status IN (0, 1)"),
     scenarios=("cancelled-while-they-are-run",),
 )
 

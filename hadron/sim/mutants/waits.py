@@ -68,10 +68,12 @@ plant(
     "what has waited for too long goes on when its record comes, beside the other way",
     Edit(
         "state.pipelines.waits:_end",
-        '{STAGE_WAIT} SET status = 0, due_ms = NULL WHERE pipeline_id = ?"',
-        '{STAGE_WAIT} SET due_ms = NULL WHERE pipeline_id = ?"',
+        "{STAGE_WAIT} SET status = {WaitStatus.OVER}, due_ms = NULL",
+        "{STAGE_WAIT} SET due_ms = NULL",
     ),
-    Edit("state.pipelines.waits:_whose_turn", "r.status = 1", "r.status IN (1, 6)"),
+    Edit(
+        "state.pipelines.waits:_whose_turn", "r.status = {StageStatus.READY}", "r.status IN (1, 6)"
+    ),
     scenarios=(_PAID,),
 )
 

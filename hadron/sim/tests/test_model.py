@@ -298,7 +298,11 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a backfill goes on though it was stopped": (
         "M pipelines",
-        Edit("state.pipelines.backfills:apply_step_backfill", "backfill.status == RUNNING and", ""),
+        Edit(
+            "state.pipelines.backfills:apply_step_backfill",
+            "backfill.status == BackfillStatus.RUNNING and",
+            "",
+        ),
     ),
     "a letter is sent again": (
         "M pipelines",
@@ -320,8 +324,8 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M pipelines",
         Edit(
             "state.pipelines.cancellations:apply_cancel_instances",
-            "SET status = 0, attempts = attempts + 1",
-            "SET attempts = attempts",
+            "status = {StageStatus.WAITING}, attempts = attempts + 1",
+            "attempts = attempts",
         ),
     ),
     "a start is done again": (
@@ -334,7 +338,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "an output is used before it is there": (
         "M pipelines",
-        Edit("state.pipelines.publishing:begin", "SET status = 4", "SET status = 2"),
+        Edit("state.pipelines.publishing:begin", "StageStatus.PUBLISHING", "StageStatus.DONE"),
     ),
     "a record of another set makes two instances": (
         "M pipelines",
@@ -342,9 +346,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a retry from the start keeps what was done": (
         "M pipelines",
-        Edit(
-            "state.pipelines.retries:_undo", "status IN (1, 2)), status = 0,", "status IN (1, 2)),"
-        ),
+        Edit("state.pipelines.retries:_undo", " status = {StageStatus.WAITING},", ""),
     ),
     "attempts before a retry count": (
         "M pipelines",

@@ -20,12 +20,13 @@ from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipelines import instances, waits
 from hadron.state.pipelines.events import InstancesChanged
-from hadron.state.pipelines.tables import BACKFILL, LOOKED_AT, PIPELINE_INPUT, is_here
-
-RUNNING: Final = 1
-PAUSED: Final = 2
-DONE: Final = 3
-CANCELLED: Final = 4
+from hadron.state.pipelines.tables import (
+    BACKFILL,
+    LOOKED_AT,
+    PIPELINE_INPUT,
+    BackfillStatus,
+    is_here,
+)
 
 MAX_BACKFILLS: Final = 1_000
 """Of a pipeline, that are kept: the oldest that have ended go."""
@@ -128,12 +129,13 @@ def apply_start_backfill(context: Context, command: StartBackfill) -> Backfill:
             end,
             command.per_s,
             int(command.again),
-            RUNNING,
+            BackfillStatus.RUNNING,
             command.request,
         ),
     )
     db.execute(
-        f"DELETE FROM {BACKFILL} WHERE pipeline_id = ? AND status > 2 AND number <= ?",
+        f"DELETE FROM {BACKFILL} WHERE pipeline_id = ? AND status > {BackfillStatus.PAUSED}"
+        " AND number <= ?",
         (command.pipeline_id, number - MAX_BACKFILLS),
     )
     context.emit(InstancesChanged(command.pipeline_id))
@@ -145,7 +147,9 @@ def apply_step_backfill(context: Context, command: StepBackfill) -> Stepped:
     """Raises `NotFoundError` without the backfill."""
     db, pipeline_id = context.db, command.pipeline_id
     backfill = find(db, pipeline_id, command.number)
-    is_due = backfill.status == RUNNING and backfill.next_offset == command.from_offset
+    is_due = (
+        backfill.status == BackfillStatus.RUNNING and backfill.next_offset == command.from_offset
+    )
     if not is_due or not is_here(db, pipeline_id):
         raise NoChange(Stepped(backfill.next_offset, 0, stale=True))
     offsets, packed = command.offsets, command.key_hashes
@@ -166,7 +170,9 @@ def apply_step_backfill(context: Context, command: StepBackfill) -> Stepped:
         ).fetchall()
         instances.make(context, pipeline_id, stream_id, backfill.partition, offsets, packed)
     _note_looked_at(db, pipeline_id, backfill.partition, command.from_offset, command.to_offset - 1)
-    status = DONE if command.to_offset >= backfill.to_offset else RUNNING
+    status = (
+        BackfillStatus.DONE if command.to_offset >= backfill.to_offset else BackfillStatus.RUNNING
+    )
     db.execute(
         f"UPDATE {BACKFILL} SET next_offset = ?, status = ?, created = created + ?"
         " WHERE pipeline_id = ? AND number = ?",
@@ -179,7 +185,7 @@ def apply_step_backfill(context: Context, command: StepBackfill) -> Stepped:
 def apply_control_backfill(context: Context, command: ControlBackfill) -> int:
     """Raises `NotFoundError` without the backfill."""
     backfill = find(context.db, command.pipeline_id, command.number)
-    if backfill.status in (DONE, CANCELLED, command.status):
+    if backfill.status in (BackfillStatus.DONE, BackfillStatus.CANCELLED, command.status):
         raise NoChange(backfill.status)
     context.db.execute(
         f"UPDATE {BACKFILL} SET status = ? WHERE pipeline_id = ? AND number = ?",
@@ -194,7 +200,8 @@ def forget_partition(db: Database, pipeline_id: int, partition: str) -> None:
     key = pipeline_id, partition
     db.execute(f"DELETE FROM {LOOKED_AT} WHERE pipeline_id = ? AND partition = ?", key)
     db.execute(
-        f"UPDATE {BACKFILL} SET status = 4 WHERE pipeline_id = ? AND partition = ? AND status < 3",
+        f"UPDATE {BACKFILL} SET status = {BackfillStatus.CANCELLED} WHERE pipeline_id = ?"
+        f" AND partition = ? AND status < {BackfillStatus.DONE}",
         key,
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hadron.model.pipelines import StageSpec, branch_of, branches_of
 from hadron.state.machine import Context
 from hadron.state.pipelines import stage_runs
-from hadron.state.pipelines.tables import STAGE_RUN, STAGE_WAIT
+from hadron.state.pipelines.tables import STAGE_RUN, STAGE_WAIT, StageStatus, WaitStatus
 
 
 def skip(
@@ -31,8 +31,9 @@ def skip(
     """
     rows = context.db.execute(
         f"INSERT INTO {STAGE_RUN} SELECT ?, ?, value, ?, 5, ?, 0, NULL, NULL, NULL, NULL"
-        " FROM json_each(?) WHERE true ON CONFLICT DO UPDATE SET status = 5, reason = NULL"
-        " WHERE status = 0 RETURNING instance_id",
+        " FROM json_each(?) WHERE true ON CONFLICT DO UPDATE SET"
+        f" status = {StageStatus.SKIPPED}, reason = NULL"
+        f" WHERE status = {StageStatus.WAITING} RETURNING instance_id",
         (pipeline_id, stage.name, version, context.now_ms, json.dumps(list(ids))),
     ).fetchall()
     skipped = sorted(instance_id for (instance_id,) in rows)
@@ -40,8 +41,10 @@ def skip(
         return
     if stage.wait is not None:
         context.db.execute(
-            f"UPDATE {STAGE_WAIT} SET status = 0, due_ms = NULL WHERE pipeline_id = ?"
-            " AND instance_id IN (SELECT value FROM json_each(?)) AND stage = ? AND status = 1",
+            f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.OVER}, due_ms = NULL"
+            " WHERE pipeline_id = ?"
+            " AND instance_id IN (SELECT value FROM json_each(?)) AND stage = ?"
+            f" AND status = {WaitStatus.ARMED}",
             (pipeline_id, json.dumps(skipped), stage.name),
         )
     for each in stages:

@@ -22,12 +22,13 @@ from hadron.state.names import label_of
 from hadron.state.pipelines import definitions, instances, stage_runs, waits
 from hadron.state.pipelines.events import InstancesChanged, StagesEnded
 from hadron.state.pipelines.tables import (
-    CANCELLED,
     INSTANCE,
     PIPELINE,
     STAGE_COUNT,
     STAGE_RUN,
     START_REQUEST,
+    InstanceStatus,
+    StageStatus,
     is_here,
 )
 from hadron.state.transactions import locks
@@ -115,7 +116,9 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
     db, pipeline_id = context.db, command.pipeline_id
     ids = sorted(set(command.instance_ids))
     statuses = _statuses(db, pipeline_id, ids)
-    ending = [each for each in ids if statuses[each][0] in (1, 3)]
+    ending = [
+        each for each in ids if statuses[each][0] in (InstanceStatus.LIVE, InstanceStatus.FAILED)
+    ]
     if not ending:
         raise NoChange(Cancelled(0, len(ids)))
     names = db.execute(
@@ -125,8 +128,9 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
         locks.check_free(context, Lock(STAGES, pipeline_id, name, tuple(runs(ending))))
         # An attempt that may be under way is over: its number is not used again.
         db.execute(
-            f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE pipeline_id = ?"
-            " AND stage = ? AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
+            f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
+            f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.READY}"
+            " AND instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, name, json.dumps(ending)),
         )
         if stopped := db.changes():
@@ -136,7 +140,7 @@ def apply_cancel_instances(context: Context, command: CancelInstances) -> Cancel
     db.execute(
         f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
-        (CANCELLED, context.now_ms, pipeline_id, json.dumps(ending)),
+        (InstanceStatus.CANCELLED, context.now_ms, pipeline_id, json.dumps(ending)),
     )
     were = Counter(statuses[each][0] for each in ending)
     db.execute(

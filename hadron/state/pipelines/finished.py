@@ -14,13 +14,13 @@ from hadron.model.ports import Database
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.pipelines import definitions, stage_runs, waits
 from hadron.state.pipelines.tables import (
-    FAILED,
     INSTANCE,
     INSTANCE_LETTER,
     STAGE_ATTEMPT,
     STAGE_COUNT,
     STAGE_RETRY,
     STAGE_RUN,
+    InstanceStatus,
     is_here,
 )
 from hadron.state.slices import Dropped
@@ -65,7 +65,7 @@ def apply_drop_instances(context: Context, command: DropInstances) -> Dropped:
         # What is ready of a failed one goes with it; what was done or failed stays counted.
         ((ready,),) = db.execute(
             f"SELECT count(*) FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND {some}"
-            " AND status IN (1, 4)",
+            f" AND status IN ({InstanceStatus.LIVE}, {InstanceStatus.CANCELLED})",
             key,
         ).fetchall()
         stage_runs.count(db, pipeline_id, name, ready=-ready)
@@ -73,7 +73,7 @@ def apply_drop_instances(context: Context, command: DropInstances) -> Dropped:
             db.execute(f"DELETE FROM {table} WHERE pipeline_id = ? AND stage = ? AND {some}", key)
     waits.drop(db, pipeline_id, ids)
     db.execute(f"DELETE FROM {INSTANCE} WHERE pipeline_id = ? AND {some}", (pipeline_id, ids))
-    held = Counter(version for _, status, version, _ in going if status == FAILED)
+    held = Counter(version for _, status, version, _ in going if status == InstanceStatus.FAILED)
     definitions.hold(db, pipeline_id, {version: -count for version, count in held.items()})
     return Dropped(len(going), is_done=len(rows) <= SLICE_INSTANCES)
 

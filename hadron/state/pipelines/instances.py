@@ -16,7 +16,7 @@ from hadron.model.ports import Database
 from hadron.state.machine import Context
 from hadron.state.names import label_of
 from hadron.state.pipelines import definitions, stage_runs, waits
-from hadron.state.pipelines.tables import DONE, INSTANCE, PIPELINE
+from hadron.state.pipelines.tables import INSTANCE, PIPELINE, InstanceStatus
 
 
 def make(
@@ -62,7 +62,7 @@ def not_cancelled(db: Database, pipeline_id: int, ids: Sequence[int]) -> list[in
     """Those of `ids` that may still go on, in their order."""
     rows: list[Any] = db.execute(
         f"SELECT j.value FROM json_each(?) j CROSS JOIN {INSTANCE} i ON i.pipeline_id = ?"
-        " AND i.instance_id = j.value WHERE i.status <> 4 ORDER BY j.key",
+        f" AND i.instance_id = j.value WHERE i.status <> {InstanceStatus.CANCELLED} ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id),
     ).fetchall()
     return [each for (each,) in rows]
@@ -75,16 +75,17 @@ def end(context: Context, pipeline_id: int, ids: Sequence[int], status: int) -> 
         return []
     db = context.db
     rows: list[Any] = db.execute(
-        f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ? AND status = 1"
+        f"UPDATE {INSTANCE} SET status = ?, ended_ms = ? WHERE pipeline_id = ?"
+        f" AND status = {InstanceStatus.LIVE}"
         " AND instance_id IN (SELECT value FROM json_each(?)) RETURNING version, instance_id",
         (status, context.now_ms, pipeline_id, json.dumps(list(ids))),
     ).fetchall()
     ended = Counter(version for version, _ in rows)
-    column = "done" if status == DONE else "failed"
+    column = "done" if status == InstanceStatus.DONE else "failed"
     db.execute(
         f"UPDATE {PIPELINE} SET live = live - ?1, {column} = {column} + ?1 WHERE pipeline_id = ?2",
         (ended.total(), pipeline_id),
     )
-    if status == DONE:
+    if status == InstanceStatus.DONE:
         definitions.hold(db, pipeline_id, {each: -count for each, count in ended.items()})
     return sorted(instance_id for _, instance_id in rows)

@@ -16,7 +16,7 @@ from hadron.model.transactions import DELETED, DONE, StatementResult
 from hadron.state.machine import Command, Context
 from hadron.state.pipelines import instances, stage_runs, stories
 from hadron.state.pipelines.events import InstancesChanged, StagesEnded
-from hadron.state.pipelines.tables import STAGE_PUBLISHING, STAGE_RUN, is_here
+from hadron.state.pipelines.tables import STAGE_PUBLISHING, STAGE_RUN, StageStatus, is_here
 
 
 class PublishStages(Command, frozen=True, array_like=True, tag=45):
@@ -50,7 +50,8 @@ def begin(context: Context, command: PublishStages) -> StatementResult:
         return DELETED
     ids = json.dumps(command.instance_ids)
     db.execute(
-        f"UPDATE {STAGE_RUN} SET status = 4, reason = NULL WHERE pipeline_id = ? AND stage = ?"
+        f"UPDATE {STAGE_RUN} SET status = {StageStatus.PUBLISHING}, reason = NULL"
+        " WHERE pipeline_id = ? AND stage = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
         (pipeline_id, command.stage, ids),
     )
@@ -90,7 +91,7 @@ def finished(
 
 
 _ONE = f"UPDATE {STAGE_RUN} SET {{}} WHERE pipeline_id = ? AND stage = ? AND instance_id = ?"
-_ONE += " AND status = 4"
+_ONE += f" AND status = {StageStatus.PUBLISHING}"
 
 
 def _complete(
@@ -100,7 +101,9 @@ def _complete(
     done = []
     for index, instance_id in enumerate(ids):
         context.db.execute(
-            _ONE.format("status = 2, out_stream_id = ?, out_partition = ?, out_offset = ?"),
+            _ONE.format(
+                f"status = {StageStatus.DONE}, out_stream_id = ?, out_partition = ?, out_offset = ?"
+            ),
             (stream_id, partition, base + index, pipeline_id, stage, instance_id),
         )
         if context.db.changes():
@@ -115,7 +118,7 @@ def _give_up(context: Context, pipeline_id: int, stage: str, ids: list[int]) -> 
     lost = []
     for instance_id in ids:
         context.db.execute(
-            _ONE.format("status = 3, attempts = attempts + 1, reason = ?"),
+            _ONE.format(f"status = {StageStatus.FAILED}, attempts = attempts + 1, reason = ?"),
             (
                 "its output's stream was deleted, or its transaction given up, before the output "
                 "was there",

@@ -22,16 +22,13 @@ from hadron.state.machine import Command, Context, NoChange
 from hadron.state.pipelines import definitions, stage_runs, waits
 from hadron.state.pipelines.events import InstancesChanged, StagesEnded
 from hadron.state.pipelines.tables import (
-    CANCELLED,
-    DONE,
-    FAILED,
     INSTANCE,
     PIPELINE,
-    PUBLISHING,
-    READY,
     STAGE_COUNT,
     STAGE_RETRY,
     STAGE_RUN,
+    InstanceStatus,
+    StageStatus,
     is_here,
 )
 from hadron.state.schema import SCHEMA_OBJECT
@@ -92,7 +89,8 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
     _hold_back(context, pipeline_id, stages, failed)
     definitions.hold(db, pipeline_id, {version: len(failed)})
     db.execute(
-        f"UPDATE {INSTANCE} SET status = 1, ended_ms = NULL, version = ? WHERE pipeline_id = ?"
+        f"UPDATE {INSTANCE} SET status = {InstanceStatus.LIVE}, ended_ms = NULL, version = ?"
+        " WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
         (version, pipeline_id, ids),
     )
@@ -112,14 +110,15 @@ def _begin_anew(context: Context, pipeline_id: int, name: str, ids: str) -> None
     db = context.db
     db.execute(
         f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
-        f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = 3"
+        f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}"
         " AND instance_id IN (SELECT value FROM json_each(?))"
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         (pipeline_id, name, ids),
     )
     db.execute(
-        f"UPDATE {STAGE_RUN} SET status = 1, ready_ms = ?, reason = NULL WHERE pipeline_id = ?"
-        " AND stage = ? AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
+        f"UPDATE {STAGE_RUN} SET status = {StageStatus.READY}, ready_ms = ?, reason = NULL"
+        f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}"
+        " AND instance_id IN (SELECT value FROM json_each(?))",
         (context.now_ms, pipeline_id, name, ids),
     )
     moved = db.changes()
@@ -136,15 +135,17 @@ def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str)
         f"SELECT status, count(*) FROM {STAGE_RUN} WHERE {which} GROUP BY status", key
     ).fetchall()
     found = dict(rows)
-    if found.get(PUBLISHING):
+    if found.get(StageStatus.PUBLISHING):
         raise ConflictError(
-            f"stage {name!r} of {found[PUBLISHING]} instances has an output that is on its way to "
-            "another replica set",
+            f"stage {name!r} of {found[StageStatus.PUBLISHING]} instances has an output that is on "
+            "its way to another replica set",
             "try again when it is there",
         )
     db.execute(
-        f"UPDATE {STAGE_RUN} SET version = ?, attempts = attempts + (status IN (1, 2)), status = 0,"
-        f" out_stream_id = NULL, out_partition = NULL, out_offset = NULL, reason = NULL"
+        f"UPDATE {STAGE_RUN} SET version = ?,"
+        f" attempts = attempts + (status IN ({StageStatus.READY}, {StageStatus.DONE})),"
+        f" status = {StageStatus.WAITING},"
+        " out_stream_id = NULL, out_partition = NULL, out_offset = NULL, reason = NULL"
         f" WHERE {which}",
         (version, *key),
     )
@@ -158,11 +159,11 @@ def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str)
         db,
         pipeline_id,
         name,
-        ready=-found.get(READY, 0),
-        done=-found.get(DONE, 0),
-        failed=-found.get(FAILED, 0),
+        ready=-found.get(StageStatus.READY, 0),
+        done=-found.get(StageStatus.DONE, 0),
+        failed=-found.get(StageStatus.FAILED, 0),
     )
-    if found.get(READY):
+    if found.get(StageStatus.READY):
         context.emit(StagesEnded(pipeline_id, name, tuple(json.loads(ids)), by_runner=False))
 
 
@@ -190,13 +191,14 @@ def _move(
     db = context.db
     which = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
     key = pipeline_id, name, json.dumps(list(ids))
-    again = f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE {which}"
+    again = f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
+    again += f" WHERE {which}"
     before, after = change.of(name)
     if before is None or after is None or place_of(before) != place_of(after):
-        db.execute(f"{again} AND status = 1", key)
+        db.execute(f"{again} AND status = {StageStatus.READY}", key)
         stage_runs.count(db, pipeline_id, name, ready=-db.changes())
     if after is not None and after.output is not None:
-        db.execute(f"{again} AND status = 2 AND out_stream_id IS NULL", key)
+        db.execute(f"{again} AND status = {StageStatus.DONE} AND out_stream_id IS NULL", key)
         stage_runs.count(db, pipeline_id, name, done=-db.changes())
     db.execute(f"UPDATE {STAGE_RUN} SET version = ? WHERE {which}", (change.version, *key))
 
@@ -216,8 +218,9 @@ def _hold_back(
             continue
         early = set(ids) - set(stage_runs.with_all(db, pipeline_id, before, ids))
         db.execute(
-            f"UPDATE {STAGE_RUN} SET status = 0, attempts = attempts + 1 WHERE pipeline_id = ?"
-            " AND stage = ? AND status = 1 AND instance_id IN (SELECT value FROM json_each(?))",
+            f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
+            f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.READY}"
+            " AND instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, stage.name, json.dumps(sorted(early))),
         )
         stage_runs.count(db, pipeline_id, stage.name, ready=-db.changes())
@@ -244,7 +247,7 @@ def _failed_of(
             f"`hadron pipeline instances {_name(db, pipeline_id)} --status failed` lists "
             "those that may run again",
         )
-    others = [each for each in instance_ids if statuses[each] != FAILED]
+    others = [each for each in instance_ids if statuses[each] != InstanceStatus.FAILED]
     retried = {
         each
         for (each,) in db.execute(
@@ -256,13 +259,15 @@ def _failed_of(
     }
     refused = [each for each in others if each not in retried]
     if refused:
-        status = {DONE: "done", CANCELLED: "cancelled"}.get(statuses[refused[0]], "live")
+        status = {InstanceStatus.DONE: "done", InstanceStatus.CANCELLED: "cancelled"}.get(
+            statuses[refused[0]], "live"
+        )
         raise RequestError(
             f"instance {_listed(refused)} of pipeline {_name(db, pipeline_id)!r} has not failed: "
             f"it is {status}",
             "only failed instances run again; leave the others out",
         )
-    return [each for each in instance_ids if statuses[each] == FAILED], len(others)
+    return [each for each in instance_ids if statuses[each] == InstanceStatus.FAILED], len(others)
 
 
 def _listed(ids: Sequence[int]) -> str:

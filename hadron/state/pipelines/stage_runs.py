@@ -23,14 +23,13 @@ from hadron.state.pipelines import branches, definitions, instances, stories, wa
 from hadron.state.pipelines import letters as instance_letters
 from hadron.state.pipelines.events import StagesEnded
 from hadron.state.pipelines.tables import (
-    DONE,
-    FAILED,
     INSTANCE,
-    READY,
     STAGE_COUNT,
     STAGE_RETRY,
     STAGE_RUN,
     STAGE_WAIT,
+    InstanceStatus,
+    StageStatus,
     is_here,
 )
 from hadron.state.streams import partitions as streams
@@ -135,7 +134,8 @@ def complete(context: Context, command: CompleteStages) -> Completed:
         appended = streams.append(context, command.out_stream_id, len(ids), command.size)
     base = appended.base_offset if appended is not None else None
     db.executemany(
-        f"UPDATE {STAGE_RUN} SET status = 2, out_stream_id = ?, out_partition = ?, out_offset = ?,"
+        f"UPDATE {STAGE_RUN} SET status = {StageStatus.DONE}, out_stream_id = ?,"
+        " out_partition = ?, out_offset = ?,"
         " reason = NULL WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
         [
             (
@@ -168,7 +168,7 @@ def stale_of(db: Database, command: Attempts) -> tuple[int, ...]:
         for instance_id, attempt, made_ms in db.execute(
             "SELECT r.instance_id, r.attempts + 1, i.created_ms"
             f" FROM {STAGE_RUN} r JOIN {INSTANCE} i USING (pipeline_id, instance_id)"
-            " WHERE r.pipeline_id = ?1 AND r.stage = ?2 AND r.status = 1"
+            f" WHERE r.pipeline_id = ?1 AND r.stage = ?2 AND r.status = {StageStatus.READY}"
             " AND r.instance_id IN (SELECT value FROM json_each(?3)) AND ?4 IN (0, r.version)"
             # What waits is nobody's to end.
             f" AND NOT EXISTS (SELECT 1 FROM {STAGE_WAIT} w WHERE w.pipeline_id = ?1"
@@ -214,7 +214,7 @@ def _advance_some(
     left = [instance_id for instance_id in ids if instance_id not in going_on]
     names = sorted(stage.name for stage in stages)
     done = left if names == [ended] else with_all(context.db, pipeline_id, names, left)
-    instances.end(context, pipeline_id, done, DONE)
+    instances.end(context, pipeline_id, done, InstanceStatus.DONE)
 
 
 def catch_up(
@@ -243,7 +243,7 @@ def catch_up(
             make_ready(context, pipeline_id, version, stage, ready)
     names = sorted(stage.name for stage in stages)
     done = with_all(db, pipeline_id, names, ids)
-    instances.end(context, pipeline_id, done, DONE)
+    instances.end(context, pipeline_id, done, InstanceStatus.DONE)
 
 
 def with_all(
@@ -274,7 +274,8 @@ def make_ready(
     context.db.execute(
         f"INSERT INTO {STAGE_RUN} SELECT ?, ?, value, ?, 1, ?, 0, NULL, NULL, NULL, NULL"
         " FROM json_each(?) WHERE true ON CONFLICT DO UPDATE"
-        " SET status = 1, ready_ms = excluded.ready_ms WHERE status = 0",
+        f" SET status = {StageStatus.READY}, ready_ms = excluded.ready_ms"
+        f" WHERE status = {StageStatus.WAITING}",
         (pipeline_id, stage.name, version, context.now_ms + stage.delay_ms, json.dumps(list(ids))),
     )
     made = context.db.changes()
@@ -346,7 +347,7 @@ def _fail_some(
             f"UPDATE {STAGE_RUN} SET status = ?, attempts = ?, ready_ms = ?, reason = ?"
             " WHERE pipeline_id = ? AND stage = ? AND instance_id = ?",
             (
-                FAILED if last else READY,
+                StageStatus.FAILED if last else StageStatus.READY,
                 attempt,
                 context.now_ms + stage.retry.pause_ms(counted, instance_id),
                 command.reason,
@@ -365,7 +366,7 @@ def give_up(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) 
         return
     db = context.db
     count(db, pipeline_id, stage, ready=-len(ids), failed=len(ids))
-    ended = instances.end(context, pipeline_id, ids, FAILED)
+    ended = instances.end(context, pipeline_id, ids, InstanceStatus.FAILED)
     instance_letters.note(context, pipeline_id, stage, ended)
     declared = definitions.all_stages(db, pipeline_id)
     on_failure = definitions.on_failure(db, pipeline_id)

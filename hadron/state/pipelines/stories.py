@@ -14,7 +14,7 @@ import msgspec
 from hadron.model.pipelines import StageSpec
 from hadron.model.ports import Database
 from hadron.state.machine import Context
-from hadron.state.pipelines.tables import INSTANCE, STAGE_ATTEMPT, STAGE_RUN
+from hadron.state.pipelines.tables import INSTANCE, STAGE_ATTEMPT, STAGE_RUN, StageStatus
 
 KEPT: Final = 5
 """Attempts of each stage of an instance: what a stage has unless it declares more."""
@@ -139,7 +139,7 @@ def paces(
 def _waiting(db: Database, pipeline_id: int, version: int, stage: str, after_ms: int) -> int:
     rows = db.execute(
         f"SELECT count(*) FROM {STAGE_RUN} WHERE pipeline_id = ? AND version = ? AND stage = ?"
-        " AND status = 1 AND ready_ms > ?",
+        f" AND status = {StageStatus.READY} AND ready_ms > ?",
         (pipeline_id, version, stage, after_ms),
     ).fetchall()
     return int(rows[0][0])

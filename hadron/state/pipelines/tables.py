@@ -5,6 +5,7 @@ Named with each is the module that makes its rows; others change them, and all r
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 from hadron.model.ports import Database
@@ -64,7 +65,7 @@ CREATE TABLE IF NOT EXISTS {INSTANCE}(          -- of `instances`
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,
     version INTEGER NOT NULL,           -- of its definition
-    status INTEGER NOT NULL,            -- 1 live, 2 done, 3 failed, 4 cancelled
+    status INTEGER NOT NULL,            -- InstanceStatus
     stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
     created_ms INTEGER NOT NULL,
     ended_ms INTEGER,                   -- NULL while it is live
@@ -79,9 +80,7 @@ CREATE TABLE IF NOT EXISTS {STAGE_RUN}(         -- of `stage_runs`
     stage TEXT NOT NULL,
     instance_id INTEGER NOT NULL,
     version INTEGER NOT NULL,           -- of the instance's definition
-    status INTEGER NOT NULL,            -- 0 waits again, 1 ready, 2 done, 3 failed, 4 publishing,
-                                        -- 5 skipped, 6 has waited for too long;
-                                        -- while it waits at first: no row
+    status INTEGER NOT NULL,            -- StageStatus
     ready_ms INTEGER NOT NULL,          -- not before
     attempts INTEGER NOT NULL,          -- that are over, ever: numbers are not used again
     out_stream_id INTEGER, out_partition TEXT, out_offset INTEGER,
@@ -123,7 +122,7 @@ CREATE TABLE IF NOT EXISTS {STAGE_WAIT}(        -- of `waits`
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,
     stage TEXT NOT NULL,
-    status INTEGER NOT NULL,            -- 0 over, 1 armed, 2 has come
+    status INTEGER NOT NULL,            -- WaitStatus
     stream_id INTEGER,                  -- whose records it waits for; NULL: a signal
     key_hash INTEGER,                   -- xxh3-64 of the trigger's key, signed; NULL without one
     due_ms INTEGER,                     -- once it is the stage's turn: until then; NULL: for ever
@@ -178,7 +177,7 @@ CREATE TABLE IF NOT EXISTS {BACKFILL}(          -- of `backfills`
     to_offset INTEGER NOT NULL,
     per_s INTEGER NOT NULL,             -- instances, at most; 0: as many as there is room for
     again INTEGER NOT NULL,             -- 1: also of what was looked at
-    status INTEGER NOT NULL,            -- 1 runs, 2 is paused, 3 done, 4 cancelled
+    status INTEGER NOT NULL,            -- BackfillStatus
     created INTEGER NOT NULL,           -- instances
     request BLOB NOT NULL,              -- of whoever has started it: random
     PRIMARY KEY (pipeline_id, number)
@@ -191,17 +190,40 @@ CREATE TABLE IF NOT EXISTS {START_REQUEST}(     -- of `cancellations`
 ) STRICT, WITHOUT ROWID;
 """
 
-LIVE: Final = 1
-"""Of an instance."""
-WAITING: Final = 0
-READY: Final = 1
-"""Of a stage."""
-DONE: Final = 2
-FAILED: Final = 3
-CANCELLED: Final = 4
-"""Of an instance."""
-PUBLISHING: Final = 4
-"""Of a stage: its output is decided, and not yet in its partition, which another set has."""
+
+class InstanceStatus(IntEnum):
+    LIVE = 1
+    DONE = 2
+    FAILED = 3
+    CANCELLED = 4
+
+
+class StageStatus(IntEnum):
+    """Of one stage of an instance. While it waits for the first time, it has no row."""
+
+    WAITING = 0
+    """Once more: it was run before."""
+    READY = 1
+    DONE = 2
+    FAILED = 3
+    PUBLISHING = 4
+    """Its output is decided, and not yet in its partition, which another set has."""
+    SKIPPED = 5
+    TIMED_OUT = 6
+    """It has waited for too long for its record or signal."""
+
+
+class WaitStatus(IntEnum):
+    OVER = 0
+    ARMED = 1
+    CAME = 2
+
+
+class BackfillStatus(IntEnum):
+    RUNNING = 1
+    PAUSED = 2
+    DONE = 3
+    CANCELLED = 4
 
 
 def is_here(db: Database, pipeline_id: int) -> bool:

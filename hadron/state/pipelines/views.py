@@ -23,6 +23,7 @@ from hadron.state.pipelines.tables import (
     STAGE_RETRY,
     STAGE_RUN,
     STAGE_WAIT,
+    StageStatus,
 )
 
 _LARGEST: Final = (1 << 63) - 1
@@ -51,7 +52,7 @@ class ReadyStage(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-class StageStatus(msgspec.Struct, frozen=True):
+class StageStory(msgspec.Struct, frozen=True):
     """Attributes:
     attempts: that failed, since the instance was retried if it was.
     ready_ms: not before then, or when it was.
@@ -69,13 +70,13 @@ class StageStatus(msgspec.Struct, frozen=True):
     tried: tuple[Attempt, ...] = ()
 
 
-class InstanceStatus(msgspec.Struct, frozen=True):
+class InstanceStory(msgspec.Struct, frozen=True):
     instance_id: int
     version: int
     status: int
     root: OutputRef
     created_ms: int
-    stages: tuple[StageStatus, ...]
+    stages: tuple[StageStory, ...]
 
 
 class InputCursor(msgspec.Struct, frozen=True):
@@ -148,7 +149,8 @@ def ready_stages(
     # Most of what is left out is at runners, and is not looked up.
     rows = db.execute(
         f"SELECT instance_id FROM {STAGE_RUN} WHERE pipeline_id = ? AND version = ?"
-        " AND stage = ? AND status = 1 AND ready_ms <= ? ORDER BY ready_ms, instance_id",
+        f" AND stage = ? AND status = {StageStatus.READY}"
+        " AND ready_ms <= ? ORDER BY ready_ms, instance_id",
         (pipeline_id, version, stage.name, now_ms),
     )
     chosen = list(islice((each for (each,) in rows if each not in except_ids), limit))
@@ -179,7 +181,8 @@ def with_failures(
     for stage in stages:
         for instance_id, reason in db.execute(
             f"SELECT instance_id, reason FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ?"
-            " AND status = 3 AND instance_id IN (SELECT value FROM json_each(?))",
+            f" AND status = {StageStatus.FAILED}"
+            " AND instance_id IN (SELECT value FROM json_each(?))",
             (pipeline_id, stage.name, ids),
         ):
             failures.setdefault(instance_id, (stage.name, reason or ""))
@@ -205,7 +208,7 @@ def next_ready_ms(
     """When the next invocation that is not yet due becomes due, None when none waits."""
     row = db.execute(
         f"SELECT ready_ms FROM {STAGE_RUN} WHERE pipeline_id = ? AND version = ? AND stage = ?"
-        " AND status = 1 AND ready_ms > ? ORDER BY ready_ms LIMIT 1",
+        f" AND status = {StageStatus.READY} AND ready_ms > ? ORDER BY ready_ms LIMIT 1",
         (pipeline_id, version, stage, after_ms),
     ).fetchone()
     return None if row is None else row[0]
@@ -213,7 +216,7 @@ def next_ready_ms(
 
 def instances(
     db: Database, pipeline_id: int, *, status: int | None, after_id: int, limit: int
-) -> list[InstanceStatus]:
+) -> list[InstanceStory]:
     """Instances by id, each with the stages that have begun."""
     after_id = min(after_id, _LARGEST)
     # A literal: the index of failed instances is not used for a status that is bound.
@@ -225,7 +228,7 @@ def instances(
         (pipeline_id, after_id, limit),
     ).fetchall()
     return [
-        InstanceStatus(
+        InstanceStory(
             instance_id,
             version,
             state,
@@ -287,7 +290,7 @@ def ids_of(
     return [instance_id for (instance_id,) in rows]
 
 
-def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStatus, ...]:
+def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStory, ...]:
     rows = db.execute(
         "SELECT c.stage, r.status, r.attempts - ifnull(t.attempts_before, 0), r.out_stream_id,"
         f" r.out_partition, r.out_offset, r.reason, r.ready_ms, ifnull(w.due_ms, 0)"
@@ -299,7 +302,7 @@ def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStat
         (instance_id, pipeline_id),
     ).fetchall()
     return tuple(
-        StageStatus(
+        StageStory(
             name,
             status,
             attempts,

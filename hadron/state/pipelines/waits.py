@@ -26,7 +26,14 @@ from hadron.state.machine import BatchShape, Command, Context, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipelines import branches, definitions, stage_runs, wait_inputs
 from hadron.state.pipelines.events import InstancesChanged
-from hadron.state.pipelines.tables import INSTANCE, STAGE_RUN, STAGE_WAIT, is_here
+from hadron.state.pipelines.tables import (
+    INSTANCE,
+    STAGE_RUN,
+    STAGE_WAIT,
+    StageStatus,
+    WaitStatus,
+    is_here,
+)
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.keys import hashes_of, signed
@@ -156,13 +163,13 @@ def rearm(
                 f" (SELECT max(w.key_hash) FROM {STAGE_WAIT} w WHERE w.pipeline_id = ?1"
                 " AND w.instance_id = value), NULL, NULL, NULL, NULL"
                 " FROM json_each(?2) WHERE true ON CONFLICT DO UPDATE"
-                " SET stream_id = excluded.stream_id WHERE status <> 2",
+                f" SET stream_id = excluded.stream_id WHERE status <> {WaitStatus.CAME}",
                 (pipeline_id, some, stage.name, _stream_of(db, pipeline_id, stage)),
             )
     db.execute(
         f"UPDATE {STAGE_WAIT} SET due_ms = NULL WHERE {which} AND NOT EXISTS (SELECT 1"
         f" FROM {STAGE_RUN} r WHERE r.pipeline_id = ?1 AND r.stage = {STAGE_WAIT}.stage"
-        f" AND r.instance_id = {STAGE_WAIT}.instance_id AND r.status = 1)",
+        f" AND r.instance_id = {STAGE_WAIT}.instance_id AND r.status = {StageStatus.READY})",
         (pipeline_id, some),
     )
     names = json.dumps([stage.name for stage in stages if stage.wait is not None])
@@ -172,10 +179,11 @@ def rearm(
         (pipeline_id, some, names),
     )
     db.execute(
-        f"UPDATE {STAGE_WAIT} SET status = 1, due_ms = NULL WHERE {which} AND status = 0"
+        f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.ARMED}, due_ms = NULL WHERE {which}"
+        f" AND status = {WaitStatus.OVER}"
         f" AND NOT EXISTS (SELECT 1 FROM {STAGE_RUN} r WHERE r.pipeline_id = ?1"
         f" AND r.stage = {STAGE_WAIT}.stage AND r.instance_id = {STAGE_WAIT}.instance_id"
-        " AND r.status NOT IN (0, 1))",
+        f" AND r.status NOT IN ({StageStatus.WAITING}, {StageStatus.READY}))",
         (pipeline_id, some),
     )
 
@@ -183,8 +191,8 @@ def rearm(
 def disarm(db: Database, pipeline_id: int, ids: Sequence[int]) -> None:
     """Instances were cancelled."""
     db.execute(
-        f"UPDATE {STAGE_WAIT} SET status = 0, due_ms = NULL WHERE pipeline_id = ?"
-        " AND instance_id IN (SELECT value FROM json_each(?)) AND status = 1",
+        f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.OVER}, due_ms = NULL WHERE pipeline_id = ?"
+        f" AND instance_id IN (SELECT value FROM json_each(?)) AND status = {WaitStatus.ARMED}",
         (pipeline_id, json.dumps(list(ids))),
     )
 
@@ -221,7 +229,7 @@ def begin(context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[in
         f"SELECT w.instance_id, w.status, w.key_hash FROM json_each(?) j CROSS JOIN {STAGE_WAIT} w"
         " ON w.pipeline_id = ? AND w.instance_id = j.value AND w.stage = ?"
         f" JOIN {STAGE_RUN} r USING (pipeline_id, stage, instance_id)"
-        " WHERE r.status = 1 ORDER BY j.key",
+        f" WHERE r.status = {StageStatus.READY} ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id, stage.name),
     ).fetchall()
     came = [each for each, status, _ in rows if status == CAME]
@@ -248,7 +256,8 @@ def finish(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -
         return
     db, some = context.db, json.dumps(list(ids))
     db.execute(
-        f"UPDATE {STAGE_RUN} AS r SET status = 2, reason = NULL, out_stream_id = w.out_stream_id,"
+        f"UPDATE {STAGE_RUN} AS r SET status = {StageStatus.DONE}, reason = NULL,"
+        " out_stream_id = w.out_stream_id,"
         " out_partition = w.out_partition, out_offset = w.out_offset"
         f" FROM {STAGE_WAIT} w WHERE r.pipeline_id = ?1 AND r.stage = ?2"
         " AND r.instance_id IN (SELECT value FROM json_each(?3)) AND w.pipeline_id = ?1"
@@ -300,7 +309,7 @@ def _end(
         (status, reason, pipeline_id, stage, some),
     )
     context.db.execute(
-        f"UPDATE {STAGE_WAIT} SET status = 0, due_ms = NULL WHERE pipeline_id = ?"
+        f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.OVER}, due_ms = NULL WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?)) AND stage = ?",
         (pipeline_id, some, stage),
     )
@@ -323,10 +332,11 @@ def apply_signal_stages(context: Context, command: SignalStages) -> wait_inputs.
     came: dict[str, list[int]] = defaultdict(list)
     for signal in command.signals:
         db.execute(
-            f"UPDATE {STAGE_WAIT} SET status = 2, due_ms = NULL, out_stream_id = ?5,"
+            f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.CAME}, due_ms = NULL,"
+            " out_stream_id = ?5,"
             " out_partition = ?6, out_offset = ?4"
-            " WHERE pipeline_id = ?1 AND instance_id = ?2 AND stage = ?3 AND status = 1"
-            " AND stream_id = ?5",
+            " WHERE pipeline_id = ?1 AND instance_id = ?2 AND stage = ?3"
+            f" AND status = {WaitStatus.ARMED} AND stream_id = ?5",
             (pipeline_id, *signal, command.stream_id, command.partition),
         )
         if db.changes():
@@ -341,7 +351,8 @@ def apply_signal_stages(context: Context, command: SignalStages) -> wait_inputs.
 def _whose_turn(db: Database, pipeline_id: int, stage: str, ids: Sequence[int]) -> list[int]:
     rows: list[Any] = db.execute(
         f"SELECT r.instance_id FROM json_each(?) j CROSS JOIN {STAGE_RUN} r ON r.pipeline_id = ?"
-        " AND r.stage = ? AND r.instance_id = j.value WHERE r.status = 1 ORDER BY j.key",
+        " AND r.stage = ? AND r.instance_id = j.value"
+        f" WHERE r.status = {StageStatus.READY} ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id, stage),
     ).fetchall()
     return [each for (each,) in rows]
@@ -379,7 +390,8 @@ def apply_signal_instance(context: Context, command: SignalInstance) -> Signalle
         appended = streams.append(context, command.out_stream_id, 1, command.size)
         place = command.out_stream_id, context.replica_set, appended.base_offset
     db.execute(
-        f"UPDATE {STAGE_WAIT} SET status = 2, due_ms = NULL, out_stream_id = ?, out_partition = ?,"
+        f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.CAME}, due_ms = NULL, out_stream_id = ?,"
+        " out_partition = ?,"
         " out_offset = ? WHERE pipeline_id = ? AND instance_id = ? AND stage = ?",
         (*place, *key),
     )
@@ -409,7 +421,8 @@ def apply_expire_waits(context: Context, command: ExpireWaits) -> Expired:
     rows: list[Any] = []
     if is_here(db, pipeline_id):
         rows = db.execute(
-            f"SELECT stage, instance_id FROM {STAGE_WAIT} WHERE pipeline_id = ? AND status = 1"
+            f"SELECT stage, instance_id FROM {STAGE_WAIT} WHERE pipeline_id = ?"
+            f" AND status = {WaitStatus.ARMED}"
             " AND due_ms IS NOT NULL AND due_ms <= ? ORDER BY due_ms, instance_id, stage LIMIT ?",
             (pipeline_id, command.before_ms, SLICE + 1),
         ).fetchall()
@@ -472,7 +485,8 @@ def waiting_for(
     rows: Any = db.execute(
         "SELECT w.instance_id, i.version, w.stage, w.key_hash, i.stream_id, i.partition, i.offset"
         f" FROM json_each(?) j CROSS JOIN {STAGE_WAIT} w INDEXED BY {STAGE_WAIT}_key"
-        f" ON w.pipeline_id = ? AND w.stream_id = ? AND w.key_hash = j.value AND w.status = 1"
+        " ON w.pipeline_id = ? AND w.stream_id = ? AND w.key_hash = j.value"
+        f" AND w.status = {WaitStatus.ARMED}"
         f" CROSS JOIN {INSTANCE} i USING (pipeline_id, instance_id)",
         (json.dumps(list(hashes)), pipeline_id, stream_id),
     )
@@ -483,7 +497,7 @@ def waiting_for(
 def next_due_ms(db: Database, pipeline_id: int) -> int | None:
     """When something has waited for too long; None where nothing is due ever."""
     row = db.execute(
-        f"SELECT due_ms FROM {STAGE_WAIT} WHERE pipeline_id = ? AND status = 1"
+        f"SELECT due_ms FROM {STAGE_WAIT} WHERE pipeline_id = ? AND status = {WaitStatus.ARMED}"
         " AND due_ms IS NOT NULL ORDER BY due_ms LIMIT 1",
         (pipeline_id,),
     ).fetchone()

@@ -8,10 +8,6 @@ from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.state.pipelines import backfills
 from hadron.state.pipelines.backfills import (
-    CANCELLED,
-    DONE,
-    PAUSED,
-    RUNNING,
     Backfill,
     ControlBackfill,
     StartBackfill,
@@ -19,7 +15,10 @@ from hadron.state.pipelines.backfills import (
     Stepped,
 )
 from hadron.state.pipelines.inputs import MoveInput, OpenInput
+from hadron.state.pipelines.tables import BackfillStatus
 from hadron.state.tests.piping import IN, PIPELINE, Pipe, stage
+
+RUNNING, PAUSED, DONE, CANCELLED = BackfillStatus
 
 
 def begin(

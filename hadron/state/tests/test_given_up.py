@@ -11,10 +11,12 @@ from hadron.state.pipelines import letters as instance_letters
 from hadron.state.pipelines.cancellations import CancelInstances
 from hadron.state.pipelines.finished import DropInstances
 from hadron.state.pipelines.letters import SendLetters, Sent
-from hadron.state.pipelines.tables import DONE, FAILED, LIVE
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.slices import Dropped
 from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import OUT, PIPELINE, Pipe, stage
+
+LIVE, DONE, FAILED, _ = InstanceStatus
 
 
 class TestOnFailure:

@@ -12,9 +12,12 @@ from hadron.state.pipelines import views
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
 from hadron.state.pipelines.retries import Retried, RetryInstances
 from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
-from hadron.state.pipelines.tables import DONE, FAILED, LIVE, READY
+from hadron.state.pipelines.tables import InstanceStatus, StageStatus
 from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import DIAMOND, IN, OUT, PIPELINE, Pipe, stage
+
+LIVE, DONE, FAILED, _ = InstanceStatus
+READY = StageStatus.READY
 
 
 class TestStart:
@@ -265,7 +268,7 @@ class TestRetry:
         assert pipe.ready("d") == [2, 3, 1]
         (shown,) = views.instances(pipe.db, PIPELINE, status=LIVE, after_id=0, limit=1)
         last = shown.stages[-1]
-        assert replace(last, ready_ms=0, tried=()) == views.StageStatus("d", READY, 1, None, "cold")
+        assert replace(last, ready_ms=0, tried=()) == views.StageStory("d", READY, 1, None, "cold")
         assert [each.number for each in last.tried] == [1, 2, 3]
         pipe.fail("d", 1, attempt=4)
         assert pipe.statuses() == [FAILED, LIVE, LIVE]
@@ -502,7 +505,7 @@ class TestViews:
         output = views.OutputRef(OUT, SET, 0)
         (tried,) = done.stages[0].tried
         assert done.stages == (
-            views.StageStatus("a", DONE, 0, output, "", 1_000_000, tried=(tried,)),
+            views.StageStory("a", DONE, 0, output, "", 1_000_000, tried=(tried,)),
         )
         assert (tried.number, tried.ended_ms) == (1, 1_000_000)
 

@@ -16,11 +16,13 @@ from hadron.state.pipelines import cancellations, views
 from hadron.state.pipelines.cancellations import CancelInstances, Cancelled, Started, StartInstances
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.retries import Retried, RetryInstances
-from hadron.state.pipelines.tables import CANCELLED, DONE, FAILED, LIVE
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams.partitions import bounds
 from hadron.state.tests.piping import IN, OUT, PIPELINE, Pipe, stage
 from hadron.state.transactions.decisions import Decide, NoteFinished
+
+LIVE, DONE, FAILED, CANCELLED = InstanceStatus
 
 
 class TestPublishing:

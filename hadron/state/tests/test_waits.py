@@ -19,7 +19,7 @@ from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
 from hadron.state.pipelines.finished import DropInstances
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
 from hadron.state.pipelines.retries import RetryInstances
-from hadron.state.pipelines.tables import CANCELLED, DONE, FAILED, LIVE
+from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.pipelines.wait_inputs import Moved, OpenWait
 from hadron.state.pipelines.waits import (
     Expired,
@@ -47,6 +47,8 @@ STAGES = (
     stage("remind", "order", output=False),
     stage("close", output=False, after=("ship", "remind")),
 )
+
+LIVE, DONE, FAILED, CANCELLED = InstanceStatus
 
 
 def keys(*hashes: int) -> bytes:
