@@ -87,17 +87,19 @@ class Controller:
         """Told what has become visible, before anybody is answered."""
         self._store = store
         self._follower = follower
-        self._writer = GroupCommitter(store.log, follower.machine, self.ballot, replica_set)
+        self._committer = GroupCommitter(store.log, follower.machine, self.ballot, replica_set)
         self._room = Room(store.space, feeding.quorum.members)
         self._clock = clock
         self._cork = cork
         self._gate = gate
         self._on_fatal = on_fatal
-        self._waiting = Lines()
-        self._writing = False
-        self._commands = trio.Event()
-        self._waiters = Waiters()
-        self._written: deque[Submission] = deque()
+        self._queued = Lines()
+        """For the next group."""
+        self._is_committing = False
+        self._submitted = trio.Event()
+        self._unanswered = Waiters()
+        self._uncommitted: deque[Submission] = deque()
+        """Logged here, and above the watermark; what was refused or done before is not."""
         self._uncommitted_bytes = 0
         self._persisted_lsn = feeding.head.lsn
         self._moved = trio.Event()
@@ -134,10 +136,10 @@ class Controller:
             done(None, self._too_far_ahead())
             return
         self._gate.add(submission.size)
-        self._waiting.append(submission)
-        if not self._writing:
-            self._writing = True
-            self._commands.set()
+        self._queued.append(submission)
+        if not self._is_committing:
+            self._is_committing = True
+            self._submitted.set()
 
     async def wait_room(self) -> None:
         """Until so little waits here that more may come: for what no connection's gate holds
@@ -167,31 +169,31 @@ class Controller:
             raise error
         return result
 
-    async def _write_loop(self) -> None:
+    async def _commit_loop(self) -> None:
         """Start a group on the turn of the loop after the first command came: what arrives on
         other connections in the same turn goes into the same group."""
         while True:
-            await self._commands.wait()
-            self._commands = trio.Event()
-            self._store.writer.commit(self._write, self._on_persisted)
+            await self._submitted.wait()
+            self._submitted = trio.Event()
+            self._store.writer.commit(self._prepare, self._on_persisted)
 
-    def _write(self, connection: apsw.Connection) -> Prepared:
+    def _prepare(self, connection: apsw.Connection) -> Prepared:
         """Prepare a group and send it, before its own COMMIT."""
-        group = self._writer.prepare(connection, self._waiting, self._clock.now_ms)
-        self._on_written(group)
+        group = self._committer.prepare(connection, self._queued, self._clock.now_ms)
+        self._on_prepared(group)
         return Prepared(group, group.size)
 
-    def _on_written(self, group: GroupCommit) -> None:
+    def _on_prepared(self, group: GroupCommit) -> None:
         """The group's bytes exist; its COMMIT is next. Send it, and line up its answers."""
         if group.entries:
             self.feeding.offer(group.previous, group.entries)
-            self._written.extend(group.logged)
+            self._uncommitted.extend(group.logged)
             self._uncommitted_bytes += sum(submission.size for submission in group.logged)
         for submission in group.judged:
-            self._waiters.add(submission)
+            self._unanswered.add(submission)
         self._gate.remove(group.size)
         if self._stopped is not None:
-            self._waiters.fail(self._stopped)
+            self._unanswered.fail(self._stopped)
 
     def _on_persisted(self, group: GroupCommit | None, error: BaseException | None) -> None:
         if group is None:
@@ -202,10 +204,10 @@ class Controller:
             self._persisted_lsn = group.entries[-1].lsn
             self._follower.note_applied(self._persisted_lsn)
             self.feeding.note_own(self._persisted_lsn)
-        self._writing = bool(self._waiting) and self._stopped is None
-        if self._writing:
+        self._is_committing = bool(self._queued) and self._stopped is None
+        if self._is_committing:
             # May be done before this returns, so what this group has reached is noted above.
-            self._store.writer.commit(self._write, self._on_persisted)
+            self._store.writer.commit(self._prepare, self._on_persisted)
         self._release()
 
     # --- the watermark --------------------------------------------------------------------------
@@ -243,13 +245,13 @@ class Controller:
         assert committed <= self._persisted_lsn, (committed, self._persisted_lsn)
         has_moved = False
         visible: list[Event] = []
-        while self._written and self._written[0].lsn <= committed:
-            submission = self._written.popleft()
+        while self._uncommitted and self._uncommitted[0].lsn <= committed:
+            submission = self._uncommitted.popleft()
             self._uncommitted_bytes -= submission.size
             visible.extend(submission.events)
             has_moved = True
-        assert self._written or not self._uncommitted_bytes, self._uncommitted_bytes
-        due = self._waiters.take(
+        assert self._uncommitted or not self._uncommitted_bytes, self._uncommitted_bytes
+        due = self._unanswered.take(
             committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
         )
         if visible or due:
@@ -258,7 +260,7 @@ class Controller:
             finally:
                 # An answer that fails is one call's end; who comes after it is answered all the
                 # same.
-                self._waiters.put_back(due)
+                self._unanswered.put_back(due)
         if has_moved:
             self._moved.set()
             self._moved = trio.Event()
@@ -347,7 +349,7 @@ class Controller:
     async def run(self) -> None:
         """Lead until `stop`; raises the reason."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_loop)
+            nursery.start_soon(self._commit_loop)
             nursery.start_soon(self.feeding.run_notices)
             nursery.start_soon(self.feeding.measure_log)
             nursery.start_soon(self._room.run, self.feeding.feeds)
@@ -362,10 +364,10 @@ class Controller:
             return
         self._stopped = reason or ShuttingDownError("the node is stopping")
         self.feeding.stop()
-        for submission in self._waiting.clear():
+        for submission in self._queued.clear():
             self._gate.remove(submission.size)
             submission.done(None, self._stopped)
-        self._waiters.fail(self._stopped)
+        self._unanswered.fail(self._stopped)
         self._moved.set()
         self._stop.set()
 

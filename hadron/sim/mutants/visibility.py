@@ -38,8 +38,8 @@ plant(
     "what the leader has on its own disk is shown to readers and groups",
     Edit(
         "partition.controller:Controller._release",
-        "self._written[0].lsn <= committed:",
-        "self._written[0].lsn <= self._persisted_lsn:",
+        "self._uncommitted[0].lsn <= committed:",
+        "self._uncommitted[0].lsn <= self._persisted_lsn:",
     ),
     scenarios=("read-of-an-uncommitted-record", "delivery-of-an-uncommitted-record"),
 )

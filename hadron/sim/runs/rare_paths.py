@@ -133,17 +133,17 @@ PATHS: Final = (
     _raised("sequence refused", "state.streams.producers:check", "SequenceError"),
     _called(
         "retry answered after its original's commit",
-        "partition.controller:Controller._on_written",
+        "partition.controller:Controller._on_prepared",
         _judged_early(False),
     ),
     _called(
         "refusal answered after a commit",
-        "partition.controller:Controller._on_written",
+        "partition.controller:Controller._on_prepared",
         _judged_early(True),
     ),
     _called(
         "many commands in one commit",
-        "partition.controller:Controller._on_written",
+        "partition.controller:Controller._on_prepared",
         lambda given: len(given[1].entries) > 1,
     ),
     # groups

@@ -79,7 +79,7 @@ class HearsNodes:
                 view.controller = controller
                 self._known.by_part[controller] = view
                 self._known.leaders[controller.observers] = controller
-                self._known.by_part[controller._writer] = view
+                self._known.by_part[controller._committer] = view
                 self._counts[controller.quorum] = controller
                 self._known.ballots.leads(view, controller)
 
@@ -96,7 +96,7 @@ class HearsNodes:
 
     def stops(self, original: Any) -> Any:
         def stop(controller: Controller, *given: Any) -> None:
-            gate, lines = controller._gate, controller._waiting
+            gate, lines = controller._gate, controller._queued
             left = () if controller._stopped else (*lines._rationed, *lines._others)
             due = gate._bytes - sum(submission.size for submission in left)
             original(controller, *given)
