@@ -15,7 +15,7 @@ from hadron.model.troubles import Troubles
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
-from hadron.state.adoption import SchemaAdopted, current_source
+from hadron.state.adoption import AdoptObjects, current_source
 from hadron.state.schema import current_index
 from hadron.wire.messages import check_number, schema_pb2
 
@@ -114,9 +114,9 @@ class SchemaAdopter(Part):
             self._troubles.forget(_PUSH)
 
 
-def _command(request: schema_pb2.AdoptSchemaRequest) -> SchemaAdopted:
+def _command(request: schema_pb2.AdoptSchemaRequest) -> AdoptObjects:
     changes = changes_from(request.changes)
-    return SchemaAdopted(
+    return AdoptObjects(
         check_uuid(request.uuid),
         check_number("epoch", request.epoch),
         changes.from_index,

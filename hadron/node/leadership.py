@@ -31,7 +31,7 @@ from hadron.serving.lock_table import LockTable
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
 from hadron.serving.visible import VisibleStreams
-from hadron.state.leadership import FollowRules, LeaderStarted, apply_version, latest_ballot
+from hadron.state.leadership import BeginBallot, FollowRules, apply_version, latest_ballot
 from hadron.state.streams import partitions as streams
 from hadron.state.transactions.locks import all_held
 from hadron.storage.store import Store
@@ -141,7 +141,7 @@ class Leadership:
         report(Life.RECONCILING, "waiting for a majority to store the ballot's first entry")
         rules = await self._apply_version()
         await self.controller.execute(
-            LeaderStarted(
+            BeginBallot(
                 self._membership.node,
                 self._won.uuid,
                 self._membership.members,
@@ -153,7 +153,7 @@ class Leadership:
         )
         # So that the next leader knows which configurations do not count any more (PROTOCOL B5).
         await run_on_writer(self._store, self._follower.note_committed)
-        # Everything in the tables is committed now: LeaderStarted covers all before it.
+        # Everything in the tables is committed now: BeginBallot covers all before it.
         bounds, catalog, held = await self.controller.query(
             lambda db: (streams.all_bounds(db), load_catalog(db), all_held(db))
         )

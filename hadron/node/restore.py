@@ -30,7 +30,7 @@ from hadron.node.host import membership_of
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.state.execute import execute_logged
 from hadron.state.features import MACHINE
-from hadron.state.leadership import LeaderStarted, configurations
+from hadron.state.leadership import BeginBallot, configurations
 from hadron.state.machine import Context, encode
 from hadron.storage import snapshot
 from hadron.storage.database import (
@@ -288,7 +288,7 @@ def _begin_history(
             stamp = max(now_ms, log.last_ms)
             before = configurations(database)
             data = encode(
-                LeaderStarted(
+                BeginBallot(
                     config.leader.name,
                     uuid,
                     membership.members,

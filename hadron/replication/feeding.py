@@ -77,7 +77,7 @@ class Feeding:
         """
         Args:
             watermark: this node's, raised by this ballot's.
-            started_lsn: where this ballot's LeaderStarted will stand.
+            started_lsn: where this ballot's BeginBallot will stand.
             older: configurations of which a majority must store that as well (PROTOCOL B5).
             begins_epoch: nobody has led with this configuration before.
             on_trim: told up to where members may trim their logs, this node included.

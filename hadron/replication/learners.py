@@ -42,7 +42,7 @@ class Learners:
         Args:
             feeds: of all connected peers, by name.
             node: who leads, and is heard.
-            started_lsn: where this ballot's LeaderStarted will stand.
+            started_lsn: where this ballot's BeginBallot will stand.
             older: configurations of which a majority must store that as well (PROTOCOL B5).
             begins_epoch: nobody has led with this configuration before.
         """

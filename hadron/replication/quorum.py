@@ -11,7 +11,7 @@ class Quorum:
     """What is known to be on whose disk, under one ballot.
 
     Invariants: `committed` never goes down; it covers nothing before this ballot's
-    `LeaderStarted` is on a majority (PROTOCOL B2: Raft §5.4.2, Figure 8), of this configuration
+    `BeginBallot` is on a majority (PROTOCOL B2: Raft §5.4.2, Figure 8), of this configuration
     and of the older ones that may still count (B5); it never passes what the leader itself has on
     disk (A3).
     """
@@ -26,7 +26,7 @@ class Quorum:
     ) -> None:
         """
         Args:
-            started_lsn: where this ballot's `LeaderStarted` stands.
+            started_lsn: where this ballot's `BeginBallot` stands.
             older: configurations of which a majority must have it as well (PROTOCOL B5).
         """
         self._leader = leader

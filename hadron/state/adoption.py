@@ -2,7 +2,7 @@
 
 The metadata set's leader reads what has changed since the index that the other set stands at
 (`changes_since`: a query, never the log, PROTOCOL A7), and that set's leader logs it as
-`SchemaAdopted`, so that its replicas get it by replication (PROTOCOL A4).
+`AdoptObjects`, so that its replicas get it by replication (PROTOCOL A4).
 
 Safety rule: what is adopted follows, without a gap and without a repetition, what was adopted
 before, and comes from the same metadata set.
@@ -30,7 +30,7 @@ SCHEMA_STAGED: Final = PREFIX + "schema_staged"
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {SCHEMA_STAGED}(
     part INTEGER PRIMARY KEY,           -- from 0, of what is being adopted
-    command BLOB NOT NULL               -- MessagePack: the SchemaAdopted that brought it
+    command BLOB NOT NULL               -- MessagePack: the AdoptObjects that brought it
 ) STRICT;
 """
 
@@ -66,7 +66,7 @@ class Changes(msgspec.Struct, frozen=True):
     that goes on from this index. Not pushed."""
 
 
-class SchemaAdopted(Command["Adopted"], frozen=True, array_like=True, tag=11):
+class AdoptObjects(Command["Adopted"], frozen=True, array_like=True, tag=11):
     """One part of what leads from `from_index` to `to_index`; all take effect with the last one.
 
     Attributes:
@@ -100,7 +100,7 @@ class Adopted(msgspec.Struct, frozen=True):
     replica_sets: tuple[RegisteredSet, ...] = ()
 
 
-def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
+def apply_adopt_objects(context: Context, command: AdoptObjects) -> Adopted:
     """Raises `SchemaError` for what does not follow, `HandshakeError` for another metadata set."""
     db = context.db
     changes_source = check_source(db, command)
@@ -123,7 +123,7 @@ def apply_schema_adopted(context: Context, command: SchemaAdopted) -> Adopted:
     return _take_effect(context, parts)
 
 
-def check_follows(index: int, command: SchemaAdopted) -> None:
+def check_follows(index: int, command: AdoptObjects) -> None:
     """Raises `SchemaError` unless `command` begins where this set's schema stands."""
     if command.from_index != index:
         raise SchemaError(
@@ -135,7 +135,7 @@ def check_follows(index: int, command: SchemaAdopted) -> None:
         raise SchemaError(f"a push from index {index} to {command.to_index} goes nowhere")
 
 
-def check_source(db: Database, command: SchemaAdopted) -> bool:
+def check_source(db: Database, command: AdoptObjects) -> bool:
     """The metadata set that was adopted from first stays the one; only one restored from a backup,
     with a new identity and a higher epoch, may take its place, and must say all that it has.
 
@@ -170,7 +170,7 @@ def check_source(db: Database, command: SchemaAdopted) -> bool:
     return True
 
 
-def _check_nothing_is_lost(db: Database, parts: list[SchemaAdopted]) -> None:
+def _check_nothing_is_lost(db: Database, parts: list[AdoptObjects]) -> None:
     """A metadata set that was restored from an old backup may not know what was created since:
     that has data, and is not dropped because of it. Nor does it know what was deleted since, or
     which ids were given: what is still being dropped under an id must not become another's.
@@ -224,7 +224,7 @@ def _some(labels: list[str]) -> str:
     return f"{', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
 
 
-def _check_part(context: Context, command: SchemaAdopted) -> None:
+def _check_part(context: Context, command: AdoptObjects) -> None:
     """Each part is compared with the first one, so that a part costs the same however many came
     before it."""
     row = context.db.execute(f"SELECT count(*) FROM {SCHEMA_STAGED}").fetchone()
@@ -239,22 +239,22 @@ def _check_part(context: Context, command: SchemaAdopted) -> None:
         )
 
 
-def _push_of(command: SchemaAdopted) -> tuple[object, ...]:
+def _push_of(command: AdoptObjects) -> tuple[object, ...]:
     """What all parts of one push have in common."""
     return command.source, command.to_index, command.is_whole, command.lost
 
 
-def _staged(context: Context, limit: int = -1) -> Iterator[SchemaAdopted]:
+def _staged(context: Context, limit: int = -1) -> Iterator[AdoptObjects]:
     rows = context.db.execute(
         f"SELECT command FROM {SCHEMA_STAGED} ORDER BY part LIMIT ?", (limit,)
     )
     for (data,) in rows:
         command = context.machine.decode(data)
-        assert isinstance(command, SchemaAdopted)
+        assert isinstance(command, AdoptObjects)
         yield command
 
 
-def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
+def _take_effect(context: Context, parts: list[AdoptObjects]) -> Adopted:
     db, last = context.db, parts[-1]
     objects = sorted(
         (item for part in parts for item in part.objects), key=lambda item: item.metadata_index
@@ -283,7 +283,7 @@ def _take_effect(context: Context, parts: list[SchemaAdopted]) -> Adopted:
 
 
 def _deletions(
-    db: Database, parts: list[SchemaAdopted], objects: list[StoredObject]
+    db: Database, parts: list[AdoptObjects], objects: list[StoredObject]
 ) -> Iterator[Tombstone]:
     """Of the objects that are here, those that are to go."""
     if parts[-1].is_whole:
@@ -297,7 +297,7 @@ def _deletions(
         yield from part.deleted
 
 
-def _is_lost(parts: list[SchemaAdopted], object_id: int) -> bool:
+def _is_lost(parts: list[AdoptObjects], object_id: int) -> bool:
     """The metadata set cannot know an object of this id: it has lost that part of its log."""
     return any(object_id in each for each in parts[-1].lost)
 
@@ -363,7 +363,7 @@ def parse(objects: Iterable[StoredObject]) -> list[SchemaObject]:
 
 
 FEATURE: Final = Feature(
-    name="adoption", tables=_TABLES, commands={SchemaAdopted: apply_schema_adopted}
+    name="adoption", tables=_TABLES, commands={AdoptObjects: apply_adopt_objects}
 )
 
 

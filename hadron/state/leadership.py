@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {CONFIGURATION}(
 """
 
 
-class LeaderStarted(Command[None], frozen=True, array_like=True, tag=1):
+class BeginBallot(Command[None], frozen=True, array_like=True, tag=1):
     """A ballot begins. Once a majority holds it, everything before it is committed (PROTOCOL B2).
 
     Attributes:
@@ -79,12 +79,12 @@ class FollowRules(Command[None], frozen=True, array_like=True, tag=22):
     apply_version: int
 
 
-_decode_started = msgspec.msgpack.Decoder(LeaderStarted).decode
+_decode_started = msgspec.msgpack.Decoder(BeginBallot).decode
 
 
-def decode_started(command: bytes) -> LeaderStarted | None:
+def decode_started(command: bytes) -> BeginBallot | None:
     """An encoded command, if it begins a ballot: every other one costs a look at its number."""
-    number = LeaderStarted.__struct_config__.tag
+    number = BeginBallot.__struct_config__.tag
     return _decode_started(command) if number_of(command) == number else None
 
 
@@ -116,7 +116,7 @@ class Configuration:
         return f"the members of epoch {self.epoch} ({', '.join(name for name, _ in self.members)})"
 
 
-def apply_leader_started(context: Context, command: LeaderStarted) -> None:
+def apply_begin_ballot(context: Context, command: BeginBallot) -> None:
     """Raises `VersionError` when the log goes on by rules that this version does not have,
     `FencedError` when the configuration does not follow the one before it."""
     _set_rules(context, command.apply_version, command.leader)
@@ -197,7 +197,7 @@ def check_rules(context: Context, command: Command) -> None:
         )
 
 
-def _follows(latest: Configuration, epoch: int, command: LeaderStarted) -> bool:
+def _follows(latest: Configuration, epoch: int, command: BeginBallot) -> bool:
     if epoch == latest.epoch:
         return command.config_digest == latest.digest
     return epoch > latest.epoch and command.predecessor_digest == latest.digest
@@ -206,7 +206,7 @@ def _follows(latest: Configuration, epoch: int, command: LeaderStarted) -> bool:
 FEATURE: Final = Feature(
     name="leadership",
     tables=_TABLES,
-    commands={LeaderStarted: apply_leader_started, FollowRules: apply_follow_rules},
+    commands={BeginBallot: apply_begin_ballot, FollowRules: apply_follow_rules},
 )
 
 

@@ -19,7 +19,7 @@ from hadron.replication.membership import common_apply_version
 from hadron.replication.tests.support import FIRST, UUID, follower, make_entries, membership
 from hadron.state import machine
 from hadron.state.features import FEATURES, MACHINE
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.machine import Command, Context, Feature, StateMachine
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
@@ -85,7 +85,7 @@ def test_a_replica_that_is_too_old_stops_and_says_what_to_install(tmp_path: Path
     with follower(tmp_path) as replica:
         replica.promise(FIRST)
         newer = NEXT.version
-        started = LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, newer)
+        started = BeginBallot("n1", UUID, (("n1", "leader"),), b"d" * 16, newer)
         entries = make_entries(EMPTY_LOG, FIRST, [machine.encode(started)])
         with pytest.raises(VersionError) as caught:
             replica.append(FIRST, entries, committed=1)

@@ -32,7 +32,7 @@ from hadron.serving.lock_table import LockTable
 from hadron.serving.visible import VisibleStreams
 from hadron.state import schema
 from hadron.state.features import MACHINE
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.partitions import AppendBatch
@@ -146,10 +146,10 @@ class Stack:
         self.pipelines: Pipelines
 
     async def begin(self) -> None:
-        """As `node.leadership` does it, once `LeaderStarted` is committed."""
+        """As `node.leadership` does it, once `BeginBallot` is committed."""
         controller = self.controller
         await controller.execute(
-            LeaderStarted("n1", UUID, (("n1", "leader"),), DIGEST, MACHINE.version)
+            BeginBallot("n1", UUID, (("n1", "leader"),), DIGEST, MACHINE.version)
         )
         bounds, objects, index, held = await controller.query(
             lambda db: (

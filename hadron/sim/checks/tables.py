@@ -15,7 +15,7 @@ from hadron.sim.evidence.labels import plain
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.sim.model.machine import batch_of
 from hadron.state import leadership
-from hadron.state.adoption import SchemaAdopted
+from hadron.state.adoption import AdoptObjects
 from hadron.state.groups.changes import DeleteGroup, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import AckRecords, CreateGroup
@@ -124,7 +124,7 @@ class _Model:
         self.groups: dict[int, set[int]] = {}
         self._groups_of: dict[int, list[int]] = {}
         self._next: dict[int, int] = {}
-        self._parts: list[SchemaAdopted] = []
+        self._parts: list[AdoptObjects] = []
         self._doings = Doings()
 
     def apply(self, lsn: int, now_ms: int, command: Command, body: bytes | None) -> None:
@@ -170,10 +170,10 @@ class _Model:
             del self.groups[command.group_id]
         elif isinstance(command, DeleteObjects):
             self._forget(command.ids)
-        elif isinstance(command, SchemaAdopted):
+        elif isinstance(command, AdoptObjects):
             self._adopt(command)
 
-    def _adopt(self, command: SchemaAdopted) -> None:
+    def _adopt(self, command: AdoptObjects) -> None:
         """What is pushed takes effect with its last part; a whole schema has no other objects."""
         self._parts = [*self._parts, command] if command.part else [command]
         if not command.is_last:

@@ -12,9 +12,9 @@ from hadron.model.errors import CorruptionError
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.sim.evidence.regions import Cluster
-from hadron.state.adoption import SchemaAdopted
+from hadron.state.adoption import AdoptObjects
 from hadron.state.features import MACHINE
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.machine import Command
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -106,9 +106,9 @@ class SchemaLog:
         was trimmed of its log is not judged."""
         index: int | None = 0 if file.first_lsn == 1 else None
         state = State() if file.first_lsn == 1 else None
-        parts: list[SchemaAdopted] = []
+        parts: list[AdoptObjects] = []
         for command in _commands(file, committed):
-            if not isinstance(command, SchemaAdopted):
+            if not isinstance(command, AdoptObjects):
                 continue
             if index is not None and command.from_index != index:
                 yield f"what follows index {command.from_index} was logged at index {index}"
@@ -138,7 +138,7 @@ def _commands(file: NodeFile, committed: int) -> Iterator[Command]:
                 continue
             if isinstance(
                 command,
-                ApplySchema | DeleteObjects | LeaderStarted | RegisterReplicaSet | SchemaAdopted,
+                ApplySchema | DeleteObjects | BeginBallot | RegisterReplicaSet | AdoptObjects,
             ):
                 yield command
 
@@ -160,13 +160,13 @@ def _change(state: State, index: int, command: Command) -> int:
         index = max(index, command.above_index) + 1
         epoch = max(command.epoch, known_set[1]) if known_set is not None else command.epoch
         state.replica_sets[command.name] = command.uuid, epoch, index
-    elif isinstance(command, LeaderStarted):
+    elif isinstance(command, BeginBallot):
         # The first entry of a set that was restored.
         index = max(index, command.above_index)
     return index
 
 
-def _adopt(state: State, parts: list[SchemaAdopted]) -> None:
+def _adopt(state: State, parts: list[AdoptObjects]) -> None:
     last = parts[-1]
     if last.is_whole:
         state.objects = {

@@ -22,7 +22,7 @@ from hadron.sim.model.schema import Ballots, Object, Schema
 from hadron.sim.model.staging import Staging
 from hadron.sim.model.streams import Body, Streams
 from hadron.sim.model.transactions import Transactions
-from hadron.state.adoption import SchemaAdopted
+from hadron.state.adoption import AdoptObjects
 from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
@@ -30,7 +30,7 @@ from hadron.state.features import MACHINE
 from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import AckRecords, CreateGroup
-from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.leadership import BeginBallot, FollowRules
 from hadron.state.machine import Command
 from hadron.state.pipelines.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
@@ -119,11 +119,11 @@ AREAS: Final[dict[str, tuple[type[Command], ...]]] = {
         RetryInstances,
     ),
     SCHEMA: (
-        LeaderStarted,
+        BeginBallot,
         FollowRules,
         ApplySchema,
         DeleteObjects,
-        SchemaAdopted,
+        AdoptObjects,
         RegisterReplicaSet,
         DropObject,
         StateDigest,
@@ -208,7 +208,7 @@ _JOINABLE: Final = (
 CHANGES_MUCH: Final = (
     ApplySchema,
     DeleteObjects,
-    SchemaAdopted,
+    AdoptObjects,
     DoTogether,
     WriteIntents,
     Decide,
@@ -285,11 +285,11 @@ class Model:
             SignalStages: partial(signals.signal, self.pipelines),
             SignalInstance: partial(signals.signal_one, self.pipelines),
             ExpireWaits: partial(signals.expire, self.pipelines),
-            LeaderStarted: self._started,
+            BeginBallot: self._started,
             FollowRules: self.ballots.follow,
             ApplySchema: self.schema.apply,
             DeleteObjects: self.schema.delete,
-            SchemaAdopted: self.schema.adopt,
+            AdoptObjects: self.schema.adopt,
             RegisterReplicaSet: self.schema.register,
             DropObject: self._drop,
             DropBodies: self._drop_bodies,
@@ -414,7 +414,7 @@ class Model:
     def _collect(self, _entry: Entry, _command: CollectGroups) -> bool:
         return self.groups.collect()
 
-    def _started(self, entry: Entry, command: LeaderStarted) -> None:
+    def _started(self, entry: Entry, command: BeginBallot) -> None:
         is_another = self.ballots.started(entry, command)
         if command.above_index and is_another:
             self.schema.begin_history(command.above_index)

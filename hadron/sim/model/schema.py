@@ -13,8 +13,8 @@ from hadron.model.errors import FencedError, HandshakeError, NotFoundError, Sche
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
-from hadron.state.adoption import SchemaAdopted
-from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.adoption import AdoptObjects
+from hadron.state.leadership import BeginBallot, FollowRules
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
 
@@ -52,7 +52,7 @@ class Schema:
     forgotten: int | None = None
     lost: dict[int, int] = field(default_factory=dict)
     source: tuple[bytes, int] | None = None
-    staged: list[SchemaAdopted] = field(default_factory=list)
+    staged: list[AdoptObjects] = field(default_factory=list)
     registered: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     dropped: dict[int, tuple[str, int]] = field(default_factory=dict)
 
@@ -112,7 +112,7 @@ class Schema:
 
     # --- of other sets ---------------------------------------------------------------------------
 
-    def adopt(self, entry: Entry, command: SchemaAdopted) -> dict[str, Any]:
+    def adopt(self, entry: Entry, command: AdoptObjects) -> dict[str, Any]:
         index = self.index or 0
         is_another = self._is_another(command)
         if command.from_index != index or command.to_index <= index:
@@ -134,7 +134,7 @@ class Schema:
         self.staged, self.source = [], (command.source, epoch)
         return self._take_effect(entry, parts)
 
-    def _is_another(self, command: SchemaAdopted) -> bool:
+    def _is_another(self, command: AdoptObjects) -> bool:
         if self.source is None:
             if self.index:
                 raise Refused(HandshakeError)
@@ -148,7 +148,7 @@ class Schema:
             raise Refused(SchemaError)
         return True
 
-    def _check_nothing_is_lost(self, parts: Sequence[SchemaAdopted]) -> None:
+    def _check_nothing_is_lost(self, parts: Sequence[AdoptObjects]) -> None:
         """A metadata set that was restored must know all that is here, or that it was deleted, and
         nothing that was deleted here."""
         said = {item.id: item for part in parts for item in part.objects}
@@ -169,7 +169,7 @@ class Schema:
         if any(each <= (self.index or 0) and each not in self.objects for each in said):
             raise Refused(HandshakeError)
 
-    def _take_effect(self, entry: Entry, parts: Sequence[SchemaAdopted]) -> dict[str, Any]:
+    def _take_effect(self, entry: Entry, parts: Sequence[AdoptObjects]) -> dict[str, Any]:
         last = parts[-1]
         said = sorted(
             (item for part in parts for item in part.objects), key=lambda item: item.metadata_index
@@ -278,7 +278,7 @@ class Schema:
         }
 
 
-def _has_lost(command: SchemaAdopted, object_id: int) -> bool:
+def _has_lost(command: AdoptObjects, object_id: int) -> bool:
     return any(each.end_index < object_id <= each.above_index for each in command.lost)
 
 
@@ -322,7 +322,7 @@ class Ballots:
     led: list[tuple[Any, ...]] = field(default_factory=list)
     configurations: dict[int, tuple[int, bytes, str]] = field(default_factory=dict)
 
-    def started(self, entry: Entry, command: LeaderStarted) -> bool:
+    def started(self, entry: Entry, command: BeginBallot) -> bool:
         """B5: an epoch follows the latest one, and has one configuration. Whether another history
         than the ballot's before it begins."""
         epoch = entry.ballot.epoch

@@ -17,13 +17,13 @@ from hadron.model.schema import LostRange, RegisteredSet, Spec, StreamSpec, Tomb
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
 from hadron.sim.rooms.flow_commands import FlowCommands
 from hadron.sim.rooms.staging_commands import StagingCommands
-from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.adoption import AdoptObjects, StoredObject
 from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
 from hadron.state.features import MACHINE
 from hadron.state.groups.progress import AckRecords
-from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.leadership import BeginBallot, FollowRules
 from hadron.state.machine import Command, encode
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
@@ -65,7 +65,7 @@ class Commands(FlowCommands):
         self._deleted: list[Tombstone] = []
         self._source = b"m" * 16
         self._epoch = 1
-        self._parts: list[SchemaAdopted] = []
+        self._parts: list[AdoptObjects] = []
         self._staging = StagingCommands(seed, tables, self._stream, self._statements)
 
     def following(self) -> Command:
@@ -215,7 +215,7 @@ class Commands(FlowCommands):
             lost = (LostRange(*sorted(rng.choices(range(begins + 1), k=2))),)
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
-            SchemaAdopted(
+            AdoptObjects(
                 self._source,
                 self._epoch,
                 begins,
@@ -248,7 +248,7 @@ class Commands(FlowCommands):
         epoch, incarnation = self._tables.ballot
         raised = rng.randint(0, 1)
         self._tables.ballot = type(self._tables.ballot)(epoch + raised, incarnation + 1)
-        return LeaderStarted(
+        return BeginBallot(
             "n1",
             rng.choice((b"u", b"u", b"v")) * 16,
             (("n1", "voter"), ("nö", "voter")),

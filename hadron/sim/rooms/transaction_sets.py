@@ -30,7 +30,7 @@ from hadron.state.execute import execute, execute_logged
 from hadron.state.features import MACHINE
 from hadron.state.groups import progress as groups
 from hadron.state.groups.progress import AckRecords, CreateGroup
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.machine import Command, Context, encode
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import partitions as streams
@@ -207,7 +207,7 @@ class Leader:
 
     def start(self) -> None:
         self.set.started_lsn = len(self.entries) + 1
-        started = LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, MACHINE.version)
+        started = BeginBallot("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, MACHINE.version)
         self.submit(started, done=lambda _result, _error: None)
         self.world.nursery.start_soon(self.run)
 

@@ -37,7 +37,7 @@ from hadron.state.features import MACHINE
 from hadron.state.groups.changes import ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords
 from hadron.state.groups.progress import AckRecords, CreateGroup
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.machine import Command, Context
 from hadron.state.pipelines.inputs import TriggerInstances
 from hadron.state.pipelines.stage_runs import CompleteStages
@@ -62,7 +62,7 @@ class Scene:
         self._db.execute(MACHINE.tables)
         self._log = log.Log(self._db)
         self._sequences: dict[str, int] = {}
-        self.log(LeaderStarted("n1", bytes(16), (("n1", "leader"),), bytes(16), 1))
+        self.log(BeginBallot("n1", bytes(16), (("n1", "leader"),), bytes(16), 1))
         spec = spec_to_json(StreamSpec(partitions=(PARTITION,))).decode()
         self.log(ApplySchema(0, (ObjectChange("Stream", "default", STREAM, spec),)))
         applied = self.history.apply("c0", [("Stream", STREAM)])

@@ -367,7 +367,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "parts of a push stay": (
         "M schema",
         Edit(
-            "state.adoption:apply_schema_adopted",
+            "state.adoption:apply_adopt_objects",
             '    if command.part == 0:\n        db.execute(f"DELETE FROM {SCHEMA_STAGED}")\n',
             "",
         ),
@@ -382,7 +382,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     ),
     "a recovery is taken for another history": (
         "M schema",
-        Edit("state.leadership:apply_leader_started", "and same_history is not None", "and 0"),
+        Edit("state.leadership:apply_begin_ballot", "and same_history is not None", "and 0"),
     ),
     "a changed object keeps its index": (
         "M schema",
@@ -407,7 +407,7 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     assert not run.histories.unjudged
     assert all(run.histories.judged[area] for area in AREAS)
     others = (
-        {"SchemaAdopted"} if not adopts else {"ApplySchema", "DeleteObjects", "RegisterReplicaSet"}
+        {"AdoptObjects"} if not adopts else {"ApplySchema", "DeleteObjects", "RegisterReplicaSet"}
     )
     # What stands in transactions only is in them.
     others |= {"FollowRules", "PublishStages", "PublishStaged", "AdvanceSink"}

@@ -22,7 +22,7 @@ from hadron.sim.watch.flows import COMMANDS, Flows
 from hadron.sim.watch.instances import Instances
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.state.adoption import SchemaAdopted
+from hadron.state.adoption import AdoptObjects
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import AckRecords
 from hadron.state.machine import Command, Context
@@ -76,7 +76,7 @@ _FAILED: Final = 3
 
 _MOVES_FLOOR: Final = (AckRecords, DeadLetterRecords, EndDeliveries)
 _STREAMS: Final = "SELECT id, spec FROM hadron_schema_object WHERE kind = 'Stream'"
-_CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, SchemaAdopted, RegisterReplicaSet)
+_CHANGES_SCHEMA: Final = (ApplySchema, DeleteObjects, AdoptObjects, RegisterReplicaSet)
 
 SCHEMA: Final = "schema"
 

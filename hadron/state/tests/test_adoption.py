@@ -13,9 +13,9 @@ from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import RegisteredSet, StreamSpec, spec_to_json
 from hadron.state import adoption, dropping, registry, schema
-from hadron.state.adoption import Changes, SchemaAdopted, StoredObject, changes_since
+from hadron.state.adoption import AdoptObjects, Changes, StoredObject, changes_since
 from hadron.state.groups.progress import CreateGroup
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
 from hadron.state.streams import partitions as streams
@@ -27,8 +27,8 @@ ON_OTHER = StreamSpec(partitions=(OTHER,))
 
 def adopted(
     changes: Changes, *, part: int = 0, is_last: bool = True, source: bytes = UUID, epoch: int = 1
-) -> SchemaAdopted:
-    return SchemaAdopted(
+) -> AdoptObjects:
+    return AdoptObjects(
         source,
         epoch,
         changes.from_index,
@@ -158,7 +158,7 @@ def test_a_history_that_begins_anew_gives_no_id_and_no_index_again() -> None:
     meta = Replicated(META)
     meta.declare(("Stream", "a", ON_OTHER), ("Stream", "lost", ON_OTHER))
     new = restored(meta, "a")
-    started = LeaderStarted("n1", NEW_UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=2 << 32)
+    started = BeginBallot("n1", NEW_UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=2 << 32)
     new.submit(started)
     assert schema.current_index(new.db) == 2 << 32
     changes = changes_since(new.db, 2)
@@ -175,7 +175,7 @@ def test_a_history_that_begins_anew_gives_no_id_and_no_index_again() -> None:
 def test_what_a_recovered_log_has_lost_is_not_given_again_and_stays_where_it_is() -> None:
     """As after `recover`: no other set is there to say what it knows."""
     meta, other, behind = Replicated(META), Replicated(OTHER), Replicated(OTHER)
-    ballot = LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
+    ballot = BeginBallot("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
     meta.submit(ballot)
     meta.declare(("Stream", "a", ON_OTHER))
     push(meta, behind)
@@ -186,7 +186,7 @@ def test_what_a_recovered_log_has_lost_is_not_given_again_and_stays_where_it_is(
     new.submit(ballot)
     new.declare(("Stream", "a", ON_OTHER), ("Stream", "gone", ON_OTHER))
     new.ballot = Ballot(1, 1).recovered()
-    started = LeaderStarted(
+    started = BeginBallot(
         "n1", UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=new.ballot.first_index
     )
     new.submit(started)
@@ -211,7 +211,7 @@ def recovered_without(name: str, other: Replicated) -> Replicated:
     """The metadata set after `recover`: its log ends before the declaration of `name`, which the
     other set was pushed."""
     meta, new = Replicated(META), Replicated(META)
-    ballot = LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
+    ballot = BeginBallot("n1", UUID, (("n1", "leader"),), b"d" * 16, 1)
     for each in (meta, new):
         each.submit(ballot)
         each.declare(("Stream", "a", ON_OTHER))
@@ -219,7 +219,7 @@ def recovered_without(name: str, other: Replicated) -> Replicated:
     push(meta, other)
     new.ballot = Ballot(1, 1).recovered()
     above = new.ballot.first_index
-    new.submit(LeaderStarted("n1", UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=above))
+    new.submit(BeginBallot("n1", UUID, (("n1", "leader"),), b"d" * 16, 1, above_index=above))
     return new
 
 
@@ -371,11 +371,11 @@ def test_a_set_with_a_schema_of_its_own_does_not_adopt_and_one_that_adopts_owns_
             adopting.submit(command)
 
 
-def parts_of(changes: Changes) -> list[SchemaAdopted]:
+def parts_of(changes: Changes) -> list[AdoptObjects]:
     """One object per part."""
     count = len(changes.objects)
     return [
-        SchemaAdopted(
+        AdoptObjects(
             UUID,
             1,
             changes.from_index,

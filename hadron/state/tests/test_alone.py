@@ -28,7 +28,7 @@ from hadron.state.execute import Outcome, execute
 from hadron.state.features import FEATURES, MACHINE
 from hadron.state.groups import progress as groups
 from hadron.state.groups.progress import AckRecords, CreateGroup
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.machine import Command, Context, Feature, StateMachine
 from hadron.state.schema import ApplySchema, ObjectChange
 from hadron.state.streams import partitions as streams
@@ -164,7 +164,7 @@ def test_the_newest_rules_hold_where_no_ballot_ever_began(tmp_path: Path) -> Non
     alone = Alone(tmp_path / "app.db", machine)
     with closing(alone.db):
         assert alone.result(Newer()) == "done"
-        started = LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1)
+        started = BeginBallot("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1)
         assert alone.run(started, ballot=Ballot(1, 1)).error is None
         assert isinstance(alone.run(Newer()).error, OldMemberError)
         assert leadership.apply_version(alone.db) == 1

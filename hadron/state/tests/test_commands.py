@@ -24,7 +24,7 @@ from hadron.model.transactions import (
     TransactionId,
 )
 from hadron.state import machine
-from hadron.state.adoption import SchemaAdopted, StoredObject
+from hadron.state.adoption import AdoptObjects, StoredObject
 from hadron.state.bodies import DropBodies
 from hadron.state.digests import StateDigest
 from hadron.state.dropping import DropObject
@@ -32,7 +32,7 @@ from hadron.state.features import FEATURES, MACHINE
 from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import ORDER_KEY, AckRecords, CreateGroup, GroupOptions
-from hadron.state.leadership import FollowRules, LeaderStarted
+from hadron.state.leadership import BeginBallot, FollowRules
 from hadron.state.machine import BatchShape, Command, encode
 from hadron.state.pipelines.backfills import ControlBackfill, StartBackfill, StepBackfill
 from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
@@ -65,7 +65,7 @@ TX = TransactionId("eu/p0", 3, 12, (1 << 20) + 7)
 
 GOLDEN: list[tuple[Command, str]] = [
     (
-        LeaderStarted("n1", b"\x07" * 16, (("n1", "leader"), ("n2", "replica")), b"\x09" * 16, 1),
+        BeginBallot("n1", b"\x07" * 16, (("n1", "leader"), ("n2", "replica")), b"\x09" * 16, 1),
         "9801a26e31c410070707070707070707070707070707079292a26e31a66c656164657292a26e32a7"
         "7265706c696361c4100909090909090909090909090909090901"
         "c40000",
@@ -102,7 +102,7 @@ GOLDEN: list[tuple[Command, str]] = [
     ),
     (TrimStream(3, 40_000), "930a03cd9c40"),
     (
-        SchemaAdopted(
+        AdoptObjects(
             b"\x01" * 16,
             2,
             4,
@@ -230,7 +230,7 @@ def test_the_bytes_of_each_command(command: Command, data: str) -> None:
         ),
         (ForgetDecisions(1_000_000), "9224ce000f4240"),
         (
-            LeaderStarted("n1", b"\x07" * 16, (), b"", 1, b"\x09"),
+            BeginBallot("n1", b"\x07" * 16, (), b"", 1, b"\x09"),
             "9701a26e31c4100707070707070707070707070707070790c40001c40109",
         ),
     ],

@@ -17,7 +17,7 @@ from hadron.model.schema import StreamSpec
 from hadron.state.groups import progress as groups
 from hadron.state.groups import views as group_views
 from hadron.state.groups.progress import AckRecords, CreateGroup
-from hadron.state.leadership import LeaderStarted
+from hadron.state.leadership import BeginBallot
 from hadron.state.pipelines import definitions
 from hadron.state.pipelines import views as pipeline_views
 from hadron.state.pipelines.inputs import TriggerInstances
@@ -57,7 +57,7 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.tables = Replicated()
-        self.tables.submit(LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
+        self.tables.submit(BeginBallot("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
         self.tables.declare(
             ("Stream", "in", StreamSpec(partitions=(SET,))),
             ("Stream", "out", StreamSpec(partitions=(SET,))),
@@ -261,7 +261,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def lead_again(self) -> None:
         self.tables.ballot = Ballot(1, self.tables.ballot.incarnation + 1)
-        self.submit(LeaderStarted("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
+        self.submit(BeginBallot("n1", b"u" * 16, (("n1", "leader"),), b"d" * 16, 1))
 
     # --- what must hold -------------------------------------------------------------------------
 
