@@ -419,7 +419,7 @@ class GroupDriver:
                 # Before anything is raised: they are in no other place any more.
                 self.ledger.acknowledge(counted)
                 if size(counted) <= item[2] - item[1]:
-                    session.refuse(item)
+                    session.note_refused(item)
                     self._tell_conflicts(session, item)
             if asked:
                 self.ledger.confirm(Confirmation(session.sink, asked, session.take_refused()))

@@ -59,7 +59,7 @@ class MemberSession:
         """For errors and logs."""
         return self.name or f"member {self.member.number}"
 
-    def refuse(self, item: DeliveryRange) -> None:
+    def note_refused(self, item: DeliveryRange) -> None:
         """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""
         if len(self.refused) >= _MAX_REFUSED:
             raise RequestError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -52,7 +52,7 @@ def _produce(
     item = _partition(leading, request)
     if request.acks not in _ACKS:
         raise RequestError(f"unknown acks {request.acks}", "use leader, majority or all")
-    command = append_of(item, attachment, request)
+    command = append_of(item, attachment, _guard_of(request))
 
     def done(appended: Appended, error: HadronError | None) -> None:
         if isinstance(error, OffsetMismatchError):
@@ -72,13 +72,33 @@ def _produce(
     leading.controller.submit(command, attachment, acks=request.acks, done=done)
 
 
-_PLAIN: Final = streams_pb2.ProduceRequest()
+class Guard(NamedTuple):
+    """What a batch is appended under, and with: see `AppendGuarded`."""
+
+    expect_offset: int | None = None
+    expect_key_offset: int | None = None
+    last_sequence: int | None = None
+
+    @property
+    def is_conditional(self) -> bool:
+        return self.expect_offset is not None or self.expect_key_offset is not None
+
+
+_NO_GUARD: Final = Guard()
+
+
+def _guard_of(request: streams_pb2.ProduceRequest) -> Guard:
+    return Guard(
+        request.expect_offset if request.HasField("expect_offset") else None,
+        request.expect_key_offset if request.HasField("expect_key_offset") else None,
+        request.last_sequence if request.HasField("last_sequence") else None,
+    )
+
+
 """A batch that expects nothing."""
 
 
-def append_of(
-    item: SchemaObject, batch: memoryview, request: streams_pb2.ProduceRequest = _PLAIN
-) -> AppendBatch:
+def append_of(item: SchemaObject, batch: memoryview, guard: Guard = _NO_GUARD) -> AppendBatch:
     """The command for a batch that is to be appended to a stream. Raises what makes it none
     (BOUNDS W4), and what its conditions forbid."""
     if len(batch) > MAX_BATCH_BYTES:
@@ -86,33 +106,29 @@ def append_of(
             f"a batch of {len(batch)} bytes is over the limit of {MAX_BATCH_BYTES}",
             "send fewer or smaller records per batch",
         )
-    return _append(item, request, judge_batch(batch), len(batch))
+    return _append(item, guard, judge_batch(batch), len(batch))
 
 
-def _append(
-    item: SchemaObject, request: streams_pb2.ProduceRequest, head: BatchHead, size: int
-) -> AppendBatch:
+def _append(item: SchemaObject, guard: Guard, head: BatchHead, size: int) -> AppendBatch:
     """The command for a batch: the plain one, where there is nothing more to it."""
     assert isinstance(item.spec, StreamSpec)
     has_index = item.spec.has_key_index
-    is_conditional = request.HasField("expect_offset") or request.HasField("expect_key_offset")
-    if not (has_index or is_conditional or request.HasField("last_sequence")):
+    if guard == _NO_GUARD and not has_index:
         return AppendBatch.of(item.id, head, size)
-    for number in (request.expect_offset, request.last_sequence):
-        if number >> 63:
+    for number in (guard.expect_offset, guard.last_sequence):
+        if number is not None and number >> 63:
             raise RequestError(f"{number} is out of bounds", "offsets and sequences are below 2^63")
-    if is_conditional and head.n != 1:
+    if guard.is_conditional and head.n != 1:
         raise RequestError(
             f"a condition is for one record, and the batch has {head.n}", "send each by itself"
         )
-    expect_key_offset = None
-    if request.HasField("expect_key_offset"):
-        expect_key_offset = request.expect_key_offset
+    if guard.expect_key_offset is not None:
         if not has_index:
             raise no_key_index(item)
         if not len(head.kh):
             raise RequestError(
-                f"expect_key_offset {expect_key_offset} of a record without a key", "give its key"
+                f"expect_key_offset {guard.expect_key_offset} of a record without a key",
+                "give its key",
             )
     return AppendGuarded(
         item.id,
@@ -121,10 +137,10 @@ def _append(
         head.pid,
         head.pep,
         head.seq,
-        request.expect_offset if request.HasField("expect_offset") else None,
-        expect_key_offset,
+        guard.expect_offset,
+        guard.expect_key_offset,
         bytes(head.kh) if has_index else b"",
-        request.last_sequence if request.HasField("last_sequence") else NO_SEQUENCE,
+        NO_SEQUENCE if guard.last_sequence is None else guard.last_sequence,
     )
 
 
@@ -152,8 +168,7 @@ def _publication(
     item = leading.partition_of(publish.stream_id, publish.metadata_index)
     if not publish.HasField("expect_key_offset"):
         return append_of(item, batch)
-    condition = streams_pb2.ProduceRequest(expect_key_offset=publish.expect_key_offset)
-    return append_of(item, batch, condition)
+    return append_of(item, batch, Guard(expect_key_offset=publish.expect_key_offset))
 
 
 def _claim_producer(

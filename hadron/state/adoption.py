@@ -277,7 +277,7 @@ def _take_effect(context: Context, parts: list[AdoptObjects]) -> Adopted:
     for registered in replica_sets:
         registry.store(db, registered)
     schema.set_index(db, last.to_index)
-    schema.adopt(context, adopted, refuse=False)
+    schema.declare_all(context, adopted, refuse=False)
     context.emit(SchemaChanged(last.to_index, tuple(adopted), deleted, replica_sets))
     return Adopted(last.to_index, tuple(adopted), deleted, replica_sets)
 

@@ -118,7 +118,7 @@ def apply_schema(context: Context, command: ApplySchema) -> tuple[SchemaObject, 
         index += 1
         applied.append(_store(context, change, index))
     set_index(context.db, index)
-    adopt(context, applied)
+    declare_all(context, applied)
     context.emit(SchemaChanged(index, objects=tuple(applied)))
     return tuple(applied)
 
@@ -202,7 +202,7 @@ def _store(context: Context, change: ObjectChange, index: int) -> SchemaObject:
     )
 
 
-def adopt(context: Context, items: Sequence[SchemaObject], *, refuse: bool = True) -> None:
+def declare_all(context: Context, items: Sequence[SchemaObject], *, refuse: bool = True) -> None:
     """Make the tables of this replica set agree with new and changed objects.
 
     Raises `SchemaError` for one that cannot be changed in this way. Without `refuse` what there is

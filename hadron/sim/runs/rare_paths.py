@@ -159,7 +159,7 @@ PATHS: Final = (
         "delivery.machine:Group.acknowledge_late",
         lambda counted, _: bool(counted),
     ),
-    _called("late ack refused", "delivery.sessions:MemberSession.refuse"),
+    _called("late ack refused", "delivery.sessions:MemberSession.note_refused"),
     _returned("ack deadline passed", "delivery.machine:Group.expire", lambda ended, _: bool(ended)),
     _returned("ack deadline put off", "delivery.machine:Group.extend", lambda held, _: bool(held)),
     _returned(
