@@ -177,11 +177,6 @@ class Push:
         if changes.from_index == self._position and changes.to_index > changes.from_index:
             self._parts, self._next_part = split(changes), 0
 
-    def failed(self) -> None:
-        """Something went wrong on the way: the other side may or may not have what was sent."""
-        self._drop_parts()
-        self._position = None
-
 
 def _lost(index: int, own_index: int) -> str:
     return (
