@@ -10,7 +10,7 @@ from hadron.model.batch import judge_batch
 from hadron.model.errors import NotFoundError, NotReadyError, RequestError
 from hadron.model.pipelines import Output, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.pipelines.dispatch import Work
+from hadron.pipelines.assignments import Work
 from hadron.pipelines.runners import Ended
 from hadron.serving.catalog import Catalog
 from hadron.state.pipelines.publishing import PublishStages

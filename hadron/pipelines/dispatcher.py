@@ -21,7 +21,7 @@ from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.controller import Controller
-from hadron.pipelines.dispatch import Dispatch, Runner, Work
+from hadron.pipelines.assignments import Assignments, Runner, Work
 from hadron.pipelines.runners import RunnerSession, RunnerSink
 from hadron.state.pipelines import definitions
 from hadron.state.pipelines import views as pipeline_views
@@ -78,7 +78,7 @@ class Dispatcher:
     def __init__(self, item: SchemaObject, controller: Controller) -> None:
         self.definitions: Mapping[int, tuple[StageSpec, ...]] = {}
         # Numbers of micro-batches are those of this leadership.
-        self.dispatch = Dispatch(controller.ballot.incarnation << 32)
+        self.assignments = Assignments(controller.ballot.incarnation << 32)
         self._item = item
         self._controller = controller
         self._sessions: dict[int, RunnerSession] = {}
@@ -133,7 +133,7 @@ class Dispatcher:
                 f"it has: {', '.join(sorted(names)) or 'none'}",
             )
         at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
-        runner = self.dispatch.join(
+        runner = self.assignments.join(
             engine,
             stages,
             at_most,
@@ -161,7 +161,7 @@ class Dispatcher:
         """A runner works on these micro-batches."""
         code = code_version[:_CODE_CHARACTERS]
         before = dict(session.runner.codes)
-        ends_at = self.dispatch.begin(session.runner.number, numbers, trio.current_time(), code)
+        ends_at = self.assignments.begin(session.runner.number, numbers, trio.current_time(), code)
         if session.runner.codes != before:
             for stages in self.definitions.values():
                 self._compare_codes(stages)
@@ -171,7 +171,7 @@ class Dispatcher:
     def _compare_codes(self, stages: Iterable[StageSpec]) -> None:
         """Tell once where runners of one stage have different code."""
         for stage in stages:
-            codes = self.dispatch.codes(stage.name, stage.engine, stage.run)
+            codes = self.assignments.codes(stage.name, stage.engine, stage.run)
             if len(codes) < 2:
                 self._differ.discard(stage.name)
             elif stage.name not in self._differ:
@@ -190,12 +190,12 @@ class Dispatcher:
 
     def work_on(self, stage: str, instance_id: int) -> Work:
         """Who runs a stage of an instance."""
-        return self.dispatch.work_on(stage, instance_id, trio.current_time())
+        return self.assignments.work_on(stage, instance_id, trio.current_time())
 
     def leave(self, session: RunnerSession, *, is_lost: bool = True) -> None:
         """A runner is not there any more. `is_lost`: without having said so."""
         if self._sessions.pop(session.runner.number, None) is not None:
-            self.dispatch.leave(session.runner.number, is_lost=is_lost)
+            self.assignments.leave(session.runner.number, is_lost=is_lost)
             self.wake()
 
     def stop(self, reason: HadronError) -> None:
@@ -205,21 +205,21 @@ class Dispatcher:
 
     def settle(self, stage: str, ids: Collection[int], by_runner: bool) -> None:
         """These are completed, failed or cancelled, by whomever."""
-        self.dispatch.settle(stage, ids, by_runner)
+        self.assignments.settle(stage, ids, by_runner)
         self._ended.update((stage, each) for each in ids)
 
     # --- transactions ---------------------------------------------------------------------------
 
     def take(self, transaction: TransactionId, lock: Lock) -> None:
         """The transaction ends these attempts, and is not over."""
-        self.dispatch.take(lock.name, transaction, _ids(lock))
+        self.assignments.take(lock.name, transaction, _ids(lock))
 
     def untake(self, transaction: TransactionId, lock: Lock) -> None:
         """It was rolled back, or has ended them."""
         known = [each for some in self.definitions.values() for each in some]
         leases = [_lease_s(stage) for stage in known if stage.name == lock.name]
         now, lease_s = trio.current_time(), max(leases, default=0.0)
-        self.dispatch.untake(lock.name, transaction, _ids(lock), now, lease_s)
+        self.assignments.untake(lock.name, transaction, _ids(lock), now, lease_s)
         self.wake()
 
     # --- handing out ----------------------------------------------------------------------------
@@ -227,9 +227,9 @@ class Dispatcher:
     async def run(self) -> None:
         while True:
             moved = self._moved
-            self.dispatch.expire(trio.current_time())
+            self.assignments.expire(trio.current_time())
             due_at = await self._hand_out()
-            self._looks_at = min(due_at, self.dispatch.next_deadline() or _NEVER)
+            self._looks_at = min(due_at, self.assignments.next_deadline() or _NEVER)
             with trio.move_on_at(self._looks_at):
                 await moved.wait()
             if moved.is_set():
@@ -245,9 +245,9 @@ class Dispatcher:
                 _look,
                 self._item.id,
                 now_ms,
-                self.dispatch.able(),
-                self.dispatch.all_out(),
-                self.dispatch.losses.counts(),
+                self.assignments.able(),
+                self.assignments.all_out(),
+                self.assignments.losses.counts(),
             )
             self.definitions, found = await self._controller.query(look)
             # Where all that was there is handed out there is nothing to look for: what becomes
@@ -270,7 +270,7 @@ class Dispatcher:
         if not ready:
             return 0
         known = {each.instance_id: each for each in ready}
-        offer = self.dispatch.offer(stage.name, stage.engine, list(known))
+        offer = self.assignments.offer(stage.name, stage.engine, list(known))
         session = self._sessions.get(offer.runner.number) if offer is not None else None
         if offer is None or session is None:
             # Without a session leading has ended.
@@ -281,7 +281,7 @@ class Dispatcher:
             ready = ready[: len(ready) // 2]
             draft = session.sink.draft(stage, found.version, ready)
         draft.send(
-            self.dispatch.assign(
+            self.assignments.assign(
                 offer.runner,
                 stage.name,
                 [each.instance_id for each in ready],
@@ -297,13 +297,13 @@ class Dispatcher:
         return [
             each
             for each in found.invocations
-            if not self.dispatch.is_out(name, each.instance_id)
+            if not self.assignments.is_out(name, each.instance_id)
             and (name, each.instance_id) not in self._ended
         ]
 
     def _hopeless(self, found: _Ready) -> set[int]:
         """Those whose runners were lost as often as they may have attempts."""
-        stage, losses = found.stage, self.dispatch.losses
+        stage, losses = found.stage, self.assignments.losses
         if not losses:
             return set()
         ids = [each.instance_id for each in found.invocations]

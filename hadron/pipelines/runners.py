@@ -13,7 +13,7 @@ from typing import Protocol
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
-from hadron.pipelines.dispatch import Runner
+from hadron.pipelines.assignments import Runner
 from hadron.state.pipelines.views import ReadyStage
 
 

@@ -362,10 +362,10 @@ async def test_leaving_gives_back_what_has_not_ended_without_an_attempt(
             assert leadership is not None
             assert leadership.leading is not None
             (driver,) = leadership.leading.part(Pipelines)._drivers.values()
-            dispatch = driver.dispatcher.dispatch
-            while dispatch.runners:  # noqa: ASYNC110 - the leader hears of it
+            assignments = driver.dispatcher.assignments
+            while assignments.runners:  # noqa: ASYNC110 - the leader hears of it
                 await trio.sleep(0.05)
-            assert not dispatch.losses, "who leaves is not lost"
+            assert not assignments.losses, "who leaves is not lost"
             seen = []
             async with client.stage("p", "make") as stage:
                 async for invocation in stage:

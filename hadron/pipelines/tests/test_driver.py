@@ -414,8 +414,8 @@ class TestDispatching:
         await complete(driver, "decide", [1, 2])
         assert await instances(stack) == [(0, 2), (1, 2)]
         assert (
-            driver.dispatcher.dispatch.count("enrich")
-            == driver.dispatcher.dispatch.count("decide")
+            driver.dispatcher.assignments.count("enrich")
+            == driver.dispatcher.assignments.count("decide")
             == 0
         )
 
@@ -680,10 +680,10 @@ class TestDispatching:
         await stack.append(IN, b"a", b"b")
         await runner.until(("enrich", [1, 2], [1, 1]))
         assert (await fail(driver, "enrich", [1], attempt=7)).stale == (1,)
-        assert driver.dispatcher.dispatch.count("enrich") == 2
+        assert driver.dispatcher.assignments.count("enrich") == 2
         ended = Ended("enrich", (1, 2), (7, 1))
         assert (await driver.fail(ended, "cold")).stale == (1,)
-        assert set(driver.dispatcher.dispatch.assigned("enrich")) == {1}
+        assert set(driver.dispatcher.assignments.assigned("enrich")) == {1}
 
     async def test_two_runners_never_publish_one_output_twice(self, stack: Stack) -> None:
         driver = await declare(stack, ENRICH, DECIDE, max_parallel=7)
@@ -836,7 +836,7 @@ class TestTransactions:
                 await attempt
         await stack.controller.execute(FinishTransaction(self.T, lsn, 1))
         assert await instances(stack) == [(0, 2), (1, 1)]
-        assert driver.dispatcher.dispatch.assigned("decide") == {2}
+        assert driver.dispatcher.assignments.assigned("decide") == {2}
 
     async def test_rolled_back_it_is_its_runners_again(
         self, stack: Stack, mock_clock: MockClock
@@ -847,7 +847,7 @@ class TestTransactions:
         mock_clock.jump(63.0)
         await wait_all_tasks_blocked(0.001)
         await stack.controller.execute(AbortTransaction(self.T))
-        assert (driver.dispatcher.dispatch.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
+        assert (driver.dispatcher.assignments.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
         await complete(driver, "decide", [1], outputs=0)
         await wait_all_tasks_blocked(0.01)
         mock_clock.jump(63.0)
@@ -883,5 +883,5 @@ class TestTransactions:
             await complete(driver, "decide", [1], outputs=0)
         command = CompleteStages(PIPELINE, "decide", (1,), (1,), 0, 0, ())
         await stack.controller.execute(Decide(own, (), (encode(command),)))
-        assert driver.dispatcher.dispatch.assigned("decide") == {2}
+        assert driver.dispatcher.assignments.assigned("decide") == {2}
         assert stack.locks.of_owner(STAGES, PIPELINE) == []

@@ -2,97 +2,99 @@
 
 from __future__ import annotations
 
-from hadron.pipelines.dispatch import Dispatch
+from hadron.pipelines.assignments import Assignments
 from hadron.pipelines.losses import _MOST, Losses
 
 POISON = 3
 
 
-def crash(dispatch: Dispatch, left: set[int]) -> int:
+def crash(assignments: Assignments, left: set[int]) -> int:
     """A program comes, gets of those that are left what it is given up to `POISON`, does it, and is
     killed by that. Returns how much else it had then, with that."""
-    runner = dispatch.join("e", ["a"], 100, 100, counts_invocations=True)
+    runner = assignments.join("e", ["a"], 100, 100, counts_invocations=True)
     given: set[int] = set()
     while True:
-        ids = [each for each in sorted(left) if not dispatch.is_out("a", each)]
-        offer = dispatch.offer("a", "e", ids)
+        ids = [each for each in sorted(left) if not assignments.is_out("a", each)]
+        offer = assignments.offer("a", "e", ids)
         if offer is not None:
-            number = dispatch.assign(runner, "a", offer.ids, 60.0, is_apart=offer.is_apart)
-            dispatch.begin(runner.number, [number], 0.0)
+            number = assignments.assign(runner, "a", offer.ids, 60.0, is_apart=offer.is_apart)
+            assignments.begin(runner.number, [number], 0.0)
             given.update(offer.ids)
         elif POISON in given:
-            dispatch.leave(runner.number)
+            assignments.leave(runner.number)
             return len(given)
         else:
-            dispatch.settle("a", given)
+            assignments.settle("a", given)
             left -= given
             runner.credit += len(given)
             given.clear()
 
 
 def test_what_ends_its_runner_is_found_and_all_others_are_done() -> None:
-    dispatch, left, sizes = Dispatch(), set(range(100)), []
-    while not dispatch.losses.hopeless("a", [POISON], 3):
-        sizes.append(crash(dispatch, left))
+    assignments, left, sizes = Assignments(), set(range(100)), []
+    while not assignments.losses.hopeless("a", [POISON], 3):
+        sizes.append(crash(assignments, left))
     assert sizes == [100, 100, 12, 1, 1, 1]
     assert list(left) == [POISON]
-    dispatch.settle("a", [POISON])
-    assert not dispatch.losses
+    assignments.settle("a", [POISON])
+    assert not assignments.losses
 
 
 def test_a_runner_that_goes_or_has_not_begun_costs_nothing() -> None:
-    dispatch = Dispatch()
+    assignments = Assignments()
     for is_lost, begins in ((False, True), (True, False)):
-        runner = dispatch.join("e", ["a"], 10, 5)
-        number = dispatch.assign(runner, "a", [1, 2], 60.0)
+        runner = assignments.join("e", ["a"], 10, 5)
+        number = assignments.assign(runner, "a", [1, 2], 60.0)
         if begins:
-            dispatch.begin(runner.number, [number], 0.0)
-        dispatch.leave(runner.number, is_lost=is_lost)
-        assert not dispatch.losses
+            assignments.begin(runner.number, [number], 0.0)
+        assignments.leave(runner.number, is_lost=is_lost)
+        assert not assignments.losses
 
 
 def test_suspected_ones_wait_until_a_runner_of_many_has_nothing_else() -> None:
-    dispatch = Dispatch()
-    dispatch.losses.note("a", [1])
-    dispatch.losses.note("a", [1])
-    first, second = (dispatch.join("e", ["a"], 10, 100, counts_invocations=True) for _ in range(2))
-    dispatch.assign(first, "a", [10], 60.0)
-    dispatch.assign(second, "a", [20], 60.0)
-    dispatch.losses.settle("a", [5])
-    offer = dispatch.offer("a", "e", [1, 2])
+    assignments = Assignments()
+    assignments.losses.note("a", [1])
+    assignments.losses.note("a", [1])
+    first, second = (
+        assignments.join("e", ["a"], 10, 100, counts_invocations=True) for _ in range(2)
+    )
+    assignments.assign(first, "a", [10], 60.0)
+    assignments.assign(second, "a", [20], 60.0)
+    assignments.losses.settle("a", [5])
+    offer = assignments.offer("a", "e", [1, 2])
     assert offer is not None
     assert (offer.runner, offer.ids) == (second, [2]), "the first one comes to its end"
-    dispatch.settle("a", [10])
-    offer = dispatch.offer("a", "e", [1, 2])
+    assignments.settle("a", [10])
+    offer = assignments.offer("a", "e", [1, 2])
     assert offer is not None
     assert (offer.runner, offer.ids, offer.is_apart) == (first, [1], True)
-    dispatch.assign(first, "a", [1], 60.0, is_apart=True)
+    assignments.assign(first, "a", [1], 60.0, is_apart=True)
     for _ in range(2):
-        offer = dispatch.offer("a", "e", [2, 3])
+        offer = assignments.offer("a", "e", [2, 3])
         assert offer is not None
         assert (offer.runner, offer.ids) == (second, [2, 3]), "it is apart"
 
 
 def test_where_no_runner_is_left_nobody_takes_what_is_suspected() -> None:
-    dispatch = Dispatch()
-    dispatch.losses.note("a", [1])
-    dispatch.losses.note("a", [1])
-    assert dispatch.offer("a", "e", [1, 2]) is None
-    dispatch.losses.settle("a", [2])
-    assert dispatch.offer("a", "e", [1, 2]) is None
+    assignments = Assignments()
+    assignments.losses.note("a", [1])
+    assignments.losses.note("a", [1])
+    assert assignments.offer("a", "e", [1, 2]) is None
+    assignments.losses.settle("a", [2])
+    assert assignments.offer("a", "e", [1, 2]) is None
 
 
 def test_a_runner_of_one_micro_batch_at_a_time_has_others_waiting() -> None:
-    dispatch = Dispatch()
-    dispatch.losses.note("a", [1])
-    dispatch.losses.note("a", [1])
-    runner = dispatch.join("e", ["a"], 10, 2)
-    offer = dispatch.offer("a", "e", [1, 2, 3])
+    assignments = Assignments()
+    assignments.losses.note("a", [1])
+    assignments.losses.note("a", [1])
+    runner = assignments.join("e", ["a"], 10, 2)
+    offer = assignments.offer("a", "e", [1, 2, 3])
     assert offer is not None
     assert offer.ids == [2, 3], "somebody else is first"
-    dispatch.assign(runner, "a", [2, 3], 60.0)
-    dispatch.settle("a", [2])
-    offer = dispatch.offer("a", "e", [1])
+    assignments.assign(runner, "a", [2, 3], 60.0)
+    assignments.settle("a", [2])
+    offer = assignments.offer("a", "e", [1])
     assert offer is not None
     assert (offer.runner, offer.ids, offer.is_apart) == (runner, [1], True)
 
@@ -173,34 +175,34 @@ def test_what_ends_before_a_loss_that_is_taken_back_proves_nothing() -> None:
 
 
 def test_a_run_that_joins_again_before_its_call_is_lost_costs_nothing() -> None:
-    dispatch = Dispatch()
-    first = dispatch.join("e", ["a"], 10, 5, run_id=b"x")
-    other = dispatch.join("e", ["a"], 10, 5, run_id=b"y")
+    assignments = Assignments()
+    first = assignments.join("e", ["a"], 10, 5, run_id=b"x")
+    other = assignments.join("e", ["a"], 10, 5, run_id=b"y")
     for runner, ids in ((first, [1, 2]), (other, [3])):
-        number = dispatch.assign(runner, "a", ids, 60.0)
-        dispatch.begin(runner.number, [number], 0.0)
-    again = dispatch.join("e", ["a"], 10, 5, run_id=b"x")
-    dispatch.leave(first.number)
-    assert not dispatch.losses, "whoever is there has not crashed"
-    assert dispatch.assigned("a") == {3}
-    dispatch.leave(other.number)
-    assert dispatch.losses.counts() == {"a": 1}
-    number = dispatch.assign(again, "a", [1], 60.0)
-    dispatch.begin(again.number, [number], 0.0)
-    dispatch.leave(again.number)
-    assert dispatch.losses.counts() == {"a": 2}, "it has not come back from that"
-    dispatch.join("e", ["a"], 10, 5, run_id=b"y")
-    assert dispatch.losses.counts() == {"a": 1}
+        number = assignments.assign(runner, "a", ids, 60.0)
+        assignments.begin(runner.number, [number], 0.0)
+    again = assignments.join("e", ["a"], 10, 5, run_id=b"x")
+    assignments.leave(first.number)
+    assert not assignments.losses, "whoever is there has not crashed"
+    assert assignments.assigned("a") == {3}
+    assignments.leave(other.number)
+    assert assignments.losses.counts() == {"a": 1}
+    number = assignments.assign(again, "a", [1], 60.0)
+    assignments.begin(again.number, [number], 0.0)
+    assignments.leave(again.number)
+    assert assignments.losses.counts() == {"a": 2}, "it has not come back from that"
+    assignments.join("e", ["a"], 10, 5, run_id=b"y")
+    assert assignments.losses.counts() == {"a": 1}
 
 
 def test_runners_that_do_not_say_which_run_they_are_never_come_back() -> None:
-    dispatch = Dispatch()
-    first = dispatch.join("e", ["a"], 10, 5)
-    dispatch.begin(first.number, [dispatch.assign(first, "a", [1], 60.0)], 0.0)
-    dispatch.join("e", ["a"], 10, 5)
-    dispatch.leave(first.number)
-    dispatch.join("e", ["a"], 10, 5)
-    assert dispatch.losses.counts() == {"a": 1}
+    assignments = Assignments()
+    first = assignments.join("e", ["a"], 10, 5)
+    assignments.begin(first.number, [assignments.assign(first, "a", [1], 60.0)], 0.0)
+    assignments.join("e", ["a"], 10, 5)
+    assignments.leave(first.number)
+    assignments.join("e", ["a"], 10, 5)
+    assert assignments.losses.counts() == {"a": 1}
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -11,7 +11,7 @@ from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import TransactionId
-from hadron.pipelines.dispatch import Dispatch
+from hadron.pipelines.assignments import Assignments
 from hadron.pipelines.driver import PipelineDriver, Pipelines
 from hadron.pipelines.runners import Ended, RunnerSink
 from hadron.server.pipelines.backfills import shown
@@ -366,8 +366,8 @@ def _describe(
     stages = []
     for stage in _all_stages(item.spec, declared):
         ready, done, failed = counts.stages.get(stage.name, (0, 0, 0))
-        dispatch = driver.dispatcher.dispatch if driver else Dispatch()
-        running = dispatch.count(stage.name)
+        assignments = driver.dispatcher.assignments if driver else Assignments()
+        running = assignments.count(stage.name)
         running += counts.publishing.get(stage.name, 0)
         stages.append(
             _Progress.Stage(
@@ -377,10 +377,10 @@ def _describe(
                 done=done,
                 failed=failed,
                 runners=sum(
-                    runner.runs(stage.name, stage.engine) for runner in dispatch.runners.values()
+                    runner.runs(stage.name, stage.engine) for runner in assignments.runners.values()
                 ),
                 waiting=max(ready - running, 0) if stage.wait is not None else 0,
-                code_versions=sorted(dispatch.codes(stage.name, stage.engine, stage.run)),
+                code_versions=sorted(assignments.codes(stage.name, stage.engine, stage.run)),
             )
         )
         if paces is not None:

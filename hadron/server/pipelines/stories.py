@@ -96,7 +96,7 @@ def _status(
     if begun is None:
         return "waiting"
     status = _STAGE_STATUS[begun.status]
-    if status == "ready" and driver.dispatcher.dispatch.is_out(stage.name, item.instance_id):
+    if status == "ready" and driver.dispatcher.assignments.is_out(stage.name, item.instance_id):
         return "running"
     if status == "ready" and stage.wait is not None:
         return "awaiting"
@@ -128,7 +128,7 @@ def _waits_for(
         return f"{what}, until {format_time(begun.due_ms)}" if begun.due_ms else what
     if begun.ready_ms > now_ms:
         return f"its time: {format_time(begun.ready_ms)}"
-    runners = driver.dispatcher.dispatch.runners.values()
+    runners = driver.dispatcher.assignments.runners.values()
     if any(runner.runs(stage.name, stage.engine) for runner in runners):
         return "a runner that has room"
     return f"a runner with engine {stage.engine}: there is none"

@@ -108,7 +108,7 @@ plant(
         "pipelines.dispatcher:Dispatcher._hand_out",
         "now, now_ms = trio.current_time(), self._controller.log_now_ms()",
         "now, now_ms = trio.current_time(), self._controller.log_now_ms()\n"
-        "            now_ms += 0 if self.dispatch._turn else 3_600_000",
+        "            now_ms += 0 if self.assignments._turn else 3_600_000",
     ),
     scenarios=("delays-that-outlive-their-leader",),
 )
@@ -221,7 +221,7 @@ plant(
     "time of what waits at a runner runs",
     "a stage's timeout runs from when a runner was given it, begun or not",
     Edit(
-        "pipelines.dispatch:Dispatch._new_batch",
+        "pipelines.assignments:Assignments._new_batch",
         "_Batch(number, runner, stage, timeout_s)",
         "_Batch(number, runner, stage, timeout_s)\n"
         "        batch.deadline = __import__('trio').current_time() + timeout_s",
@@ -233,7 +233,7 @@ plant(
     "who works on is not heard",
     "a stage's timeout runs from when its runner has begun, however often that says it goes on",
     Edit(
-        "pipelines.dispatch:Dispatch.begin",
+        "pipelines.assignments:Assignments.begin",
         "batch.deadline = now + batch.timeout_s",
         "batch.deadline = min(batch.deadline, now + batch.timeout_s)",
     ),
@@ -300,7 +300,7 @@ plant(
     "who is back is lost",
     "a call that is lost counts as a crash, though the same run has opened another one since",
     Edit(
-        "pipelines.dispatch:Dispatch.leave",
+        "pipelines.assignments:Assignments.leave",
         "is_lost and not (runner is not None and runner.is_back)",
         "is_lost",
     ),

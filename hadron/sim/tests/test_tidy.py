@@ -36,7 +36,7 @@ IMPURE: Final = (
 )
 """Drivers' affairs."""
 
-PURE_BY_NAME: Final = frozenset(("machine", "effects", "dispatch", "quorum", "lines", "waiters"))
+PURE_BY_NAME: Final = frozenset(("machine", "effects", "assignments", "quorum", "lines", "waiters"))
 
 SAYS_NOTHING: Final = re.compile(r"(?i)^_?(utils?|helpers?|common|misc|stuff|tools)$|managers?$")
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from hadron.model.transactions import TransactionId
-from hadron.pipelines.dispatch import Dispatch
+from hadron.pipelines.assignments import Assignments
 from hadron.sim.watch.views import Complaints
 
 _NEVER: Final = float("inf")
@@ -66,14 +66,14 @@ class Leases:
 
     def __init__(self, complaints: Complaints) -> None:
         self._complaints = complaints
-        self._out: WeakKeyDictionary[Dispatch, _Out] = WeakKeyDictionary()
+        self._out: WeakKeyDictionary[Assignments, _Out] = WeakKeyDictionary()
 
-    def _of(self, dispatch: Dispatch) -> _Out:
-        return self._out.setdefault(dispatch, _Out())
+    def _of(self, assignments: Assignments) -> _Out:
+        return self._out.setdefault(assignments, _Out())
 
-    def joined(self, dispatch: Dispatch, runner: int, run_id: bytes) -> None:
+    def joined(self, assignments: Assignments, runner: int, run_id: bytes) -> None:
         """A runner comes, or comes back: then it was not lost, nor is its call before."""
-        out = self._of(dispatch)
+        out = self._of(assignments)
         for key in list(out.lost) if run_id else ():
             out.lost[key] = [each for each in out.lost[key] if each.run_id != run_id]
         for number in [number for number, known in out.run_ids.items() if run_id == known != b""]:
@@ -82,7 +82,7 @@ class Leases:
 
     def assigned(
         self,
-        dispatch: Dispatch,
+        assignments: Assignments,
         runner: int,
         stage: str,
         ids: Collection[int],
@@ -90,7 +90,7 @@ class Leases:
         number: int,
     ) -> None:
         """A runner is given a micro-batch."""
-        out, now = self._of(dispatch), trio.current_time()
+        out, now = self._of(assignments), trio.current_time()
         lease = out.batches[number] = _Lease(runner, timeout_s)
         for each in ids:
             known = out.leases.get((stage, each))
@@ -104,18 +104,18 @@ class Leases:
                 )
             out.leases[stage, each] = lease
 
-    def begun(self, dispatch: Dispatch, runner: int, numbers: Iterable[int]) -> None:
+    def begun(self, assignments: Assignments, runner: int, numbers: Iterable[int]) -> None:
         """A runner says that it is at work."""
-        out, now = self._of(dispatch), trio.current_time()
+        out, now = self._of(assignments), trio.current_time()
         for number in numbers:
             lease = out.batches.get(number)
             # Once its time was up it may be anybody's.
             if lease is not None and lease.runner == runner and now < lease.until:
                 lease.until, lease.has_begun = now + lease.timeout_s, True
 
-    def left(self, dispatch: Dispatch, runner: int, *, is_lost: bool) -> None:
+    def left(self, assignments: Assignments, runner: int, *, is_lost: bool) -> None:
         """A runner's call is over. `is_lost`: without a word from it."""
-        out, now = self._of(dispatch), trio.current_time()
+        out, now = self._of(assignments), trio.current_time()
         is_lost = is_lost and runner in out.run_ids
         run_id = out.run_ids.pop(runner, b"")
         begun: dict[str, list[_Key]] = {}
@@ -132,11 +132,11 @@ class Leases:
                 out.taken[key] = transaction, 0
 
     def settled(
-        self, dispatch: Dispatch, stage: str, ids: Collection[int], by_runner: bool
+        self, assignments: Assignments, stage: str, ids: Collection[int], by_runner: bool
     ) -> None:
         """They are over, whoever has them. What no runner has ended shows of none that it is there
         (P18)."""
-        out = self._of(dispatch)
+        out = self._of(assignments)
         for each in ids:
             out.leases.pop((stage, each), None)
             out.taken.pop((stage, each), None)
@@ -144,10 +144,10 @@ class Leases:
             out.ended[stage] += by_runner
 
     def given_up(
-        self, dispatch: Dispatch, stage: str, ids: Iterable[int], max_attempts: int
+        self, assignments: Assignments, stage: str, ids: Iterable[int], max_attempts: int
     ) -> None:
         """A leader takes these for what has ended their runners."""
-        out = self._of(dispatch)
+        out = self._of(assignments)
         for each in ids:
             lost = out.lost.get((stage, each), [])
             alone = sum(loss.is_alone for loss in lost)
@@ -161,10 +161,10 @@ class Leases:
                 )
 
     def took(
-        self, dispatch: Dispatch, stage: str, transaction: TransactionId, ids: Iterable[int]
+        self, assignments: Assignments, stage: str, transaction: TransactionId, ids: Iterable[int]
     ) -> None:
         """A transaction ends them (P7)."""
-        out, now = self._of(dispatch), trio.current_time()
+        out, now = self._of(assignments), trio.current_time()
         for each in ids:
             lease = out.leases.pop((stage, each), None)
             runner = lease.runner if lease is not None and now < lease.until else 0
@@ -174,14 +174,14 @@ class Leases:
 
     def gave_back(
         self,
-        dispatch: Dispatch,
+        assignments: Assignments,
         stage: str,
         transaction: TransactionId,
         ids: Iterable[int],
         timeout_s: float,
     ) -> None:
         """It was rolled back: they are their runners' again, which have begun."""
-        out, until = self._of(dispatch), trio.current_time() + timeout_s
+        out, until = self._of(assignments), trio.current_time() + timeout_s
         for each in ids:
             known, runner = out.taken.get((stage, each), (None, 0))
             if known != transaction:

@@ -12,8 +12,8 @@ from hadron.model.ids import Ballot
 from hadron.model.transactions import TransactionId
 from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.partition.controller import Controller
+from hadron.pipelines.assignments import Assignments, Runner
 from hadron.pipelines.consumer import Consumer
-from hadron.pipelines.dispatch import Dispatch, Runner
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.sim.watch.known import Known, Wrappers
 
@@ -21,7 +21,7 @@ from hadron.sim.watch.known import Known, Wrappers
 class HearsPipelines:
     def __init__(self, known: Known) -> None:
         self._known = known
-        self._of: WeakKeyDictionary[Dispatch, Dispatcher] = WeakKeyDictionary()
+        self._of: WeakKeyDictionary[Assignments, Dispatcher] = WeakKeyDictionary()
         self._looked_ms: WeakKeyDictionary[Controller, int] = WeakKeyDictionary()
         """What time it was at the latest: a clock may jump back between a look and its hand-out."""
 
@@ -31,7 +31,7 @@ class HearsPipelines:
             (Controller, {"log_now_ms": self.looks}),
             (Dispatcher, {"__init__": self.makes, "_hopeless": self.gives_up}),
             (
-                Dispatch,
+                Assignments,
                 {
                     "join": self.joins,
                     "assign": self.assigns,
@@ -57,7 +57,7 @@ class HearsPipelines:
     def makes(self, original: Any) -> Any:
         def make(dispatcher: Dispatcher, *given: Any, **named: Any) -> None:
             original(dispatcher, *given, **named)
-            self._of[dispatcher.dispatch] = dispatcher
+            self._of[dispatcher.assignments] = dispatcher
 
         return make
 
@@ -66,23 +66,25 @@ class HearsPipelines:
             ids: set[int] = original(dispatcher, found)
             stage = found.stage
             self._known.leases.given_up(
-                dispatcher.dispatch, stage.name, sorted(ids), stage.retry.max_attempts
+                dispatcher.assignments, stage.name, sorted(ids), stage.retry.max_attempts
             )
             return ids
 
         return hopeless
 
     def joins(self, original: Any) -> Any:
-        def join(dispatch: Dispatch, *given: Any, run_id: bytes = b"", **named: Any) -> Runner:
-            runner: Runner = original(dispatch, *given, run_id=run_id, **named)
-            self._known.leases.joined(dispatch, runner.number, run_id)
+        def join(
+            assignments: Assignments, *given: Any, run_id: bytes = b"", **named: Any
+        ) -> Runner:
+            runner: Runner = original(assignments, *given, run_id=run_id, **named)
+            self._known.leases.joined(assignments, runner.number, run_id)
             return runner
 
         return join
 
     def assigns(self, original: Any) -> Any:
         def assign(
-            dispatch: Dispatch,
+            assignments: Assignments,
             runner: Runner,
             stage: str,
             ids: Collection[int],
@@ -90,56 +92,58 @@ class HearsPipelines:
             *given: Any,
             **named: Any,
         ) -> int:
-            by = self._of.get(dispatch)
+            by = self._of.get(assignments)
             view = self._known.by_part.get(by._controller) if by is not None else None
             if by is not None and view is not None and view.is_alive:
                 now_ms = self._looked_ms[by._controller]
                 handed_out = self._known.flows.handed_out
                 self._known.judging(handed_out, view, by._item.id, stage, list(ids), now_ms)
-            number: int = original(dispatch, runner, stage, ids, timeout_s, *given, **named)
+            number: int = original(assignments, runner, stage, ids, timeout_s, *given, **named)
             leases = self._known.leases
-            leases.assigned(dispatch, runner.number, stage, ids, timeout_s, number)
+            leases.assigned(assignments, runner.number, stage, ids, timeout_s, number)
             return number
 
         return assign
 
     def begins(self, original: Any) -> Any:
-        def begin(dispatch: Dispatch, runner: int, numbers: Collection[int], *given: Any) -> float:
-            self._known.leases.begun(dispatch, runner, numbers)
-            earliest: float = original(dispatch, runner, numbers, *given)
+        def begin(
+            assignments: Assignments, runner: int, numbers: Collection[int], *given: Any
+        ) -> float:
+            self._known.leases.begun(assignments, runner, numbers)
+            earliest: float = original(assignments, runner, numbers, *given)
             return earliest
 
         return begin
 
     def leaves(self, original: Any) -> Any:
-        def leave(dispatch: Dispatch, number: int, *, is_lost: bool = True) -> None:
-            self._known.leases.left(dispatch, number, is_lost=is_lost)
-            original(dispatch, number, is_lost=is_lost)
+        def leave(assignments: Assignments, number: int, *, is_lost: bool = True) -> None:
+            self._known.leases.left(assignments, number, is_lost=is_lost)
+            original(assignments, number, is_lost=is_lost)
 
         return leave
 
     def settles(self, original: Any) -> Any:
         def settle(
-            dispatch: Dispatch, stage: str, ids: Collection[int], by_runner: bool = True
+            assignments: Assignments, stage: str, ids: Collection[int], by_runner: bool = True
         ) -> None:
-            self._known.leases.settled(dispatch, stage, ids, by_runner)
-            original(dispatch, stage, ids, by_runner)
+            self._known.leases.settled(assignments, stage, ids, by_runner)
+            original(assignments, stage, ids, by_runner)
 
         return settle
 
     def takes(self, original: Any) -> Any:
         def take(
-            dispatch: Dispatch, stage: str, transaction: TransactionId, ids: Iterable[int]
+            assignments: Assignments, stage: str, transaction: TransactionId, ids: Iterable[int]
         ) -> None:
             some = tuple(ids)
-            self._known.leases.took(dispatch, stage, transaction, some)
-            original(dispatch, stage, transaction, some)
+            self._known.leases.took(assignments, stage, transaction, some)
+            original(assignments, stage, transaction, some)
 
         return take
 
     def gives_back(self, original: Any) -> Any:
         def untake(
-            dispatch: Dispatch,
+            assignments: Assignments,
             stage: str,
             transaction: TransactionId,
             ids: Iterable[int],
@@ -147,8 +151,8 @@ class HearsPipelines:
             timeout_s: float,
         ) -> None:
             some = tuple(ids)
-            original(dispatch, stage, transaction, some, now, timeout_s)
-            self._known.leases.gave_back(dispatch, stage, transaction, some, timeout_s)
+            original(assignments, stage, transaction, some, now, timeout_s)
+            self._known.leases.gave_back(assignments, stage, transaction, some, timeout_s)
 
         return untake
 

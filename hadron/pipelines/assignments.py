@@ -110,7 +110,7 @@ class _Taken:
     runner: int
 
 
-class Dispatch:
+class Assignments:
     """Assignments of one pipeline. Times are seconds on the monotonic clock.
 
     Attributes:
