@@ -40,7 +40,7 @@ from hadron.client.producing.settings import (
     ProducerSettings,
 )
 from hadron.client.producing.standing import StandingProducers
-from hadron.client.reading.calls import FETCH_BYTES, ReadCalls, start_of
+from hadron.client.reading.calls import FETCH_BYTES, ReadCalls
 from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
@@ -347,9 +347,8 @@ class Client(
             OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
             CorruptionError: a batch does not match its checksum.
         """
-        position = start_of(start, offset)
         return RecordReader(
-            self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
+            self._reading.spans(stream, partition, start, offset, limit, follow, value_deserializer)
         )
 
     def read_batches(
@@ -364,9 +363,8 @@ class Client(
         value_deserializer: Deserializer | None = None,
     ) -> BatchReader:
         """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
-        position = start_of(start, offset)
         return BatchReader(
-            self._reading.spans(stream, partition, position, limit, follow, value_deserializer)
+            self._reading.spans(stream, partition, start, offset, limit, follow, value_deserializer)
         )
 
     async def fetch(
@@ -379,19 +377,20 @@ class Client(
         max_wait_ms: int = 0,
         stream_id: int | None = None,
         after: Ballot | None = None,
+        exists: bool = False,
     ) -> Fetched:
         """Batches as they stand in the partition, from the one that holds `offset` on.
 
         Args:
             max_bytes: whole batches up to this size, and at least one.
             max_wait_ms: how long to wait when there is nothing at `offset` yet.
-            stream_id: the stream's id, if it is known: `NotFoundError` when that was deleted, also
-                where another stream has its name by now. None: whichever has the name.
+            stream_id: of a known stream: `NotFoundError` when it was deleted. None: of the name.
             after: the ballot of the batch with the record before `offset`, as it was read, or as
                 `offsets` told it: `LogTruncatedError` where the log has lost that.
+            exists: there was a record at `offset`: `OffsetOutOfRangeError` where the log has none.
         """
         return await self._reading.fetch(
-            stream, partition, offset, max_bytes, max_wait_ms, stream_id, after
+            stream, partition, offset, max_bytes, max_wait_ms, stream_id, after, exists=exists
         )
 
     async def latest(
@@ -415,12 +414,13 @@ class Client(
         partition: str | None = None,
         at_ms: int | datetime | None = None,
         before: int | None = None,
+        confirmed: bool = False,
     ) -> list[PartitionOffsets]:
         """How far the stream's partitions reach, the first offset at or after `at_ms`
-        (milliseconds since the Unix epoch, or a datetime), and the
-        ballot of the batch with the record before offset `before` (before the next offset, when
-        that is None)."""
-        return await self._reading.offsets(stream, partition, at_ms, before)
+        (milliseconds since the Unix epoch, or a datetime), and the ballot of the batch with the
+        record before offset `before` (None: before the next one). `confirmed` asks a majority
+        first: leaders that were deposed, and have not heard so, know less than there is."""
+        return await self._reading.offsets(stream, partition, at_ms, before, confirmed=confirmed)
 
     # --- schema ---------------------------------------------------------------------------------
 

@@ -8,7 +8,13 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, judge_batch
-from hadron.model.errors import HadronError, OffsetMismatchError, RecordTooLargeError, RequestError
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    OffsetMismatchError,
+    RecordTooLargeError,
+    RequestError,
+)
 from hadron.model.ids import Ballot
 from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_BATCH_BYTES, MAX_NAME_LENGTH, TOKEN_BYTES
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -251,6 +257,9 @@ def _fetch(
         if leading.visible.recent_ballot(item.id, request.offset - 1) != after:
             call.spawn(_read_after, leading, call, item.id, request, max_bytes, after)
             return
+    if leading.visible.ends_before(item.id, request.offset, exists=request.exists):
+        call.spawn(_read_beyond, leading, call, item.id, request, max_bytes)
+        return
     leading.visible.check(item.id, request.offset)
     found = leading.visible.recent(item.id, request.offset, max_bytes)
     if found is None or (found and not call.writable):
@@ -269,9 +278,30 @@ async def _read_after(
     max_bytes: int,
     after: Ballot,
 ) -> None:
-    await leading.visible.check_after(stream_id, request.offset, after)
-    leading.visible.check(stream_id, request.offset)
-    await _wait_and_read(leading, call, stream_id, request, max_bytes)
+    try:
+        await leading.visible.check_after(stream_id, request.offset, after)
+    except LogTruncatedError:
+        await leading.controller.confirm_leadership()
+        await leading.visible.check_after(stream_id, request.offset, after)
+    if leading.visible.ends_before(stream_id, request.offset, exists=request.exists):
+        await _read_beyond(leading, call, stream_id, request, max_bytes)
+    else:
+        leading.visible.check(stream_id, request.offset)
+        await _wait_and_read(leading, call, stream_id, request, max_bytes)
+
+
+async def _read_beyond(
+    leading: Leading,
+    call: _Fetch,
+    stream_id: int,
+    request: streams_pb2.FetchRequest,
+    max_bytes: int,
+) -> None:
+    """Of an offset that the log here has not come to. It has been deposed, perhaps, and another
+    one has more: that it ends there is said after a majority's word only (PROTOCOL D4)."""
+    await leading.controller.confirm_leadership()
+    leading.visible.check(stream_id, request.offset, exists=request.exists)
+    await _read(leading, call, stream_id, request.offset, max_bytes)
 
 
 async def _read(

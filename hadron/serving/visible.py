@@ -230,10 +230,14 @@ class VisibleStreams:
                 break
         return found
 
-    def check(self, stream_id: int, offset: int) -> None:
+    def ends_before(self, stream_id: int, offset: int, *, exists: bool = False) -> bool:
+        """Whether `offset` is beyond the next to come, or, where a record `exists` there, is it."""
+        return offset > self.bounds(stream_id).next_offset - exists
+
+    def check(self, stream_id: int, offset: int, *, exists: bool = False) -> None:
         """Raises `OffsetOutOfRangeError` unless `offset` is kept, or the next to come."""
         limits = self.bounds(stream_id)
-        if not limits.first_offset <= offset <= limits.next_offset:
+        if offset < limits.first_offset or self.ends_before(stream_id, offset, exists=exists):
             raise OffsetOutOfRangeError(
                 f"offset {offset} was dropped by retention, the first kept offset is "
                 f"{limits.first_offset}"
@@ -248,6 +252,7 @@ class VisibleStreams:
 
         Raises `OffsetOutOfRangeError`, and the reason when leading has ended meanwhile.
         """
+        self._check_leads()
         self.check(stream_id, offset)
         found = self.recent(stream_id, offset, max_bytes)
         if found is not None:

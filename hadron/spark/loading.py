@@ -22,6 +22,7 @@ from hadron.model.errors import (
     CorruptionError,
     DamagedRecordError,
     HadronError,
+    LogTruncatedError,
     NotFoundError,
     OffsetOutOfRangeError,
 )
@@ -232,7 +233,8 @@ class Loader:
     async def _batch_at(
         self, known: set[Run], place: Place, offset: int, single: bool
     ) -> RecordBatch | int:
-        """The batch that holds `offset`; when that is gone, the first offset that is still kept."""
+        """The batch that holds `offset`; when retention has dropped that, the first offset that is
+        kept. Raises `LogTruncatedError` where the log has lost it."""
         while (cached := self._cache.find(place, offset)) is not None:
             batch, run = cached
             if run in known or await self._has(place, run):
@@ -247,18 +249,21 @@ class Loader:
                 offset,
                 max_bytes=1 if single else _FETCH_BYTES,
                 stream_id=stream_id,
+                exists=True,
             )
-        except OffsetOutOfRangeError:
-            bounds = await self._client.offsets(stream, partition=partition)
-            return int(bounds[0].first_offset) if bounds else 0
+        except OffsetOutOfRangeError as error:
+            (bounds,) = await self._client.offsets(stream, partition=partition, confirmed=True)
+            if offset < bounds.first_offset:
+                return int(bounds.first_offset)
+            raise LogTruncatedError(
+                error.message, "its log has lost records, by a recovery or a restored backup"
+            ) from None
         found = [
             decode_batch(
                 each.data, base_offset=each.base_offset, stream=stream, partition=partition
             )
             for each in fetched.batches
         ]
-        if not found:
-            return int(fetched.first_offset)
         last = fetched.batches[-1]
         known.add(self._cache.add(place, found, Ballot(last.epoch, last.incarnation)))
         return found[0]
@@ -267,7 +272,9 @@ class Loader:
         """Whether the log of a place has these batches now, as its leader says."""
         stream, stream_id, partition = place
         try:
-            found = await self._client.offsets(stream, partition=partition, before=run.end)
+            found = await self._client.offsets(
+                stream, partition=partition, before=run.end, confirmed=True
+            )
         except HadronError as error:
             if error.retryable:
                 raise

@@ -157,7 +157,9 @@ class FetchedRecords:
     async def _has(self, ref: pipelines_pb2.RecordRef, kept: _Kept) -> bool:
         """Whether the log has it now, as its leader says."""
         try:
-            found = await self._reading.offsets(ref.stream, ref.partition, None, kept.end)
+            found = await self._reading.offsets(
+                ref.stream, ref.partition, None, kept.end, confirmed=True
+            )
         except HadronError as error:
             if error.retryable:
                 raise
@@ -169,7 +171,14 @@ class FetchedRecords:
     ) -> _Batches:
         """What was known of the partition makes room."""
         answer = await self._reading.fetch(
-            ref.stream, ref.partition, ref.offset, _FETCH_BYTES, 0, ref.stream_id or None, None
+            ref.stream,
+            ref.partition,
+            ref.offset,
+            _FETCH_BYTES,
+            0,
+            ref.stream_id or None,
+            None,
+            exists=True,
         )
         batches, size = _Batches(), 0
         for stamped in answer.batches:

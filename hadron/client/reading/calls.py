@@ -26,7 +26,7 @@ _OFFSETS: Final = method("Offsets")
 _LATEST: Final = method("Latest")
 
 
-def start_of(start: Position, offset: int | str | None) -> Position:
+def _start_of(start: Position, offset: int | str | None) -> Position:
     """Where a read begins: `start`, or `offset` when that is given. Raises `RequestError` when
     both are."""
     if offset is None:
@@ -48,12 +48,14 @@ class ReadCalls:
         self,
         stream: str,
         partition: str | None,
-        position: Position,
+        start: Position,
+        offset: int | str | None,
         limit: int | None,
         follow: bool,
         deserializer: Deserializer | None = None,
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
+        position = _start_of(start, offset)
         if isinstance(position, datetime):
             instant_ms("start", position)
         check_deserializer(deserializer)
@@ -82,18 +84,25 @@ class ReadCalls:
         partition: str | None,
         at: int | datetime | None,
         before: int | None = None,
+        *,
+        confirmed: bool = False,
     ) -> list[PartitionOffsets]:
         # 0 is none on the wire.
         at_ms = None if at is None else max(1, instant_ms("at_ms", at))
         try:
-            return await self._offsets(stream, partition, at_ms, before)
+            return await self._offsets(stream, partition, at_ms, before, confirmed)
         except NotFoundError:
             # It may have been deleted, and created again, since it was looked up.
             self._catalog.forget(stream)
-            return await self._offsets(stream, partition, at_ms, before)
+            return await self._offsets(stream, partition, at_ms, before, confirmed)
 
     async def _offsets(
-        self, stream: str, partition: str | None, at_ms: int | None, before: int | None
+        self,
+        stream: str,
+        partition: str | None,
+        at_ms: int | None,
+        before: int | None,
+        confirmed: bool,
     ) -> list[PartitionOffsets]:
         found: list[PartitionOffsets] = []
         names = await self._catalog.partitions(stream, partition)
@@ -107,6 +116,7 @@ class ReadCalls:
                 stream_id=item.id,
                 metadata_index=item.metadata_index,
                 before=before,
+                confirmed=confirmed,
             )
             answer, _ = await self._session.request(name, _OFFSETS, request)
             found.extend(
@@ -172,6 +182,8 @@ class ReadCalls:
         max_wait_ms: int,
         stream_id: int | None,
         after: Ballot | None,
+        *,
+        exists: bool = False,
     ) -> Fetched:
         partition = text_of("partition", partition)
         if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
@@ -189,6 +201,7 @@ class ReadCalls:
             max_wait_ms=max_wait_ms,
             stream_id=stream_id or 0,
             after=ballot_to(after) if after is not None else None,
+            exists=exists,
         )
         if stream_id is not None:
             return await self._fetch(request)

@@ -138,9 +138,12 @@ class LeaderSource:
                 "its leader is looked for again",
             ) from error
 
-    async def _look(self) -> streams_pb2.OffsetsResponse.Partition:
+    async def _look(self, *, confirmed: bool = False) -> streams_pb2.OffsetsResponse.Partition:
         request = streams_pb2.OffsetsRequest(
-            stream_id=self._stream_id, partition=self._partition, metadata_index=self._index
+            stream_id=self._stream_id,
+            partition=self._partition,
+            metadata_index=self._index,
+            confirmed=confirmed,
         )
         answer, _ = await self._answer(_OFFSETS, request)
         there: streams_pb2.OffsetsResponse.Partition
@@ -154,7 +157,7 @@ class LeaderSource:
         return there
 
     async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
-        there = await self._look()
+        there = await self._look(confirmed=True)
         if not is_truncated and offset < there.first_offset:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT

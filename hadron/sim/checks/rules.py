@@ -161,6 +161,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "D4 cursors outside": (
         "D4 a cursor of another history is refused",
+        "D4 what exists is not answered with nothing",
         "D4 a reader names what it has read",
         "D4 a cursor names the record before it",
         "follower-of-a-log-that-lost-its-end",

@@ -77,6 +77,29 @@ plant(
 )
 
 plant(
+    "the log ends here, says who was deposed",
+    "a leader says without a majority that its log ends before an offset",
+    Edit("server.streams:_read_beyond", "    await leading.controller.confirm_leadership()\n", ""),
+    scenarios=("question-to-a-deposed-leader",),
+)
+
+plant(
+    "the record is another one, says who was deposed",
+    "a leader says without a majority that it has not the record that somebody has read",
+    Edit(
+        "server.streams:_read_after", "        await leading.controller.confirm_leadership()\n", ""
+    ),
+    scenarios=("question-to-a-deposed-leader",),
+)
+
+plant(
+    "what exists is waited for",
+    "a record that exists is answered with nothing by a leader that has not got it",
+    Edit("serving.visible:VisibleStreams.ends_before", " - exists", ""),
+    scenarios=("question-to-a-deposed-leader",),
+)
+
+plant(
     "dead letters shown with the next record",
     "nobody hears that a dead letter was appended: its stream shows it when something else moves "
     "the end",

@@ -12,6 +12,7 @@ import trio
 
 from hadron.fakes.disk import Speed
 from hadron.model.errors import FencedError, HadronError
+from hadron.model.ids import Ballot
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.replication.life import Life
 from hadron.server.schema import to_message
@@ -19,7 +20,7 @@ from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.members import DrainingMember
 from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.scenarios.play import Play, scenario
-from hadron.wire.messages import groups_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import ballot_to, groups_pb2, method, schema_pb2, streams_pb2
 
 _ALL = ("n1", "n2", "n3")
 
@@ -90,7 +91,8 @@ async def question_to_a_deposed_leader(play: Play) -> None:
     """n2 is promoted and Y is acknowledged while n1, alone, still believes that it leads. Asked how
     far groups are, it would tell of a stream without Y: it must not answer. Nor may it change the
     group that is in no table, which nothing could tell it that others have by now; nor say of the
-    schema, which others may have changed, what would become of it, or that something is not there.
+    schema, which others may have changed, what would become of it, or that something is not there;
+    nor that the log ends before Y.
     """
     world = play.world
     await play.fill(3)
@@ -124,6 +126,12 @@ async def question_to_a_deposed_leader(play: Play) -> None:
                 ("ApplySchema", schema_pb2.ApplySchemaRequest(objects=[other], dry_run=True)),
                 ("ApplySchema", schema_pb2.ApplySchemaRequest(objects=[same, same])),
                 ("DeleteObjects", schema_pb2.DeleteObjectsRequest(names=[missing])),
+                ("Fetch", streams_pb2.FetchRequest(**stream, offset=3, exists=True)),
+                ("Fetch", streams_pb2.FetchRequest(**stream, offset=4)),
+                (
+                    "Fetch",
+                    streams_pb2.FetchRequest(**stream, offset=4, after=ballot_to(Ballot(2, 1))),
+                ),
                 (
                     "DeleteObjects",
                     schema_pb2.DeleteObjectsRequest(

@@ -39,6 +39,7 @@ PLANTED: dict[str, str] = {
     "B1 a promise survives": "promise not written down",
     "B1 lower ballots are refused": "lower ballot promised",
     "A2 nothing is answered when leading has ended": "polls outlive their leader",
+    "D4 what exists is not answered with nothing": "what exists is waited for",
     "B1 a ballot is used once": "incarnation used again",
     "B2 an acknowledgement names what was verified": "own end acknowledged",
     "B4 a power loss is not taken for damage": "trim not flushed",

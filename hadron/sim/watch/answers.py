@@ -16,7 +16,14 @@ import apsw
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.ledger import Confirmation, LoggedLedger
-from hadron.model.errors import HadronError, NotFoundError, RequestError, SchemaError
+from hadron.model.errors import (
+    HadronError,
+    LogTruncatedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RequestError,
+    SchemaError,
+)
 from hadron.model.ids import NO_BALLOT
 from hadron.model.ranges import Range
 from hadron.partition.controller import Controller
@@ -150,6 +157,12 @@ class Answers:
             self._check_leads(question)
         if question.method == "Fetch" and question.message.HasField("after"):
             self._check_cursor(question)
+        if question.method == "Fetch" and question.message.exists and not answer.batches:
+            self._complaints.add(
+                "D4 what exists is not answered with nothing",
+                f"{view.name} has nothing at offset {question.message.offset}, and does not say "
+                "that it is lost",
+            )
         if question.service == "Schema":
             index = getattr(answer, "to_index", 0) or getattr(answer, "metadata_index", 0)
             self._check_shown(question, SCHEMA, index, "the schema")
@@ -164,6 +177,20 @@ class Answers:
         is_about_tables = isinstance(error, _REFUSALS)
         if is_about_tables and question.service not in _BESIDE_TABLES and question.view.is_alive:
             self._check_waited(question)
+            if question.method == "Fetch" and self._says_end(question, error):
+                self._check_leads(question)
+
+    @staticmethod
+    def _says_end(question: Question, error: HadronError) -> bool:
+        """Whether it is refused because the log has not come so far, or has another record there;
+        that retention has dropped it stays true, whoever says so."""
+        if not isinstance(error, OffsetOutOfRangeError):
+            return isinstance(error, LogTruncatedError)
+        row = question.view.select(
+            "SELECT first_offset FROM hadron_stream_partition WHERE stream_id = ?",
+            question.message.stream_id,
+        )
+        return row is None or question.message.offset >= row[0]
 
     def _check_waited(self, question: Question) -> None:
         view, lsn = question.view, _UNWAITED.get()

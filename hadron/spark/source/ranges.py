@@ -62,12 +62,15 @@ class OffsetRange:
         return max(0, self.stop - self.start)
 
 
-def bounds(client: Any, options: SourceOptions, at_ms: int = 0) -> dict[str, Bounds]:
-    """The bounds of every partition to be read, by name.
+def bounds(
+    client: Any, options: SourceOptions, at_ms: int = 0, *, confirmed: bool = False
+) -> dict[str, Bounds]:
+    """The bounds of every partition to be read, by name; `confirmed` by majorities.
 
     Raises `RequestError` when the options name a partition that the stream does not have.
     """
-    found = {each.partition: each for each in client.offsets(options.stream, at_ms=at_ms or None)}
+    told = client.offsets(options.stream, at_ms=at_ms or None, confirmed=confirmed)
+    found = {each.partition: each for each in told}
     _refuse_strangers(options.partitions, found, options.stream)
     if not options.partitions:
         return dict(sorted(found.items()))
@@ -243,6 +246,16 @@ def past_loss(wanted: OffsetRange, first_kept: int, options: SourceOptions) -> O
             f"offset {wanted.start} was asked for"
         )
     return replace(wanted, start=min(first_kept, wanted.stop), after=None)
+
+
+def past_end(wanted: OffsetRange, end: int, options: SourceOptions) -> OffsetRange:
+    """Nothing of `wanted`, whose log ends before it; or `OffsetOutOfRangeError`."""
+    if options.fail_on_data_loss:
+        raise _data_loss(
+            f"{options.stream}/{wanted.partition} has lost records, by a recovery or a restored "
+            f"backup: it ends at offset {end}, and offset {wanted.start} was asked for"
+        )
+    return replace(wanted, start=wanted.stop, after=None)
 
 
 def _data_loss(message: str) -> OffsetOutOfRangeError:

@@ -70,6 +70,7 @@ from hadron.spark.source.ranges import (
     cursors_at,
     kept,
     locate,
+    past_end,
     past_loss,
     split,
     spread,
@@ -302,7 +303,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._bounds()
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
-        known = self._bounds() if self._target is None else self._target
+        known = self._up_to(start, known=self._target)
+        if self._target is not None:
+            self._target = known
         begin = self._checked(start, known)
         # A partition that has gone knows no group.
         self._show({name: cursor for name, cursor in begin.items() if name in known})
@@ -316,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._ends(self._bounds()))
 
     def partitions(self, start: Checkpoint, end: Checkpoint) -> Sequence[InputPartition]:
-        known = self._bounds()
+        known = self._up_to(start, end)
         ranges = between(self._checked(start, known), self._checked(end, known), self._options)
         ranges = kept(ranges, known, self._options)
         return [RangePartition(each) for each in split(ranges, self._options.min_partitions)]
@@ -358,6 +361,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(self) -> dict[str, Bounds]:
         return bounds(self._connected(), self._options)
+
+    def _up_to(
+        self, *checkpoints: Checkpoint, known: dict[str, Bounds] | None = None
+    ) -> dict[str, Bounds]:
+        """The bounds of the partitions. A leader that is deposed, and has not heard so, knows less
+        than there is: where they contradict a checkpoint, a majority is asked."""
+        known = self._bounds() if known is None else known
+        try:
+            for each in checkpoints:
+                check_ends(from_json(each), known, replace(self._options, fail_on_data_loss=True))
+        except LogTruncatedError:
+            return bounds(self._connected(), self._options, confirmed=True)
+        return known
 
     def _ends(self, known: Mapping[str, Bounds]) -> dict[str, Cursor]:
         return {
@@ -458,13 +474,8 @@ class _ReadTask:
                 if not error.retryable or time.monotonic() > deadline:
                     raise
             else:
-                if fetched.batches:
-                    found: Sequence[Any] = fetched.batches
-                    return found
-                # A leader that is deposed, and has not heard so, answers from the log that it has.
-                if time.monotonic() > deadline:
-                    self.wanted = past_loss(wanted, wanted.stop, self.options)
-                    return ()
+                found: Sequence[Any] = fetched.batches
+                return found
             time.sleep(backoff.next_s())
 
     def _ask(self, client: Any, start: int, after: Ballot | None) -> Any:
@@ -476,13 +487,15 @@ class _ReadTask:
             max_wait_ms=1_000,
             stream_id=self.wanted.stream_id or None,
             after=after,
+            exists=True,
         )
 
     def _past_loss(self, client: Any) -> OffsetRange:
-        """Retention was faster than this task, or the partition was begun anew."""
-        first = bounds(client, self.options)[self.wanted.partition].first_offset
-        lost = first if first > self.wanted.start else self.wanted.stop
-        return past_loss(self.wanted, lost, self.options)
+        """Retention was faster than this task, or the log has lost what is wanted."""
+        there = bounds(client, self.options, confirmed=True)[self.wanted.partition]
+        if there.first_offset > self.wanted.start:
+            return past_loss(self.wanted, there.first_offset, self.options)
+        return past_end(self.wanted, there.next_offset, self.options)
 
     def _to_arrow(self, stamped: Any) -> pa.RecordBatch | None:
         from hadron.spark.arrow import to_arrow

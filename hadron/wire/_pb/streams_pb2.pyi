@@ -120,7 +120,7 @@ class LatestResponse(_message.Message):
     def __init__(self, batch: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ..., offset: _Optional[int] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index", "after")
+    __slots__ = ("namespace", "stream", "partition", "offset", "max_bytes", "max_wait_ms", "stream_id", "metadata_index", "after", "exists")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,7 @@ class FetchRequest(_message.Message):
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     stream: str
     partition: str
@@ -139,7 +140,8 @@ class FetchRequest(_message.Message):
     stream_id: int
     metadata_index: int
     after: _common_pb2.Ballot
-    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., after: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ...) -> None: ...
+    exists: bool
+    def __init__(self, namespace: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., stream_id: _Optional[int] = ..., metadata_index: _Optional[int] = ..., after: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., exists: _Optional[bool] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("batches", "first_offset", "next_offset", "attachment")

@@ -343,16 +343,17 @@ class SyncClient(ClientBase):
         max_wait_ms: int = 0,
         stream_id: int | None = None,
         after: Ballot | None = None,
+        exists: bool = False,
     ) -> Fetched:
         """Batches as they stand in the partition, from the one that holds `offset` on.
 
         Args:
             max_bytes: whole batches up to this size, and at least one.
             max_wait_ms: how long to wait when there is nothing at `offset` yet.
-            stream_id: the stream's id, if it is known: `NotFoundError` when that was deleted, also
-                where another stream has its name by now. None: whichever has the name.
+            stream_id: of a known stream: `NotFoundError` when it was deleted. None: of the name.
             after: the ballot of the batch with the record before `offset`, as it was read, or as
                 `offsets` told it: `LogTruncatedError` where the log has lost that.
+            exists: there was a record at `offset`: `OffsetOutOfRangeError` where the log has none.
         """
         return self._call(
             lambda client: client.fetch(
@@ -363,6 +364,7 @@ class SyncClient(ClientBase):
                 max_wait_ms=max_wait_ms,
                 stream_id=stream_id,
                 after=after,
+                exists=exists,
             )
         )
 
@@ -387,14 +389,17 @@ class SyncClient(ClientBase):
         partition: str | None = None,
         at_ms: int | datetime | None = None,
         before: int | None = None,
+        confirmed: bool = False,
     ) -> list[PartitionOffsets]:
         """How far the stream's partitions reach, the first offset at or after `at_ms`
-        (milliseconds since the Unix epoch, or a datetime), and the
-        ballot of the batch with the record before offset `before` (before the next offset, when
-        that is None).
+        (milliseconds since the Unix epoch, or a datetime), and the ballot of the batch with the
+        record before offset `before` (None: before the next one). `confirmed` asks a majority
+        first: leaders that were deposed, and have not heard so, know less than there is.
         """
         return self._call(
-            lambda client: client.offsets(stream, partition=partition, at_ms=at_ms, before=before)
+            lambda client: client.offsets(
+                stream, partition=partition, at_ms=at_ms, before=before, confirmed=confirmed
+            )
         )
 
     def create_stream(
