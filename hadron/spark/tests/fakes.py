@@ -67,8 +67,8 @@ class FakePartition:
         found = next(each for each in self.batches if each.next_offset >= offset)
         return Ballot(found.epoch, found.incarnation)
 
-    def fetch(self, offset: int, max_bytes: int) -> Fetched:
-        if not self.first_offset <= offset <= self.next_offset:
+    def fetch(self, offset: int, max_bytes: int, *, exists: bool = False) -> Fetched:
+        if not self.first_offset <= offset <= self.next_offset - exists:
             raise OffsetOutOfRangeError(f"offset {offset} is out of range")
         taken: list[StampedBatch] = []
         size = 0
@@ -185,6 +185,7 @@ class FakeClient:
         max_bytes: int = 4 << 20,
         max_wait_ms: int = 0,
         stream_id: int | None = None,
+        exists: bool = False,
     ) -> Fetched:
         del max_wait_ms, stream_id
         await trio.lowlevel.checkpoint()
@@ -192,11 +193,17 @@ class FakeClient:
         if error := self.gone.get((stream, partition)):
             raise error
         self.fetches += 1
-        return self.partitions[stream, partition].fetch(offset, max_bytes)
+        return self.partitions[stream, partition].fetch(offset, max_bytes, exists=exists)
 
     async def offsets(
-        self, stream: str, *, partition: str | None = None, before: int | None = None
+        self,
+        stream: str,
+        *,
+        partition: str | None = None,
+        before: int | None = None,
+        confirmed: bool,
     ) -> list[PartitionOffsets]:
+        assert confirmed, "a leader that was deposed knows other bounds"
         await trio.lowlevel.checkpoint()
         self._trouble("offsets")
         self.asked += 1

@@ -54,6 +54,8 @@ class Log:
         self.first_offset = 0
         self.incarnation = 1
         self.asked = 0
+        self.stale_end: int | None = None
+        """Where it ends, as a leader says that was deposed and has not heard so."""
         self.fetched: list[int] = []
         self.failing: set[int] = set()
         self.holding: set[int] = set()
@@ -88,13 +90,12 @@ class Log:
         return Ballot(batch.epoch, batch.incarnation) if batch is not None else None
 
     def offsets(
-        self, _stream: str, *, before: int | None = None, **_: Any
+        self, _stream: str, *, before: int | None = None, confirmed: bool = False, **_: Any
     ) -> list[PartitionOffsets]:
         self.asked += before is not None
-        ballot = self._ballot_before(self.next_offset if before is None else before)
-        return [
-            PartitionOffsets(P0, self.first_offset, self.next_offset, 0, self.stream_id, ballot)
-        ]
+        end = self.next_offset if confirmed or self.stale_end is None else self.stale_end
+        ballot = self._ballot_before(end if before is None else before)
+        return [PartitionOffsets(P0, self.first_offset, end, 0, self.stream_id, ballot)]
 
     def reset_group(
         self, _stream: str, _group: str, to: int, *, partitions: list[str], **_: Any
@@ -112,6 +113,7 @@ class Log:
         *,
         stream_id: int | None,
         after: Ballot | None,
+        exists: bool,
         **_: Any,
     ) -> Fetched:
         self.fetched.append(offset)
@@ -125,7 +127,7 @@ class Log:
             raise NotFoundError(f"no stream has the id {stream_id}")
         if after is not None and self._ballot_before(offset) not in (None, after):
             raise LogTruncatedError(f"another ballot before {offset}")
-        if not self.first_offset <= offset <= self.next_offset:
+        if not self.first_offset <= offset <= self.next_offset - exists:
             raise OffsetOutOfRangeError(f"offset {offset} is out of range")
         found = [batch for batch in self.batches if batch.next_offset > offset]
         return Fetched(found[:1], self.first_offset, self.next_offset)
@@ -216,6 +218,18 @@ def test_a_query_goes_on_over_leaders_and_limits(log: Log) -> None:
     assert at == {P0: {"offset": 20, "epoch": 1, "incarnation": 2, "stream_id": 7}}
     log.first_offset = 20
     assert query().latestOffset(at, ReadAllAvailable()) == at, "nothing new, no micro-batch"
+
+
+@pytest.mark.parametrize("forgiving", [False, True])
+def test_a_leader_that_was_deposed_has_lost_nothing(log: Log, forgiving: bool) -> None:
+    log.append(10)
+    started = query(failOnDataLoss=str(not forgiving))
+    found, at = step(started, started.initialOffset())
+    log.append(10)
+    log.stale_end = 0
+    found, at = step(started, at)
+    assert found == list(range(10, 20))
+    assert started.latestOffset(at, ReadAllAvailable()) == at, "it does not go back"
 
 
 def test_a_group_is_shown_where_partitions_are_left(log: Log) -> None:

@@ -196,6 +196,15 @@ async def test_records_that_are_gone_are_marked() -> None:
     assert inputs.to_table(STAGE, [1, 3], kept, [])["root"].to_pylist() == ["v25", "v20"]
 
 
+async def test_records_that_the_log_has_lost_are_not_said_to_have_been_dropped() -> None:
+    client = client_with(10, 10)
+    client.partitions["in", PARTITION].lose(10)
+    rows = await load(Loader(client), references([3, 10, 15]))
+    assert set(rows.lost) == {1, 2}
+    for reason in rows.lost.values():
+        assert "offset 10 is out of range (its log has lost records, by a recovery" in reason
+
+
 async def test_what_is_wrong_with_one_place_is_so_for_its_rows_alone() -> None:
     """A stream that was deleted, a partition that a stream has no more, a batch that no disk has
     whole any more."""

@@ -42,16 +42,20 @@ class Reading:
             stamped = StampedBatch(len(self.batches), 1, 1_000, *ballot, builder.build())
             self.batches.append(stamped)
 
-    async def fetch(self, _stream: str, _partition: str, offset: int, *_more: Any) -> Fetched:
+    async def fetch(
+        self, _stream: str, _partition: str, offset: int, *_more: Any, exists: bool
+    ) -> Fetched:
         self.fetches += 1
+        assert exists, "a leader that does not have it would answer with nothing"
         if self.stream_id != STREAM_ID:
             raise NotFoundError("that stream is gone")
         return Fetched(self.batches[offset:], 0, len(self.batches))
 
     async def offsets(
-        self, _stream: str, _partition: str, _at: Any, before: int
+        self, _stream: str, _partition: str, _at: Any, before: int, *, confirmed: bool
     ) -> list[PartitionOffsets]:
         self.asked += 1
+        assert confirmed, "a leader that was deposed has what the log has lost since"
         if self.trouble is not None:
             raise self.trouble
         ballot = None
