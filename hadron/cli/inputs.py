@@ -56,7 +56,7 @@ class Recipe:
         members = _parse_json(line, where)
         if isinstance(members, dict) and not isinstance(members.get("data", ""), str):
             # As it is written: a number that is decoded may lose digits.
-            members["data"] = msgspec.json.decode(line, type=dict[str, msgspec.Raw])["data"]
+            members["data"] = _as_written(line)["data"]
         try:
             record = to_record(from_members(members))
         except InvalidRecordError as error:
@@ -84,7 +84,8 @@ class Recipe:
                     f"name one that it has with --key-field; it has {there or 'none'}",
                 )
             field = fields[self.key_field]
-            key = None if field is None else field if isinstance(field, str) else _key(field, where)
+            is_key = field is None or isinstance(field, str)
+            key = field if is_key else _key(data, self.key_field, where)
         return self.record(msgspec.Raw(data), where, key)
 
     def record(self, value: Any, where: str, key: str | bytes | None = None) -> NewRecord:
@@ -288,9 +289,14 @@ def _text(line: bytes) -> str | bytes:
         return line
 
 
-def _key(field: Any, where: str) -> str:
+_as_written: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def _key(data: bytes, name: str, where: str) -> str:
+    """A field that is no text, spaced the same however it was: of two numbers that are as large as
+    floats the keys are still two."""
     try:
-        return json.dumps(field)
+        return msgspec.json.format(bytes(_as_written(data)[name]), indent=0).decode()
     except RecursionError:
         raise InvalidRecordError(
             f"{where} has a key that is nested too deeply", "name a field that is flatter"

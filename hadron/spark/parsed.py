@@ -1,8 +1,8 @@
 """JSON values as Arrow structs, a block at a time: what `value STRUCT<…>` is when a stream is read.
 
 As `from_json` does, names that are not asked for are passed over, and missing ones are null. A
-value that is no object, or has a member that does not fit, is null as a whole. Timestamps without
-a zone are in the session's.
+value that is no object, or no UTF-8, or has a member that does not fit, is null as a whole.
+Timestamps without a zone are in the session's.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ def _parse(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
         return pa.nulls(0, kind)
     data = b"\n".join(rows)
     try:
+        # Arrow takes any bytes between quotes for text, which whoever reads it then fails at.
+        data.decode()
         table = pa_json.read_json(
             pa.BufferReader(data),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -138,7 +140,7 @@ def _parse(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
                 for column, field in zip(table.columns, kind, strict=True)
             ]
             return pa.StructArray.from_arrays(columns, fields=list(kind))
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, UnicodeDecodeError):
         pass
     if len(rows) == 1:
         return pa.nulls(1, kind)

@@ -19,6 +19,9 @@ _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d)(?::?(\d\d)
 _FIXED: Final = {"Z": "+0", "EST": "-5", "MST": "-7", "HST": "-10"}
 """Names for offsets. In newer tables of zones they are towns, with what was before there."""
 
+_FURTHEST: Final = timedelta(hours=18)
+"""Java has no offset beyond."""
+
 _EPOCH: Final = datetime(1970, 1, 1)
 _FIRST_S: Final = -62_135_596_800
 """Python's first year is 1, Spark has earlier ones."""
@@ -30,17 +33,22 @@ _CYCLE_S: Final = 146_097 * 86_400
 def zone_of(name: str) -> tzinfo:
     """Raises `RequestError` for a zone that is not known here."""
     found = _OFFSET.fullmatch(_FIXED.get(name, name))
-    if found is None:
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise RequestError(
-                f"the time zone {name!r} of the session is not known in Python",
-                "set spark.sql.session.timeZone to a name such as Europe/Berlin, or to +02:00",
-            ) from None
-    sign, *parts = found.groups()
-    seconds = sum(int(part or 0) * unit for part, unit in zip(parts, (3_600, 60, 1), strict=True))
-    return timezone(timedelta(seconds=-seconds if sign == "-" else seconds))
+    try:
+        return ZoneInfo(name) if found is None else _fixed(*found.groups("0"))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise RequestError(
+            f"the time zone {name!r} of the session is not known in Python",
+            "set spark.sql.session.timeZone to a name such as Europe/Berlin, or to +02:00",
+        ) from None
+
+
+def _fixed(sign: str, *parts: str) -> tzinfo:
+    """Raises `ValueError` for what is no offset in Java."""
+    hours, minutes, seconds = map(int, parts)
+    offset = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if max(minutes, seconds) > 59 or offset > _FURTHEST:
+        raise ValueError(f"no zone is {offset} from UTC")
+    return timezone(-offset if sign == "-" else offset)
 
 
 def instants(local: pa.Array, zone: tzinfo) -> pa.Array:

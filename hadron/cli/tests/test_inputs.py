@@ -96,6 +96,14 @@ def test_records_get_what_was_asked_for(tmp_path: Path) -> None:
     assert records[0].headers == {"a": "b"}
 
 
+def test_a_key_that_is_no_text_keeps_every_digit(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    fields = ["12345678901234567.1", "12345678901234567.3", "1.10", "1e40", "true", '[1.10,"é" ]']
+    path.write_text("".join(f'{{"\\u0069d" : {field} }}\n' for field in fields))
+    keys = [record.key for record in read(path, Recipe(None, "id", "", {}))]
+    assert keys == [*fields[:-1], '[1.10, "é"]']
+
+
 @pytest.mark.parametrize(
     ("name", "content", "recipe", "message"),
     [

@@ -180,7 +180,7 @@ class DetachedCluster:
 
         Gives a cluster to start with, and the names of the nodes that do not run. Raises
         `ConfigurationError` when the file does not fit what the others run with, and `ClusterError`
-        when ports are in use.
+        when ports are in use, or nodes could not be known again.
         """
         with self._locked():
             running = self._alive()
@@ -201,6 +201,8 @@ class DetachedCluster:
     @contextlib.contextmanager
     def _kept(self, cluster: LocalCluster, known: Mapping[str, ProcessIdentity]) -> Iterator[None]:
         """Whatever happens in the block, nodes that run then stay, and are remembered."""
+        # Raises where no process can be known again, before any is started.
+        ProcessIdentity.of(os.getpid())
         try:
             yield
         except ClusterError as error:
@@ -289,7 +291,8 @@ class DetachedCluster:
             cluster.disown()
 
     def down(self, timeout_s: float = STOP_WITHIN_S) -> list[str]:
-        """Stop every process that runs and return their nodes' names."""
+        """Stop every process that runs and return their nodes' names. Raises `ClusterError` when it
+        cannot be known who runs; what was remembered of them stays then."""
         if not self.state_path.parent.exists():
             return []
         with self._locked():

@@ -57,28 +57,35 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """The process that has this pid now. Raises `ClusterError` when there is none."""
+        """The process that has this pid now. Raises `ClusterError` when there is none, or nobody
+        could know it again."""
         try:
-            if sys.platform.startswith("linux"):
-                return cls(pid, _since_boot_s(pid), SystemDisk().boot_id())
-            return cls(pid, psutil.Process(pid).create_time())
+            return cls._found(pid)
         except (psutil.Error, OSError) as error:
             raise ClusterError(f"process {pid} ended at once") from error
 
+    @classmethod
+    def _found(cls, pid: int) -> ProcessIdentity:
+        """As `of`, but with the system's own error when there is none."""
+        if sys.platform.startswith("linux"):
+            return cls(pid, _since_boot_s(pid), _boot())
+        return cls(pid, psutil.Process(pid).create_time())
+
     @property
     def alive(self) -> bool:
-        """Whether this very process runs; a zombie does not."""
+        """Whether this very process runs; a zombie does not. Raises `ClusterError` when that cannot
+        be known."""
         try:
-            now = ProcessIdentity.of(self.pid)
+            now = ProcessIdentity._found(self.pid)
             is_zombie = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-        except (ClusterError, psutil.Error):
+        except (psutil.Error, OSError):
             return False
         slack_s = 0.0 if self.boot else _CLOCK_SLACK_S
         is_same = self.boot == now.boot and abs(now.started_s - self.started_s) <= slack_s
         return is_same and not is_zombie
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process is gone."""
+        """Send a signal, unless the process is gone. Raises `ClusterError` as `alive` does."""
         if self.alive:
             try:
                 os.kill(self.pid, number)
@@ -94,6 +101,19 @@ class ProcessIdentity:
         self.signal(signal.SIGKILL)
         wait_until(lambda: not self.alive, timeout_s)
         return False
+
+
+def _boot() -> str:
+    """This boot's id (Linux). Raises `ClusterError` when there is none: whoever has a pid now, and
+    started as long after the boot as the one that had it before a reboot, would be taken for it."""
+    found = SystemDisk().boot_id()
+    if not found:
+        raise ClusterError(
+            "the system does not say which boot this is, so no pid is known to be a node's",
+            "make /proc/sys/kernel/random/boot_id readable; nodes that run can be stopped by hand "
+            "(their logs name their pids)",
+        )
+    return found
 
 
 def _since_boot_s(pid: int) -> float:

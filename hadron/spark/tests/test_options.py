@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hadron.model.errors import RequestError
@@ -90,6 +92,10 @@ def test_the_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> No
         ({"stream": "f", "groupId": "g"}, "'groupId' is for a streaming query"),
         ({"stream": "f", "minPartitions": "many"}, "'minPartitions' is 'many'"),
         ({"stream": "f", "timeZone": "Mars"}, "'timeZone' is 'Mars' .use a name such as"),
+        *(
+            ({"stream": "f", "timeZone": beyond}, re.escape(f"'timeZone' is '{beyond}' (use a"))
+            for beyond in ("+99", "-24:00", "UTC+23:59:99", "-18:00:01", "+02:60", "+00:00:60")
+        ),
         ({"stream": "f", "failOnDataLoss": "no"}, "'failOnDataLoss' is 'no'"),
     ],
 )

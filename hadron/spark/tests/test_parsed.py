@@ -40,7 +40,7 @@ def test_each_value_is_a_struct_of_what_was_asked_for() -> None:
     "bad",
     [
         b"", b" ", b"null", b"5", b"[1]", b'"x"', b'{"f":1', b"\xff", b'{"f":5.5}', b'{"f":"5"}',
-        b'{"f":1}{"f":2}', b'{"f":99999999999}', b'{"f":1,"f":2}', None,
+        b'{"f":1}{"f":2}', b'{"f":99999999999}', b'{"f":1,"f":2}', b'{"f":1,"s":"\xff\xfe"}', None,
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None) -> None:
@@ -48,6 +48,16 @@ def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None)
     rows = [*good[:4], bad, *good[4:], b' {"f": 9}', bad]
     expected = [{"f": n} for n in range(10)]
     assert parsed(ONE, *rows) == [*expected[:4], None, *expected[4:], None]
+
+
+def test_text_that_is_no_utf_8_is_null_with_its_value() -> None:
+    """Arrow would pass it on as a string, and the query that reads it ended."""
+    kind = st.StructType().add("s", st.StringType())
+    rows = ['{"s":"é"}'.encode(), b'{"s":"\xff\xfe"}', b'{"s":"\xed\xa0\x80"}', b'{"s":"\xc3"}']
+    found = parse(pa.array(rows, pa.binary()), arrow_type(kind), None)
+    found.validate(full=True)
+    assert found.to_pylist() == [{"s": "é"}, None, None, None]
+    assert parsed(kind, b'{"s":"\xc3', b'\xa9"}', rows[0]) == [None, None, {"s": "é"}]
 
 
 def test_nobody_is_given_the_object_of_another_row() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hadron.node import world
 from hadron.node.supervision import processes
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity, log_tail, wait_until
 
@@ -55,6 +56,25 @@ def test_a_process_of_an_earlier_boot_is_gone() -> None:
     own = ProcessIdentity.of(os.getpid())
     assert own.alive
     assert not replace(own, boot="11111111-2222-3333-4444-555555555555").alive
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
+def test_without_an_id_of_the_boot_nobody_is_signalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ticks alone, or ticks that are nearly the same, may be a stranger's after a reboot."""
+    own = ProcessIdentity.of(os.getpid())
+    unnamed = replace(own, boot="")
+    assert not unnamed.alive
+    monkeypatch.setattr(world, "_BOOT_ID", tmp_path / "none")
+    for known in (own, unnamed, replace(unnamed, started_s=own.started_s - 1.5)):
+        with pytest.raises(ClusterError, match="which boot this is"):
+            known.signal(signal.SIGCONT)
+    with pytest.raises(ClusterError, match="which boot this is"):
+        ProcessIdentity.of(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert not replace(own, pid=process.pid).alive, "there is nobody"
 
 
 def test_a_zombie_is_not_alive() -> None:
