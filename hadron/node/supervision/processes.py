@@ -46,9 +46,11 @@ class ClusterError(HadronError):
 class ProcessIdentity:
     """A process for ever: its pid and when it started.
 
-    Linux counts from the boot that has the id `boot`. Elsewhere that is "", and `started_s` counts
-    from the Unix epoch. *(On Linux that would be a sum with the time of the boot, which moves with
-    the wall clock: once that was set, every node that runs would be taken for another process.)*
+    Linux counts from the boot that has the id `boot`. Where that is "", as elsewhere, or where a
+    container hides it, `started_s` counts from the Unix epoch. *(Ticks of a boot that nobody knows
+    may be a stranger's after the next one. On Linux the epoch's would be a sum with the
+    time of the boot, which moves with the wall clock: once that was set, every node that runs would
+    be taken for another process.)*
     """
 
     pid: int
@@ -57,35 +59,29 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
-        """The process that has this pid now. Raises `ClusterError` when there is none, or nobody
-        could know it again."""
+        """The process that has this pid now. Raises `ClusterError` when there is none."""
         try:
-            return cls._found(pid)
+            boot = SystemDisk().boot_id()
+            if boot and sys.platform.startswith("linux"):
+                return cls(pid, _since_boot_s(pid), boot)
+            return cls(pid, psutil.Process(pid).create_time())
         except (psutil.Error, OSError) as error:
             raise ClusterError(f"process {pid} ended at once") from error
 
-    @classmethod
-    def _found(cls, pid: int) -> ProcessIdentity:
-        """As `of`, but with the system's own error when there is none."""
-        if sys.platform.startswith("linux"):
-            return cls(pid, _since_boot_s(pid), _boot())
-        return cls(pid, psutil.Process(pid).create_time())
-
     @property
     def alive(self) -> bool:
-        """Whether this very process runs; a zombie does not. Raises `ClusterError` when that cannot
-        be known."""
+        """Whether this very process runs; a zombie does not."""
         try:
-            now = ProcessIdentity._found(self.pid)
+            now = ProcessIdentity.of(self.pid)
             is_zombie = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
+        except (ClusterError, psutil.Error):
             return False
         slack_s = 0.0 if self.boot else _CLOCK_SLACK_S
         is_same = self.boot == now.boot and abs(now.started_s - self.started_s) <= slack_s
         return is_same and not is_zombie
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process is gone. Raises `ClusterError` as `alive` does."""
+        """Send a signal, unless the process is gone."""
         if self.alive:
             try:
                 os.kill(self.pid, number)
@@ -101,19 +97,6 @@ class ProcessIdentity:
         self.signal(signal.SIGKILL)
         wait_until(lambda: not self.alive, timeout_s)
         return False
-
-
-def _boot() -> str:
-    """This boot's id (Linux). Raises `ClusterError` when there is none: whoever has a pid now, and
-    started as long after the boot as the one that had it before a reboot, would be taken for it."""
-    found = SystemDisk().boot_id()
-    if not found:
-        raise ClusterError(
-            "the system does not say which boot this is, so no pid is known to be a node's",
-            "make /proc/sys/kernel/random/boot_id readable; nodes that run can be stopped by hand "
-            "(their logs name their pids)",
-        )
-    return found
 
 
 def _since_boot_s(pid: int) -> float:

@@ -17,7 +17,6 @@ import pytest
 import hadron
 from hadron.model.errors import ConfigurationError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.node import world
 from hadron.node.config import load_config
 from hadron.node.supervision import cluster as supervised
 from hadron.node.supervision import detached
@@ -256,31 +255,6 @@ def test_a_reused_pid_is_left_alone(config: Path) -> None:
     state.write_text(json.dumps({"nodes": {"n1": dataclasses.asdict(other)}}))
     assert DetachedCluster(config).nodes()[0].process is None
     assert DetachedCluster(config).down() == []
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
-def test_without_an_id_of_the_boot_nothing_is_started_or_forgotten(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = DetachedCluster(config)
-    own = ProcessIdentity.of(os.getpid())
-    other = dataclasses.replace(own, started_s=own.started_s - 1000)
-    document = json.dumps({"nodes": {"n1": dataclasses.asdict(other)}})
-
-    def spawn(*_: object) -> None:
-        raise AssertionError("a node was started")
-
-    monkeypatch.setattr(LocalCluster, "spawn", spawn)
-    monkeypatch.setattr(world, "_BOOT_ID", tmp_path / "none")
-    for act in (cluster.up, lambda: list(cluster.restart())):
-        with pytest.raises(ClusterError, match="which boot this is"):
-            act()
-    assert not cluster.state_path.exists()
-    cluster.state_path.write_text(document)
-    with pytest.raises(ClusterError, match="which boot this is"):
-        cluster.down()
-    assert cluster.state_path.read_text() == document
-    cluster.state_path.unlink()
 
 
 def test_a_failed_up_leaves_nothing_running(config: Path) -> None:

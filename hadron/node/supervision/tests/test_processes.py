@@ -10,11 +10,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from hadron.node import world
 from hadron.node.supervision import processes
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity, log_tail, wait_until
+from hadron.node.world import SystemDisk
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -52,29 +53,23 @@ def test_a_process_is_known_after_the_wall_clock_was_set(monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
+def test_where_the_boot_has_no_id_time_counts_from_the_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ticks alone would be those of whoever has the pid, and started as late, after a reboot."""
+    of_ticks = ProcessIdentity.of(os.getpid())
+    monkeypatch.setattr(SystemDisk, "boot_id", lambda _: "")
+    own = ProcessIdentity.of(os.getpid())
+    assert own.alive
+    assert own.started_s == psutil.Process().create_time()
+    assert not replace(own, started_s=of_ticks.started_s).alive
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
 def test_a_process_of_an_earlier_boot_is_gone() -> None:
     own = ProcessIdentity.of(os.getpid())
     assert own.alive
     assert not replace(own, boot="11111111-2222-3333-4444-555555555555").alive
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others have no id of a boot")
-def test_without_an_id_of_the_boot_nobody_is_signalled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ticks alone, or ticks that are nearly the same, may be a stranger's after a reboot."""
-    own = ProcessIdentity.of(os.getpid())
-    unnamed = replace(own, boot="")
-    assert not unnamed.alive
-    monkeypatch.setattr(world, "_BOOT_ID", tmp_path / "none")
-    for known in (own, unnamed, replace(unnamed, started_s=own.started_s - 1.5)):
-        with pytest.raises(ClusterError, match="which boot this is"):
-            known.signal(signal.SIGCONT)
-    with pytest.raises(ClusterError, match="which boot this is"):
-        ProcessIdentity.of(os.getpid())
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    assert not replace(own, pid=process.pid).alive, "there is nobody"
 
 
 def test_a_zombie_is_not_alive() -> None:
