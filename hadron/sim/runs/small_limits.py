@@ -102,9 +102,7 @@ LIMITS: Final = {
     "objects of a page": Limit(("client.schema.catalog:_PAGE_OBJECTS",), (1, 2)),
     # Clients.
     "bytes of a batch that is taken": Limit(("server.streams:MAX_BATCH_BYTES",), (650, 3_000)),
-    "records for a confirmation": Limit(
-        ("client.consuming.channel:_RECORDS_PER_CONFIRMATION",), (1, 5)
-    ),
+    "acks in doubt": Limit(("client.consuming.channel:_RECORDS_PER_CONFIRMATION",), (1, 5)),
     "ranges of a message": Limit(("client.consuming.channel:_RANGES_PER_MESSAGE",), (1, 3)),
     "acknowledgements of a message": Limit(("client.consuming.consumer:ACKS_PER_MESSAGE",), (1, 7)),
     # Connections.
