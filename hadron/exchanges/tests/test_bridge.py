@@ -34,7 +34,7 @@ class Subscriber:
         assert list(ids) == [1]
 
     def refuse(self, id: int, error: HadronError) -> None:
-        raise error
+        raise AssertionError(id) from error
 
     def deliver(self, parcel: Parcel) -> None:
         raise AssertionError(parcel)
