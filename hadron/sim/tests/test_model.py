@@ -418,8 +418,8 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M schema",
         Edit(
             "state.adoption:_take_effect",
-            '        db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (tombstone.id,))\n',
-            "",
+            'db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (tombstone.id,))',
+            "pass",
         ),
     ),
     **{name: ("M streams", edit) for name, edit in STAGING.items()},
