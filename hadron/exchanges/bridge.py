@@ -75,11 +75,15 @@ class Bridge:
     def _moved(self) -> None:
         if self._working or self.is_closed:
             return
-        if not self._target.has_subscriptions:
-            self._position = self._visible.bounds(self.stream.id).next_offset
-        elif not self._publish_recent():
-            self._working = True
-            self._start(self._catch_up)
+        try:
+            if not self._target.has_subscriptions:
+                self._position = self._visible.bounds(self.stream.id).next_offset
+            elif not self._publish_recent():
+                self._working = True
+                self._start(self._catch_up)
+        except NotFoundError:
+            # Deleted, and nobody has closed this before: it must not end who tells of it.
+            self.close()
 
     def _publish_recent(self) -> bool:
         """Publish what is in memory; False when that is not all."""

@@ -156,16 +156,21 @@ class ExchangeDriver:
         known, self.trouble = self._bridge, ""
         try:
             stream = self._find_stream(self.item.namespace, name) if name else None
-            if known is not None:
-                if stream is not None and known.is_of(stream, topic):
-                    return
-                known.close()
-                self._bridge = None
+            if known is not None and stream is not None and known.is_of(stream, topic):
+                return
+            self._close_bridge()
             if stream is not None:
                 self._bridge = self._make_bridge(self, stream, topic)
         except HadronError as error:
-            # The stream has not got here yet, perhaps: it is tried again once it has.
+            # The stream has not got here yet, perhaps: it is tried again once it has. Or it was
+            # deleted by a metadata set that has lost this exchange (R7).
+            self._close_bridge()
             self.trouble = f"nothing is published from {name}: {error.message}"
+
+    def _close_bridge(self) -> None:
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
 
     def interrupt(self, reason: HadronError) -> None:
         sinks, self.sinks = list(self.sinks.values()), {}
@@ -174,8 +179,7 @@ class ExchangeDriver:
             sink.fail(reason)
 
     def close(self, reason: HadronError) -> None:
-        if self._bridge is not None:
-            self._bridge.close()
+        self._close_bridge()
         self.interrupt(reason)
 
 

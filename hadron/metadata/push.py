@@ -182,7 +182,8 @@ def _lost(index: int, own_index: int) -> str:
     return (
         f"it knows the schema at index {index}, the metadata set stood at {own_index}: what was "
         "changed in between is lost there, as after `hadron recover`, and stays in this set; "
-        "compare `hadron get` of both, and apply again what is missing"
+        "compare `hadron get` of both, apply again what was changed, and declare under another "
+        "name what only this set has, for it keeps its own here"
     )
 
 

@@ -18,7 +18,14 @@ import msgspec
 from hadron.model.errors import HandshakeError, SchemaError
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
-from hadron.model.schema import LostRange, RegisteredSet, SchemaObject, StreamSpec, Tombstone
+from hadron.model.schema import (
+    LostRange,
+    RegisteredSet,
+    SchemaObject,
+    StreamSpec,
+    Tombstone,
+    spec_to_json,
+)
 from hadron.model.tables import PREFIX
 from hadron.state import registry, schema
 from hadron.state.events import SchemaChanged
@@ -26,12 +33,18 @@ from hadron.state.machine import Command, Context, Feature, encode
 from hadron.state.schema import SCHEMA_FORGOTTEN, SCHEMA_OBJECT, SCHEMA_SOURCE, SCHEMA_TOMBSTONE
 
 SCHEMA_STAGED: Final = PREFIX + "schema_staged"
+SCHEMA_KEPT: Final = PREFIX + "schema_kept"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {SCHEMA_STAGED}(
     part INTEGER PRIMARY KEY,           -- from 0, of what is being adopted
     command BLOB NOT NULL               -- MessagePack: the AdoptObjects that brought it
 ) STRICT;
+CREATE TABLE IF NOT EXISTS {SCHEMA_KEPT}(
+    stream_id INTEGER NOT NULL,         -- changed by the metadata set after a recovery, which had
+    partition TEXT NOT NULL,            -- lost that it has this one: it stays until it is named
+    PRIMARY KEY (stream_id, partition)
+) STRICT, WITHOUT ROWID;
 """
 
 PART_BYTES: Final = 256 << 10
@@ -60,7 +73,8 @@ class Changes(msgspec.Struct, frozen=True):
     deleted: tuple[Tombstone, ...] = ()
     replica_sets: tuple[RegisteredSet, ...] = ()
     lost: tuple[LostRange, ...] = ()
-    """With `is_whole`: whatever has its id in one of these is not known to have been deleted."""
+    """What is here with an index in one of these the metadata set does not know: with `is_whole`,
+    that it does not name such an id is no deletion."""
     known_until: int | None = None
     """Whoever stands at `from_index` knows more than the metadata set, whose log has lost its end:
     that goes on from this index. Not pushed."""
@@ -263,6 +277,7 @@ def _take_effect(context: Context, parts: list[AdoptObjects]) -> Adopted:
     # First: a new object may have the name of a deleted one.
     for tombstone in deleted:
         schema.forget(context, tombstone)
+        db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (tombstone.id,))
     if last.is_whole:
         schema.forget_tombstones(db, last.to_index)
     else:
@@ -270,9 +285,10 @@ def _take_effect(context: Context, parts: list[AdoptObjects]) -> Adopted:
     _check_ids(db, objects)
     if db.execute(f"SELECT 1 FROM {SCHEMA_OBJECT} LIMIT 1").fetchone() is not None:
         _check_names(db, objects)
-    for item in objects:
+    taken = [_with_what_was_lost(db, last.lost, item) for item in objects]
+    for item in taken:
         _store(db, item)
-    adopted = parse(objects)
+    adopted = parse(taken)
     replica_sets = tuple(item for part in parts for item in part.replica_sets)
     for registered in replica_sets:
         registry.store(db, registered)
@@ -336,6 +352,49 @@ def _check_names(db: Database, objects: list[StoredObject]) -> None:
                 "delete it at the metadata set, and use another name; until then this replica set "
                 "keeps the schema that it has",
             )
+
+
+def _with_what_was_lost(
+    db: Database, lost: tuple[LostRange, ...], item: StoredObject
+) -> StoredObject:
+    """A pushed object as it is to be here. Where its latest change here is lost at the metadata
+    set, what that says of it is older, and changes nothing, unless it has changed it anew."""
+    row = db.execute(
+        f"SELECT spec, metadata_index FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)
+    ).fetchone()
+    if row is None:
+        return item
+    spec_json, index = row
+    is_lost = any(index in each for each in lost)
+    if is_lost and item.metadata_index < index:
+        return msgspec.structs.replace(item, spec_json=spec_json, metadata_index=index)
+    kept = _kept_partitions(db, spec_json, item, is_lost=is_lost) if item.kind == "Stream" else []
+    return _with_partitions(item, kept) if kept else item
+
+
+def _kept_partitions(
+    db: Database, spec_json: str, item: StoredObject, *, is_lost: bool
+) -> list[str]:
+    """Those that a stream has here, and that the metadata set cannot have removed: it has lost that
+    there are any. Once it has named one it may."""
+    rows = db.execute(f"SELECT partition FROM {SCHEMA_KEPT} WHERE stream_id = ?", (item.id,))
+    before = {name for (name,) in rows}
+    if not before and not is_lost:
+        return []
+    kept = [name for name in _lost_partitions(spec_json, item) if is_lost or name in before]
+    db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (item.id,))
+    db.executemany(
+        f"INSERT OR IGNORE INTO {SCHEMA_KEPT} VALUES(?, ?)", [(item.id, name) for name in kept]
+    )
+    return kept
+
+
+def _with_partitions(item: StoredObject, kept: list[str]) -> StoredObject:
+    """Behind all others: there they can be declared again without moving keys."""
+    spec = spec_from_json("Stream", item.spec_json)
+    assert isinstance(spec, StreamSpec)
+    spec = msgspec.structs.replace(spec, partitions=(*spec.partitions, *kept))
+    return msgspec.structs.replace(item, spec_json=spec_to_json(spec).decode())
 
 
 def _store(db: Database, item: StoredObject) -> None:
@@ -406,6 +465,6 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
         tuple(StoredObject(*row) for row in objects),
         tuple(Tombstone(*row) for row in deleted),
         tuple(registry.registered_sets(db, after)),
-        schema.lost_ranges(db) if is_whole else (),
+        schema.lost_ranges(db),
         schema.lost_since(db, from_index),
     )

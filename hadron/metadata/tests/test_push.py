@@ -136,6 +136,7 @@ def test_above_a_set_that_is_ahead_no_index_is_used_again_and_that_is_said() -> 
     push.heard(NAME, UUID, 1, 7, META)
     assert push.next() == Register(NAME, UUID, 1, 7)
     assert "schema at index 7, the metadata set stood at 3" in push.trouble
+    assert "declare under another name what only this set has" in push.trouble
     push.registered()
     assert push.next() == Wait()
     push.schema_moved(8)

@@ -182,6 +182,7 @@ TABLES: Final[dict[str, str]] = {
             "schema_lost",
             "schema_source",
             "schema_staged",
+            "schema_kept",
             "replica_set",
             "dropped",
             "leadership",

@@ -13,7 +13,7 @@ from hadron.model.errors import FencedError, HandshakeError, NotFoundError, Sche
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.schema import StreamSpec, spec_to_json
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
-from hadron.state.adoption import AdoptObjects
+from hadron.state.adoption import AdoptObjects, StoredObject
 from hadron.state.leadership import BeginBallot, FollowRules
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, DeleteObjects
@@ -39,6 +39,8 @@ class Schema:
     lost: where it ended, by the index above which it went on after a recovery.
     source: (uuid, epoch) of the metadata set that was adopted from.
     staged: parts of a push that has not come to its end.
+    kept: (stream's id, partition) that the metadata set has changed the stream without, for it does
+        not know that there is one.
     registered: (uuid, epoch, index) by the replica set's name.
     dropped: deleted objects that have left something: kind, and when they were deleted.
     declare, close: what an object means to streams and pipelines, and that it is gone.
@@ -53,6 +55,7 @@ class Schema:
     lost: dict[int, int] = field(default_factory=dict)
     source: tuple[bytes, int] | None = None
     staged: list[AdoptObjects] = field(default_factory=list)
+    kept: set[tuple[int, str]] = field(default_factory=set)
     registered: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     dropped: dict[int, tuple[str, int]] = field(default_factory=dict)
 
@@ -162,9 +165,7 @@ class Schema:
             if item is None or (item.kind, item.namespace, item.name) != known.name:
                 if (object_id, known.name) not in told and not _has_lost(parts[-1], object_id):
                     raise Refused(HandshakeError)
-            elif item.kind == _STREAM and not _partitions(known.spec) <= _partitions(
-                item.spec_json
-            ):
+            elif item.kind == _STREAM and _partitions_less(known.spec, item.spec_json):
                 raise Refused(HandshakeError)
         if any(each <= (self.index or 0) and each not in self.objects for each in said):
             raise Refused(HandshakeError)
@@ -199,10 +200,7 @@ class Schema:
             if self.find((item.kind, item.namespace, item.name)) not in (None, item.id):
                 raise Refused(HandshakeError)
         for item in said:
-            name = item.kind, item.namespace, item.name
-            if item.id in self.objects:
-                name = self.objects[item.id].name
-            self.objects[item.id] = Object(name, item.spec_json, item.metadata_index)
+            self._take(last, item)
         replica_sets = [each for part in parts for each in part.replica_sets]
         for each in replica_sets:
             self.registered[each.name] = each.uuid, each.epoch, each.metadata_index
@@ -219,6 +217,24 @@ class Schema:
             ],
         }
 
+    def _take(self, last: AdoptObjects, item: StoredObject) -> None:
+        """A change that is known here and lost there is undone by what was before it in no way, and
+        by what came later in all but partitions of which that cannot know."""
+        known = self.objects.get(item.id)
+        name = (item.kind, item.namespace, item.name) if known is None else known.name
+        spec = item.spec_json
+        if known is not None:
+            is_lost = _has_lost(last, known.index)
+            if is_lost and item.metadata_index < known.index:
+                return
+            if item.kind == _STREAM:
+                more = _partitions_less(known.spec, spec)
+                more = [each for each in more if is_lost or (item.id, each) in self.kept]
+                self.kept = {each for each in self.kept if each[0] != item.id}
+                self.kept |= {(item.id, each) for each in more}
+                spec = _with_partitions(spec, more)
+        self.objects[item.id] = Object(name, spec, item.metadata_index)
+
     # --- both ------------------------------------------------------------------------------------
 
     def _declare(self, entry: Entry, items: Sequence[tuple[int, Object]], *, refuse: bool) -> None:
@@ -233,6 +249,7 @@ class Schema:
 
     def _forget(self, entry: Entry, index: int, object_id: int, name: Name) -> None:
         self.objects.pop(object_id, None)
+        self.kept = {each for each in self.kept if each[0] != object_id}
         self.tombstones[index] = object_id, name
         if self.close(name[0], object_id):
             self.dropped.setdefault(object_id, (name[0], entry.now_ms))
@@ -273,6 +290,7 @@ class Schema:
             "schema_lost": list(self.lost.items()),
             "schema_source": one(*(self.source or (None,))),
             "schema_staged": list(enumerate(self.staged)),
+            "schema_kept": list(self.kept),
             "replica_set": [(name, *known) for name, known in self.registered.items()],
             "dropped": [(each, *left) for each, left in self.dropped.items()],
         }
@@ -308,10 +326,24 @@ def _registered(name: str, uuid: bytes, epoch: int, index: int) -> dict[str, Any
     return {"name": name, "uuid": uuid, "epoch": epoch, "metadata_index": index}
 
 
-def _partitions(spec_json: str) -> set[str]:
+def _partitions(spec_json: str) -> tuple[str, ...]:
     spec = spec_from_json(_STREAM, spec_json)
     assert isinstance(spec, StreamSpec)
-    return set(spec.partitions)
+    return spec.partitions
+
+
+def _partitions_less(spec_json: str, other_json: str) -> list[str]:
+    """Those of the first one that the other has not, in their order."""
+    others = _partitions(other_json)
+    return [each for each in _partitions(spec_json) if each not in others]
+
+
+def _with_partitions(spec_json: str, more: Sequence[str]) -> str:
+    if not more:
+        return spec_json
+    spec: dict[str, Any] = json.loads(spec_json)
+    spec["partitions"] += more
+    return spec_to_json(spec_from_json(_STREAM, json.dumps(spec))).decode()
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ class Drawing:
         self._random = random.Random(seed)
         self._expecting = random.Random(f"{seed} expecting")
         self._joining = random.Random(f"{seed} joining")
+        self._losing = random.Random(f"{seed} losing")
         self._tables = tables
 
     def _rows(self, sql: str) -> list[tuple[Any, ...]]:

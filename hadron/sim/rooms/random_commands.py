@@ -213,6 +213,8 @@ class Commands(FlowCommands):
         if is_whole and begins and rng.random() < 0.5:
             # Until everything is pushed once more: what stays has names that others may want.
             lost = (LostRange(*sorted(rng.choices(range(begins + 1), k=2))),)
+        if begins and self._losing.random() < 0.4:
+            objects, lost = self._without_changes(objects, begins, lost)
         cuts = [objects[at : at + 1] for at in range(len(objects))] or [[]]
         self._parts = [
             AdoptObjects(
@@ -231,6 +233,22 @@ class Commands(FlowCommands):
             for number, some in enumerate(cuts)
         ]
         return self._parts.pop(0)
+
+    def _without_changes(
+        self, objects: list[StoredObject], begins: int, lost: tuple[LostRange, ...]
+    ) -> tuple[list[StoredObject], tuple[LostRange, ...]]:
+        """The metadata set has lost latest changes, and knows what was before."""
+        rng = self._losing
+        end = rng.randint(0, begins)
+        made = []
+        for each in objects:
+            if each.kind == "Stream" and rng.random() < 0.7:
+                spec = StreamSpec(partitions=(rng.choice((SET, "eu/p0", "us/p0")),))
+                each = replace(each, spec_json=spec_to_json(spec).decode())
+            if each.metadata_index <= begins:
+                each = replace(each, metadata_index=rng.randint(0, end))
+            made.append(each)
+        return made, (*lost, LostRange(end, rng.randint(end, begins)))
 
     def _ballot_or_drop(self) -> Command:
         rng = self._random

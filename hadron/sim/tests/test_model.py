@@ -392,6 +392,36 @@ PLANTED: dict[str, tuple[str, Edit]] = {
             " spec = excluded.spec",
         ),
     ),
+    "a lost change is undone by what was before it": (
+        "M schema",
+        Edit("state.adoption:_with_what_was_lost", "if is_lost and item.", "if 0 and item."),
+    ),
+    "a partition that is lost elsewhere is hidden": (
+        "M schema",
+        Edit(
+            "state.adoption:_kept_partitions", "if is_lost or name in before", "if name in before"
+        ),
+    ),
+    "a partition that is lost elsewhere is hidden by the next change but one": (
+        "M schema",
+        Edit("state.adoption:_kept_partitions", "if is_lost or name in before", "if is_lost"),
+    ),
+    "a partition that is named again is never removed": (
+        "M schema",
+        Edit(
+            "state.adoption:_kept_partitions",
+            '    db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (item.id,))\n',
+            "",
+        ),
+    ),
+    "what is kept of a stream stays when it goes": (
+        "M schema",
+        Edit(
+            "state.adoption:_take_effect",
+            'db.execute(f"DELETE FROM {SCHEMA_KEPT} WHERE stream_id = ?", (tombstone.id,))',
+            "pass",
+        ),
+    ),
     **{name: ("M streams", edit) for name, edit in STAGING.items()},
 }
 """By what it does: who complains, and the edit of the product."""

@@ -241,6 +241,18 @@ def test_what_a_recovered_log_has_lost_stays_when_everything_is_pushed(
     assert dump(other.replica()) == dump(other.db)
 
 
+def test_what_a_recovered_log_has_lost_is_declared_again_under_another_name() -> None:
+    """As `metadata.push` advises. Its own name stays that of what has the records."""
+    other = Replicated(OTHER)
+    new = recovered_without("lost", other)
+    (again,) = new.declare(("Stream", "lost-2", ON_OTHER))
+    push(new, other)
+    assert list(streams.all_bounds(other.db)) == [1, 2, again]
+    new.declare(("Stream", "lost", ON_OTHER))
+    with pytest.raises(HandshakeError, match="default/lost has the id 2 here"):
+        push(new, other)
+
+
 def test_a_set_restored_from_a_backup_of_a_recovered_one_is_adopted_from() -> None:
     """No backup has what it had lost before."""
     other = Replicated(OTHER)
