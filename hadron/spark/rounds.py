@@ -68,6 +68,12 @@ _SEARCH_SHARE: Final = 0.5
 _BEGIN_EVERY_S: Final = 0.5
 """How often is told that parts are worked on; below the time that a leader adds to a timeout."""
 
+_CORE_EVERY_S: Final = 0.5
+"""How often Spark is asked whether it has begun: most end before that."""
+
+_MOST_WAITING: Final = 20
+"""Times its limit. What hangs in Java keeps its core for ever, and then nothing else begins."""
+
 _PLAN_S: Final = 10.0
 """A function returns by then, on a busy machine too, when it only says what is to be computed."""
 
@@ -297,18 +303,46 @@ class Rounds:
         """Run parts of so many invocations in a thread; None when it took too long, which is for
         longer than the stage may unless it is said."""
         call = _SparkCall(self._spark, self._stage, count, function)
+        limit_s = self._limit_s if limit_s is None else limit_s
         self._tell()
-        with trio.move_on_after(self._limit_s if limit_s is None else limit_s):
-            result: _T | StageRaisedError
+        result: _T | StageRaisedError | None = None
+        trouble: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            scope = nursery.cancel_scope
+            scope.deadline = trio.current_time() + limit_s
+            nursery.start_soon(self._wait_for_core, call, scope, limit_s)
             try:
                 result = await self._threads.run(self._stage, call.run)
             except StageRaisedError as error:
                 result = error
+            except Exception as error:
+                # The nursery would make a group of it.
+                trouble = error
+            scope.cancel()
+        if trouble is not None:
+            raise trouble
+        if result is None:
+            call.cancel()
+        else:
             # What it gave is handed in, or what is left runs.
             self._tell()
-            return result
-        call.cancel()
-        return None
+        return result
+
+    async def _wait_for_core(
+        self, call: _SparkCall[Any], scope: trio.CancelScope, limit_s: float
+    ) -> None:
+        """Its time begins once Spark has a core for it: others that hang have them all, until their
+        own time is over and they were ended."""
+        latest = trio.current_time() + _MOST_WAITING * limit_s
+        with contextlib.suppress(Exception):  # Whatever it is, the call itself says so.
+            while scope.deadline < latest:
+                await trio.sleep(min(_CORE_EVERY_S, limit_s / 2))
+                begun = await self._threads.ask(call.has_core)
+                if begun:
+                    return
+                if begun is False:
+                    self._tell()
+                    scope.deadline = trio.current_time() + limit_s
 
     async def _check_hanging(self, part: Part) -> None:
         """Raises `StageCodeError` when the function does not return without any rows either: then
@@ -368,6 +402,20 @@ class _SparkCall(Generic[_T]):
             return self._function()
         finally:
             self._ended.set()
+
+    def has_core(self) -> bool | None:
+        """Whether a task of its jobs has begun; None as long as it has no jobs."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(self._group)]
+        stages = [
+            tracker.getStageInfo(each) for job in jobs if job is not None for each in job.stageIds
+        ]
+        begun = [
+            stage.numActiveTasks + stage.numCompletedTasks + stage.numFailedTasks > 0
+            for stage in stages
+            if stage is not None
+        ]
+        return any(begun) if begun else None
 
     def cancel(self) -> None:
         """Stop its jobs, until `run` ends. Does not wait for that: a function may hang itself."""

@@ -58,6 +58,12 @@ class Threads:
                 raise
             raise self._full(f"the system gives no thread for another call: {error}") from error
 
+    async def ask(self, function: Callable[[], _T]) -> _T:
+        """What `function` of ours returns, which asks Spark. Cancelled, it is left behind."""
+        return await trio.to_thread.run_sync(
+            function, abandon_on_cancel=True, limiter=self._unbounded
+        )
+
     def _full(self, what: str) -> ConfigurationError:
         stages = Counter(list(self._running.values()))
         whose = ", ".join(f"{count} of stage {name!r}" for name, count in stages.most_common())

@@ -59,7 +59,7 @@ class Shown:
             self._searched = search.stage
             click.echo(
                 f"{search.stage}: {brief(search.reason)}; parting "
-                f"{counted(search.invocations, 'instance')} to find those that it raises for",
+                f"{counted(search.invocations, 'instance')} to find which of them it is",
                 err=True,
             )
         elif self._is_terminal:

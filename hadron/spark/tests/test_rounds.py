@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,3 +96,65 @@ async def test_what_waits_for_its_turn_goes_on(monkeypatch: pytest.MonkeyPatch) 
         with trio.fail_after(10):
             await often.wait()
         turn.release()
+
+
+class Waiting:
+    """A session whose cores others have, until it was asked so often for a job's tasks."""
+
+    def __init__(self, often: int) -> None:
+        self.sparkContext = self
+        self.left = often
+        self.begun = threading.Event()
+
+    def setJobGroup(self, *_: str) -> None:  # noqa: N802
+        """Of a thread."""
+
+    def statusTracker(self) -> Waiting:  # noqa: N802
+        return self
+
+    def getJobIdsForGroup(self, _group: str) -> list[int]:  # noqa: N802
+        return [7]
+
+    def getJobInfo(self, _job: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(stageIds=[8, 9])
+
+    def getStageInfo(self, stage: int) -> SimpleNamespace | None:  # noqa: N802
+        if stage == 9:
+            return None
+        self.left -= 1
+        if self.left <= 0:
+            self.begun.set()
+        active = int(self.left <= 0)
+        return SimpleNamespace(numActiveTasks=active, numCompletedTasks=0, numFailedTasks=0)
+
+
+async def test_the_time_of_a_part_begins_when_spark_has_a_core_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others hang on all of them: it is not to be late for that."""
+    spark: Any = Waiting(often=60)
+
+    def run_stage(*_: Any) -> StageResult:
+        assert spark.begun.wait(60)
+        return StageResult(pa.table({}), False)
+
+    monkeypatch.setattr(rounds_room, "_CORE_EVERY_S", 0.02)
+    monkeypatch.setattr(rounds_room, "run_stage", run_stage)
+    stage = StageSpec(name="s", run="a:b", timeout_ms=1_000)
+    (end,) = await Rounds(spark, trio.Lock(), Threads(), stage, lambda: None).run([part(1)])
+    assert isinstance(end, StageResult)
+
+
+async def test_who_never_has_a_core_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark: Any = Waiting(often=1_000_000)
+    over = threading.Event()
+    monkeypatch.setattr(rounds_room, "_MOST_WAITING", 2)
+    monkeypatch.setattr(rounds_room, "run_stage", lambda *_: over.wait(60))
+    monkeypatch.setattr(rounds_room, "plan", lambda *_: None)
+    monkeypatch.setattr(rounds_room, "is_alive", lambda _: False)
+    stage = StageSpec(name="s", run="a:b", timeout_ms=50)
+    (end,) = await Rounds(spark, trio.Lock(), Threads(), stage, lambda: None).run([part(1)])
+    over.set()
+    assert isinstance(end, StageRaisedError)
