@@ -2,12 +2,16 @@
 
 As `from_json` does, names that are not asked for are passed over, and missing ones are null. A
 value that is no object, or no UTF-8, or has a member that does not fit, is null as a whole.
-Timestamps without a zone are in the session's.
+Timestamps without a zone are in the session's. A number may be "NaN", "Infinity" or "-Infinity", as
+`to_json` writes those that JSON has not.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -102,7 +106,15 @@ def parse(values: pa.Array, kind: Any, zone: str | None) -> pa.Array:
     return found.take(pa.array(where, mask=where < 0))
 
 
+_Path = tuple[str | int, ...]
+
+_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ODD: Final = re.compile(rb'"(?:NaN|-?Infinity)"')
+
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+_exact: Final = msgspec.json.Decoder(float_hook=Decimal).decode
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
+"""All digits as they were."""
 
 
 def _is_one_value(row: bytes) -> bool:
@@ -113,10 +125,80 @@ def _is_one_value(row: bytes) -> bool:
     return True
 
 
-def _parse(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
-    """What does not fit is found by halving: a block of good rows costs 1 µs each."""
+def _parse(rows: Sequence[bytes], kind: Any, zone: str | None, *, has_odd: bool = True) -> pa.Array:
+    """What does not fit is found by halving: a block of good rows costs 1 µs each.
+
+    Args:
+        has_odd: some may have numbers that are strings.
+    """
     if not rows:
         return pa.nulls(0, kind)
+    found = _parse_block(rows, kind, zone)
+    if found is not None:
+        return found
+    odd = [index for index, row in enumerate(rows) if has_odd and _ODD.search(row)]
+    if odd:
+        even = sorted(set(range(len(rows))) - set(odd))
+        parts = [
+            _parse_odd([rows[each] for each in odd], kind, zone),
+            _parse([rows[each] for each in even], kind, zone, has_odd=False),
+        ]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort([*odd, *even])))
+    if len(rows) == 1:
+        return pa.nulls(1, kind)
+    halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    return pa.concat_arrays([_parse(half, kind, zone, has_odd=False) for half in halves])
+
+
+def _parse_odd(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
+    """Arrow takes no string for a number: it is given 0, and what it stands for put there."""
+    found = [_without_odd(row, kind) for row in rows]
+    parsed = _parse([row for row, _ in found], kind, zone, has_odd=False)
+    try:
+        values: list[Any] = parsed.to_pylist()
+    except (ValueError, OverflowError):
+        # Python has no such time.
+        return _parse(rows, kind, zone, has_odd=False)
+    for whole, (_, numbers) in zip(values, found, strict=True):
+        for path, number in numbers if whole is not None else ():
+            place = whole
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = number
+    return pa.array(values, kind)
+
+
+def _without_odd(row: bytes, kind: Any) -> tuple[bytes, list[tuple[_Path, float]]]:
+    found: list[tuple[_Path, float]] = []
+    try:
+        value = _exact(row)
+        _take_odd(value, kind, (), found)
+        return (_encode(value) if found else row), found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+        return row, []
+
+
+def _take_odd(value: Any, kind: Any, path: _Path, found: list[tuple[_Path, float]]) -> None:
+    """Strings that stand for numbers become 0; where they were, and what they are, is `found`."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        steps: list[tuple[str | int, Any]] = [
+            (field.name, field.type) for field in kind if field.name in value
+        ]
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        steps = [(index, kind.value_type) for index in range(len(value))]
+    else:
+        return
+    for step, inner in steps:
+        each = value[step]
+        if pa.types.is_floating(inner) and isinstance(each, str) and each in _NUMBERS:
+            found.append(((*path, step), _NUMBERS[each]))
+            value[step] = 0
+        else:
+            _take_odd(each, inner, (*path, step), found)
+
+
+def _parse_block(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array | None:
+    """All of them; None where one does not fit."""
     data = b"\n".join(rows)
     try:
         # Arrow takes any bytes between quotes for text, which whoever reads it then fails at.
@@ -142,10 +224,7 @@ def _parse(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
             return pa.StructArray.from_arrays(columns, fields=list(kind))
     except (pa.ArrowInvalid, UnicodeDecodeError):
         pass
-    if len(rows) == 1:
-        return pa.nulls(1, kind)
-    middle = len(rows) // 2
-    return pa.concat_arrays([_parse(rows[:middle], kind, zone), _parse(rows[middle:], kind, zone)])
+    return None
 
 
 def _unread(kind: Any) -> Any:

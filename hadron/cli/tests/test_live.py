@@ -789,7 +789,7 @@ def test_from_a_mistake_to_a_retry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     lines = [
         line for line in lines if not re.search(r"^stage runs: [0-9,]+ done, [0-9,]+ left, ", line)
     ]
-    assert "parting 3 instances to find those that it raises for" in lines[0]
+    assert "parting 3 instances to find which of them it is" in lines[0]
     assert "1 instance failed (attempt 1 of 1, given up)" in lines[1]
     assert lines[2].startswith("1 instance failed for good; `hadron pipeline instances faulty")
     assert len(lines) == 3

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -48,6 +50,39 @@ def test_what_does_not_fit_is_null_and_its_neighbours_are_not(bad: bytes | None)
     rows = [*good[:4], bad, *good[4:], b' {"f": 9}', bad]
     expected = [{"f": n} for n in range(10)]
     assert parsed(ONE, *rows) == [*expected[:4], None, *expected[4:], None]
+
+
+def test_numbers_that_json_has_not_are_read_as_to_json_writes_them() -> None:
+    kind = (
+        st.StructType()
+        .add("x", st.DoubleType())
+        .add("s", st.StringType())
+        .add("in", st.StructType().add("y", st.ArrayType(st.FloatType())))
+        .add("d", st.DecimalType(38, 20))
+        .add("t", st.TimestampType())
+    )
+    rows = [
+        b'{"x":1.5,"s":"NaN"}',
+        b'{"x":"Infinity","s":"NaN","d":1.12345678901234567891,"t":"2024-01-31T23:59:59.999999Z"}',
+        b'{"x":"nan"}',
+        b'{"x":2,"in":{"y":[1,"-Infinity",null]}}',
+        b'{"x":"NaN","s":5}',
+        b'{"x":"NaN"',
+        b'{"x":"Infinity","s":"\xff"}',
+    ]
+    found = parsed(kind, *rows)
+    none = {"x": None, "s": None, "in": None, "d": None, "t": None}
+    whole = none | {
+        "x": math.inf,
+        "s": "NaN",
+        "d": Decimal("1.12345678901234567891"),
+        "t": datetime(2024, 1, 31, 23, 59, 59, 999_999, tzinfo=ZoneInfo("UTC")),
+    }
+    inner = none | {"x": 2.0, "in": {"y": [1.0, -math.inf, None]}}
+    assert found == [none | {"x": 1.5, "s": "NaN"}, whole, None, inner, None, None, None]
+    (value,) = parsed(kind, b'{"x":"NaN"}')
+    assert isinstance(value, dict)
+    assert math.isnan(value["x"])
 
 
 def test_text_that_is_no_utf_8_is_null_with_its_value() -> None:
