@@ -190,10 +190,11 @@ class StageRunner:
         if self._spark is not None:
             yield self._spark
             return
-        from hadron.spark.session import session
+        from hadron.spark.session import session, warm_up
 
         spark = session(self._master, f"hadron {self._pipeline}")
         try:
+            warm_up(spark)
             yield spark
         finally:
             spark.stop()

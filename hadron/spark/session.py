@@ -120,6 +120,19 @@ def session(
         ) from error
 
 
+def warm_up(spark: SparkSession) -> None:
+    """Have what a first job waits for: Java's classes, and a Python worker for each core. A stage's
+    timeout is for its function, and that takes seconds. Blocks meanwhile."""
+    # Whatever is wrong, the first stage that runs says so.
+    with contextlib.suppress(Exception):
+        cores = spark.sparkContext.defaultParallelism
+        spark.range(0, cores, 1, cores).mapInArrow(_as_given, "id LONG").toArrow()
+
+
+def _as_given(batches: Iterator[Any]) -> Iterator[Any]:
+    return batches
+
+
 def activate(spark: SparkSession) -> None:
     """Make it the active session of the calling thread, as it is of the one that has started it:
     of a streaming query's sink Spark looks for the name in that one."""

@@ -10,6 +10,7 @@ import pytest
 from hadron.model.pipelines import Output, PipelineSpec, StageSpec, Wait
 from hadron.spark.failures import StageError
 from hadron.spark.functions import StageLoadError, check_functions, load_function, spark_stages
+from hadron.spark.session import warm_up
 from hadron.spark.stage import run_stage
 
 if TYPE_CHECKING:
@@ -165,3 +166,22 @@ def test_what_a_stage_may_be_called_may_be_a_column(spark: SparkSession, name: s
     for schema in ("n INT", f"`{name}` STRUCT<n: INT>"):
         which = stage("last_dependency", schema=schema, dependencies=(name,))
         assert values(spark, which, given) == ['{"n":4}']
+
+
+def test_a_session_is_warmed_up_on_every_core(spark: SparkSession) -> None:
+    """A first micro-batch would spend its timeout on what starts."""
+    spark.sparkContext.setJobGroup("warming", "up")
+    warm_up(spark)
+    spark.sparkContext.setJobGroup("other", "tests")
+    tracker = spark.sparkContext.statusTracker()
+    (job,) = tracker.getJobIdsForGroup("warming")
+    found = tracker.getJobInfo(job)
+    assert found is not None
+    (stage,) = (tracker.getStageInfo(each) for each in found.stageIds)
+    assert stage is not None
+    assert stage.numCompletedTasks == stage.numTasks == spark.sparkContext.defaultParallelism
+
+
+def test_a_session_that_cannot_be_warmed_up_is_told_of_by_what_runs() -> None:
+    gone: Any = None
+    warm_up(gone)
