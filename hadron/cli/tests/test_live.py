@@ -550,7 +550,7 @@ def test_people_signal_stages() -> None:
     again = good("pipeline", "signal", "ask", "1", "approve")
     assert again == "stage approve of instance 1 had been signalled before: that one counts\n"
     said = as_json("read", "ask-answers")
-    assert said["value"] == '{"by": "ann"}'
+    assert said["value"] == {"by": "ann"}
     (act, approve, escalate) = sorted(
         as_json("pipeline", "show", "ask", "1")["stages"], key=lambda each: each["name"]
     )

@@ -219,6 +219,8 @@ def test_a_wrong_value_of_an_event_is_told_before_what_is_missing(
         ("call e { --format json", "VALUE", 1),
         ("pub s --file nowhere", "nowhere: No such file or directory", 1),
         ("pub s { --format jsonl", "value 1", 1),
+        ("pipeline signal p 1 s { --format json", "value 1", 1),
+        ("pipeline signal p 1 s --format json", "--format is of a VALUE", 2),
         ("node --config c", "--name is needed", 2),
         ("node", "--config and --name are needed", 2),
         ("context set lab hadron://a:b", "'b' in 'hadron://a:b' is not a port", 1),
