@@ -264,7 +264,7 @@ def test_instances_are_chosen_in_one_way(
     among = f"--stage and --before choose among {flags.replace(', ', ' or ')} ones"
     assert told("--id", "1", "--stage", "only").startswith(f"error: {among}\n")
     assert told("--failed", "--before", "noon").startswith(
-        "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
+        "error: invalid value for '--before': 'noon' is none of: so long ago (-1h, -30m, -2d), "
     )
 
 
