@@ -28,7 +28,8 @@ _COMMANDS: Final[dict[str, dict[str, str]]] = {
     },
     "hadron group": dict.fromkeys(("show", "status"), "`hadron group describe` shows one"),
     "hadron pipeline": {
-        **dict.fromkeys(("list", "ls", "status", "describe"), "`hadron pipeline show` shows all"),
+        **dict.fromkeys(("list", "ls", "status"), "`hadron pipeline show` shows all"),
+        "describe": "`hadron describe pipeline NAME` shows one, `hadron pipeline show` all",
         "create": "`hadron apply -f FILE` makes what a file declares",
     },
     "hadron tx": dict.fromkeys(("describe", "status"), "`hadron tx show` shows one"),

@@ -277,6 +277,23 @@ def argument(value: str) -> str | bytes:
     return _text(_argument_bytes(value))
 
 
+def one_value(text: str, form: str | None) -> Any:
+    """What an argument is as a value, as a producer takes it: of `form`, or without one JSON where
+    it looks like some, else text. Raises `InvalidRecordError`."""
+    meant = form or ("json" if looks_like_json(text) else "lines")
+    ((record,),) = Source(meant, (text,), None).chunks(Recipe(None, None, "", {}))
+    return record.value
+
+
+def looks_like_json(value: Any) -> bool:
+    """An object or a list: other values may well be meant as text."""
+    try:
+        is_meant = isinstance(value, str) and value[:1] in ("{", "[")
+        return is_meant and msgspec.json.decode(value) is not None
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+
+
 def _argument_bytes(value: str) -> bytes:
     return value.encode(errors="surrogateescape")
 

@@ -14,9 +14,12 @@ from hadron.cli.quantities import Whole
 from hadron.model.errors import NotFoundError, OffsetOutOfRangeError, RequestError
 from hadron.model.units import parse_duration_ms, parse_time_ms
 
+MOMENT_HELP: Final = (
+    "so long ago (-1h, -30m, -2d), 2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, "
+    "@MILLISECONDS."
+)
 FROM_HELP: Final = (
-    "earliest, latest, an offset, -N for the last N of each partition, or a time: so long ago "
-    "(-1h, -30m, -2d), 2026-01-31T12:00:00Z, 2026-01-31 for its midnight UTC, @MILLISECONDS."
+    "earliest, latest, an offset, -N for the last N of each partition, or a time: " + MOMENT_HELP
 )
 _AGO: Final = re.compile(r"-(\d[\d.]*\s*[a-zA-Z].*)")
 _NUMBER: Final = re.compile(r"(|-|s?@)(\d+)")
@@ -62,17 +65,59 @@ class Position:
         return at_offset if self.kind == "time" else self.number
 
 
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MomentType(click.ParamType[int]):
+    """The click type of a point in time: milliseconds since the Unix epoch.
+
+    Args:
+        now_ms: this machine's clock, from which "-1h" counts: milliseconds since the Unix epoch.
+        expected: what is named where it is none.
+    """
+
+    name = "time"
+
+    def __init__(
+        self, now_ms: Callable[[], int] = _clock_ms, *, expected: str = MOMENT_HELP
+    ) -> None:
+        self._now_ms = now_ms
+        self._expected = expected
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Parse, or fail naming what was expected."""
+        if isinstance(value, int):
+            return value
+        match = _NUMBER.fullmatch(value)
+        if match and _KINDS[match[1]] == "time":
+            return Whole().convert(match[2], param, ctx)
+        if match := _AGO.fullmatch(value):
+            try:
+                ago_ms = parse_duration_ms(match[1])
+            except RequestError as error:
+                self.fail(f"{value!r} is no time ago: {error.message}, {error.hint}", param, ctx)
+            return max(0, self._now_ms() - ago_ms)
+        moment = f"{value}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else value
+        try:
+            return parse_time_ms(moment)
+        except RequestError:
+            self.fail(f"{value!r} is none of: {self._expected}", param, ctx)
+
+
 class PositionType(click.ParamType[Position]):
     """The click type of `--from`.
 
     Args:
-        now_ms: this machine's clock, from which "-1h" counts: milliseconds since the Unix epoch.
+        now_ms: as of `MomentType`.
     """
 
     name = "position"
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
-        self._now_ms = now_ms
+    def __init__(self, now_ms: Callable[[], int] = _clock_ms) -> None:
+        self._moment = MomentType(now_ms, expected=FROM_HELP)
 
     def convert(
         self, value: str | Position, param: click.Parameter | None, ctx: click.Context | None
@@ -84,17 +129,7 @@ class PositionType(click.ParamType[Position]):
             return Position(_WORDS[value])
         if match := _NUMBER.fullmatch(value):
             return Position(_KINDS[match[1]], Whole().convert(match[2], param, ctx))
-        if match := _AGO.fullmatch(value):
-            try:
-                ago_ms = parse_duration_ms(match[1])
-            except RequestError as error:
-                self.fail(f"{value!r} is no time ago: {error.message}, {error.hint}", param, ctx)
-            return Position("time", max(0, self._now_ms() - ago_ms))
-        moment = f"{value}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", value) else value
-        try:
-            return Position("time", parse_time_ms(moment))
-        except RequestError:
-            self.fail(f"{value!r} is none of: {FROM_HELP}", param, ctx)
+        return Position("time", self._moment.convert(value, param, ctx))
 
 
 def check_offset(where: str, offset: int, first_offset: int, next_offset: int) -> None:

@@ -44,7 +44,7 @@ from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state.pipelines import definitions
+from hadron.state.pipelines import definitions, waits
 from hadron.state.pipelines import views as pipeline_views
 from hadron.state.pipelines.backfills import Backfill, ControlBackfill, StartBackfill
 from hadron.state.pipelines.cancellations import CancelInstances, Cancelled, Started, StartInstances
@@ -291,6 +291,10 @@ class PipelineDriver:
         known = self.dispatcher.definitions.get(version, self.spec.stages)
         output = next((each.output for each in known if each.name == stage), None)
         if len(value) and output is None:
+            # Of a stage that waits for nobody, or is not there, that is said instead.
+            await self._controller.query(
+                lambda db: waits.awaited_signal(db, self.item.id, instance_id, stage)
+            )
             raise RequestError(
                 f"stage {stage!r} has no output, so what is said with a signal goes nowhere",
                 "declare one (output: {stream: NAME}), or send the signal alone",

@@ -75,9 +75,13 @@ class Checkpoint:
             raise self._unreadable(error) from error
         return str(found.get("id", ""))
 
-    def cursors(self, stream_id: int) -> dict[str, Cursor] | None:
-        """Up to where this stream was read by what is published; None where that is not known."""
-        batch = max(self._numbers("commits"), default=None)
+    def cursors(self, stream_id: int, published: int = -1) -> dict[str, Cursor] | None:
+        """Up to where this stream was read by what is published; None where that is not known.
+
+        Args:
+            published: the batch that its sink is at: Spark notes it only afterwards.
+        """
+        batch = max(published, *self._numbers("commits"), -1)
         with contextlib.suppress(OSError):
             text = (self.location / "offsets" / str(batch)).read_text()
             # The version, what the batch was begun with, and a line for each stream that is read.

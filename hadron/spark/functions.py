@@ -19,7 +19,7 @@ import msgspec
 
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.problems import did_you_mean
-from hadron.model.words import said_by
+from hadron.model.words import said_by, with_article
 from hadron.spark.failures import RAISED, StageError
 from hadron.spark.pickling import send_whole
 from hadron.spark.versions import version_of
@@ -88,7 +88,7 @@ def load(run: str, owner: str) -> Callable[..., Any]:
         if found is None:
             raise StageLoadError(f"{named} does not exist in {module_name}", _near(holder, name))
     if not callable(found):
-        raise StageLoadError(f"{named} is a {type(found).__name__}, not a function")
+        raise StageLoadError(f"{named} is {with_article(type(found).__name__)}, not a function")
     function: Callable[..., Any] = found
     return function
 

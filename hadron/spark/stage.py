@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from hadron.model.errors import ConfigurationError, HadronError
 from hadron.model.pipelines import StageSpec
+from hadron.model.words import with_article
 from hadron.spark.failures import StageError, brief, summary
 from hadron.spark.functions import StageCodeError, label, load_function
 from hadron.spark.parsed import doubled
@@ -221,7 +222,10 @@ def no_dataframe(function: str, returned: Any, wanted: str) -> tuple[str, str]:
             "return a Spark DataFrame: `df.sparkSession.createDataFrame(...)` makes one, "
             "`df.mapInPandas(...)` runs pandas on Spark's workers",
         )
-    return (f"{function} returned a {kind.__name__}", f"return a Spark DataFrame {wanted}")
+    return (
+        f"{function} returned {with_article(kind.__name__)}",
+        f"return a Spark DataFrame {wanted}",
+    )
 
 
 def _check_names(stage: StageSpec, schema: StructType) -> None:

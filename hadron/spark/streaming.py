@@ -71,13 +71,14 @@ class Batch:
 
     Attributes:
         rows: records that were read.
-        lag: records that were there and not read when it ended.
+        lag: records that were there when it began, behind where it ends; None where Spark does not
+            tell: a batch that a runner left behind is done again without a look at the stream.
     """
 
     number: int
     rows: int
     seconds: float
-    lag: int
+    lag: int | None
 
 
 class StreamRunner:
@@ -396,15 +397,25 @@ def _executed(query: StreamingQuery) -> int | None:
     return number if _is_executed(progress) else number - 1
 
 
-def _lag(progress: dict[str, Any]) -> int:
-    """Records that its sources had, and it had not read."""
+def _lag(progress: dict[str, Any]) -> int | None:
+    """Records that its sources had, and it had not read; None where Spark has not asked one how
+    far it goes."""
     lag = 0
     for source in progress["sources"]:
-        done, there = source.get("endOffset") or {}, source.get("latestOffset") or {}
-        if isinstance(done, dict) and isinstance(there, dict):
-            lag += sum(
-                max(0, each["offset"] - done.get(name, each)["offset"])
-                for name, each in there.items()
-                if isinstance(each, dict) and "offset" in each
-            )
+        done, there = source.get("endOffset"), source.get("latestOffset")
+        if not _are_cursors(done):
+            # Another source than Hadron's, which the function has joined.
+            continue
+        if not _are_cursors(there):
+            return None
+        lag += sum(
+            max(0, each["offset"] - done.get(name, each)["offset"]) for name, each in there.items()
+        )
     return lag
+
+
+def _are_cursors(found: Any) -> bool:
+    """Whether it is a checkpoint of this source (`source.cursors`)."""
+    return isinstance(found, dict) and all(
+        isinstance(each, dict) and "offset" in each for each in found.values()
+    )

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _LARGEST: Final = (1 << 32) - 1
 """Of a backfill its number and its pace are short fields."""
 
+_DONE_BY_HAND: Final = {"paused": "paused", "running": "resumed", "cancelled": "cancelled"}
+"""A status that is asked for → what is done to the backfill."""
+
 _COLUMNS = {
     "number": ">NUMBER",
     "partition": "PARTITION",
@@ -124,7 +127,7 @@ def _control(client: SyncClient, name: str, number: int, wanted: str) -> None:
     status = client.control_backfill(name, number, wanted)
     if status != wanted:
         raise RequestError(
-            f"backfill {number} is {status}, it is not {wanted} any more",
+            f"backfill {number} is {status}: it cannot be {_DONE_BY_HAND[wanted]} any more",
             f"`hadron pipeline backfill {name} --from …` starts another one",
         )
     click.echo(f"{number}: {status}", err=True)

@@ -9,19 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hadron.cli.completing import names_of
+from hadron.cli.positions import MOMENT_HELP, MomentType
 from hadron.cli.printing import output_option, print_json, print_rows
-from hadron.cli.quantities import Checked, Whole
+from hadron.cli.quantities import Whole
 from hadron.cli.session import connects, session_of
 from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
-
-
-def _check_time(text: str) -> None:
-    from hadron.model.units import parse_time_ms
-
-    parse_time_ms(text)
 
 
 _INSTANCE_COLUMNS = {
@@ -42,9 +37,10 @@ _IDS = click.option(
 )
 _BEFORE = click.option(
     "--before",
-    type=Checked("time", _check_time),
+    "before_ms",
+    type=MomentType(),
     metavar="TIME",
-    help="Of these only those made before then, RFC 3339.",
+    help=f"Of these only those made before then: {MOMENT_HELP}",
 )
 
 
@@ -135,7 +131,7 @@ def retry(
     name: str,
     failed: bool,
     stage: str,
-    before: str | None,
+    before_ms: int | None,
     ids: tuple[int, ...],
     begin: str,
     output: str,
@@ -150,7 +146,7 @@ def retry(
     Examples:
       hadron pipeline instances departures --status failed
       hadron pipeline retry departures --failed
-      hadron pipeline retry departures --failed --stage verdict --before 2026-01-01T00:00:00Z
+      hadron pipeline retry departures --failed --stage verdict --before 2026-01-01
       hadron pipeline retry departures --id 17 --id 23
       hadron pipeline retry departures --id 17 --from start
     """
@@ -161,7 +157,7 @@ def retry(
         groups={"--failed": failed},
         ids=ids,
         stage=stage,
-        before=before,
+        before_ms=before_ms,
     )
     if output == "json":
         print_json({"pipeline": name, "retried": retried})
@@ -169,7 +165,7 @@ def retry(
         run = counted(retried, "instance runs", "instances run")
         click.echo(f"{run} again; `hadron pipeline show {name}` tells how far")
     else:
-        what = "nothing that was chosen" if stage or before else "nothing"
+        what = "nothing that was chosen" if stage or before_ms is not None else "nothing"
         click.echo("nothing to do: retried already" if ids else f"{what} of {name!r} has failed")
 
 
@@ -194,7 +190,7 @@ def cancel(
     live: bool,
     failed: bool,
     stage: str,
-    before: str | None,
+    before_ms: int | None,
     ids: tuple[int, ...],
     output: str,
 ) -> None:
@@ -206,7 +202,7 @@ def cancel(
     \b
     Examples:
       hadron pipeline cancel departures --id 17
-      hadron pipeline cancel departures --live --stage verdict --before 2026-01-01T00:00:00Z
+      hadron pipeline cancel departures --live --stage verdict --before -1h
     """
     cancelled = _change(
         ctx,
@@ -217,7 +213,7 @@ def cancel(
         groups={"--live": live, "--failed": failed},
         ids=ids,
         stage=stage,
-        before=before,
+        before_ms=before_ms,
     )
     if output == "json":
         print_json({"pipeline": name, "cancelled": cancelled})
@@ -234,7 +230,7 @@ def _change(
     groups: Mapping[str, bool],
     ids: tuple[int, ...],
     stage: str,
-    before: str | None,
+    before_ms: int | None,
 ) -> int:
     """Have `change`, of a client, do something to the chosen instances; returns to how many.
 
@@ -247,12 +243,10 @@ def _change(
     if sum(groups.values()) + bool(ids) != 1:
         either = " or ".join([", ".join(groups), "--id ID"])
         raise click.UsageError(f"say which instances: {either}", ctx)
-    if ids and (stage or before):
+    if ids and (stage or before_ms is not None):
         raise click.UsageError(f"--stage and --before choose among {' or '.join(groups)} ones", ctx)
     from hadron.cli.pipelines.shown import tell_changed
-    from hadron.model.units import parse_time_ms
 
-    before_ms = parse_time_ms(before) if before else 0
     progress = tell_changed if sys.stderr.isatty() else None
     with session_of(ctx).connect() as client:
         changed = change(
@@ -260,7 +254,8 @@ def _change(
             pipeline=name,
             instance_ids=ids or None,
             stage=stage,
-            before_ms=before_ms,
+            # Without one it is 0.
+            before_ms=0 if before_ms is None else max(1, before_ms),
             on_progress=progress,
         )
         if progress is not None:

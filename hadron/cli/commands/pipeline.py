@@ -258,25 +258,47 @@ def start(
 @click.argument("instance_id", metavar="ID", type=Whole(1))
 @click.argument("stage")
 @click.argument("value", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json", "raw"]),
+    help="What VALUE is, as of `hadron pub`: lines is text, json any JSON value, raw its bytes. By "
+    "default an object or a list is JSON, all else text.",
+)
 @output_option
 @connects
 @click.pass_context
 def signal(
-    ctx: click.Context, name: str, instance_id: int, stage: str, value: str | None, output: str
+    ctx: click.Context,
+    name: str,
+    instance_id: int,
+    stage: str,
+    value: str | None,
+    form: str | None,
+    output: str,
 ) -> None:
     """Signal STAGE of instance ID of pipeline NAME, which waits for it: `wait: {signal: true}`.
 
-    VALUE becomes the stage's output, where it declares one. A signal that comes before the stage's
-    turn counts, too, and only the first one does; one for an instance that is not there yet is
-    refused. Of an instance that has failed it is kept until that is retried, and you are told.
+    VALUE becomes the stage's output, where it declares one: what is written as a JSON object or
+    list arrives as one, all else as text, unless --format says otherwise.
+
+    A signal that comes before the stage's turn counts, too, and only the first one does; one for an
+    instance that is not there yet is refused. Of an instance that has failed it is kept until that
+    is retried, and you are told.
 
     \b
     Examples:
       hadron pipeline signal refunds 17 approve
       hadron pipeline signal refunds 17 approve '{"by": "ann", "granted": true}'
+      hadron pipeline signal refunds 17 approve true --format json
     """
+    from hadron.cli.inputs import one_value
+
+    if form is not None and value is None:
+        raise click.UsageError("--format is of a VALUE", ctx)
+    said = None if value is None else one_value(value, form)
     with session_of(ctx).connect() as client:
-        is_first = client.signal(name, instance_id, stage, value)
+        is_first = client.signal(name, instance_id, stage, said)
         shown = []
         with suppress(HadronError):
             # It was taken, whatever becomes of this.

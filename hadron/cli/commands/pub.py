@@ -231,22 +231,13 @@ def command(
 def _noting_json(chunks: Iterable[list[NewRecord]], *, is_input: bool) -> Iterator[list[NewRecord]]:
     """The same; what looks like JSON, and was sent as text, may have been meant as JSON. Told once
     the first chunk is published: of a VALUE, or of an input's first line."""
+    from hadron.cli.inputs import looks_like_json
+
     for number, chunk in enumerate(chunks):
         yield chunk
         looked_at = chunk[:1] if is_input else chunk
-        if not number and any(_looks_like_json(each.value) for each in looked_at):
+        if not number and any(looks_like_json(each.value) for each in looked_at):
             click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
-
-
-def _looks_like_json(value: Any) -> bool:
-    """An object or a list: other values may well be meant as text."""
-    import msgspec
-
-    try:
-        is_meant = isinstance(value, str) and value[:1] in ("{", "[")
-        return is_meant and msgspec.json.decode(value) is not None
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
 
 
 def _check_name(ctx: click.Context, name: str | None, is_fit: bool, take_last: bool) -> None:

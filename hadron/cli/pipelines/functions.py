@@ -128,9 +128,10 @@ def _import(runs: dict[str, None]) -> dict[str, dict[str, Any]]:
 def _problem(found: SchemaObject, path: ValuePath, run: str, answer: dict[str, Any]) -> Problem:
     from hadron.model.documents.problem import Problem
     from hadron.model.problems import did_you_mean
+    from hadron.model.words import with_article
 
     if "is" in answer:
-        return Problem(found.label, path, f"{run!r} is a {answer['is']}", "a function")
+        return Problem(found.label, path, f"{run!r} is {with_article(answer['is'])}", "a function")
     module, missing = run.partition(":")[0], answer["missing"]
     close = did_you_mean(missing, answer["names"])
     return Problem(

@@ -130,8 +130,10 @@ class _Shown:
         line = (
             f"{self._name}: batch {batch.number:,}: {counted(self._rows, 'record')} "
             f"in {counted(self._batches, 'batch', 'batches')}, {rate:,.0f}/s, "
-            f"the last in {batch.seconds:.2f} s; {batch.lag:,} to come"
+            f"the last in {batch.seconds:.2f} s"
         )
+        if batch.lag is not None:
+            line += f"; {batch.lag:,} to come"
         click.echo(f"\r{line}\x1b[K" if self._is_terminal else line, nl=not self._is_terminal)
         self._since_s = self._told_s = now_s
         self._rows = self._batches = 0

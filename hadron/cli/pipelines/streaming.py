@@ -35,7 +35,9 @@ def row_of(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
     assert isinstance(found.spec, StreamPipelineSpec)
     sink = client.sink(sink_of(found.name, found.id)).progress()
     checkpoint = checkpoint_of(client, found, None)
-    is_here = bool(sink and checkpoint.query == sink.query)
+    lag = None
+    if is_here := sink is not None and checkpoint.query == sink.query:
+        lag = _lag(client, found.spec.source.stream, checkpoint, sink.batch)
     return {
         "namespace": found.namespace,
         "name": found.name,
@@ -46,7 +48,7 @@ def row_of(client: SyncClient, found: SchemaObject) -> dict[str, Any]:
         "query": sink.query if sink else None,
         "batch": sink.batch if sink else None,
         "published_ms": sink.published_ms if sink else None,
-        "input_lag": _lag(client, found.spec.source.stream, checkpoint) if is_here else None,
+        "input_lag": lag,
         "checkpoint": str(checkpoint.directory) if is_here else None,
     }
 
@@ -82,10 +84,10 @@ def _declared(client: SyncClient, name: str) -> list[SchemaObject]:
     return [each for each in found if isinstance(each.spec, StreamPipelineSpec)]
 
 
-def _lag(client: SyncClient, stream: str, checkpoint: Checkpoint) -> int | None:
+def _lag(client: SyncClient, stream: str, checkpoint: Checkpoint, published: int) -> int | None:
     """Records of the input that are there, and in no published batch."""
     there = client.offsets(stream)
-    cursors = checkpoint.cursors(there[0].stream_id) if there else None
+    cursors = checkpoint.cursors(there[0].stream_id, published) if there else None
     if cursors is None:
         return None
     lag = 0

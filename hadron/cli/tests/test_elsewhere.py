@@ -18,6 +18,7 @@ from hadron.cli.root import root
         (["topic", "list"], "no such command 'topic' (`hadron get streams` lists them, "),
         (["start"], "no such command 'start' (`hadron dev` runs one node, "),
         (["pipeline", "list"], "no such command 'list' (`hadron pipeline show` shows all)"),
+        (["pipeline", "describe", "p"], "(`hadron describe pipeline NAME` shows one, `hadron "),
         (["group", "show", "g"], "no such command 'show' (`hadron group describe` shows one)"),
         (["pub", "s", "-f", "x.csv"], "no such option '-f' (--file is -l)"),
         (["read", "s", "-n", "1"], "no such option '-n' (--limit is -c)"),

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from hadron.cli.commands import pub
-from hadron.cli.inputs import Recipe, Source
+from hadron.cli.inputs import Recipe, Source, one_value
 from hadron.client.terms.results import BatchReceipt
 from hadron.model.errors import HadronError, InvalidRecordError, PeerError, RecordFates
 from hadron.model.record import JSON, NewRecord, decode_value, encode_value
@@ -45,6 +45,32 @@ def test_arguments_are_text() -> None:
 def test_arguments_are_json_when_asked() -> None:
     (chunk,) = Source.choose(('{"a": 1}', "[2]"), None, "jsonl").chunks(PLAIN)
     assert sent(chunk) == [{"a": 1}, [2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "expected"),
+    [
+        ('{"by": "ann"}', None, {"by": "ann"}),
+        ("[1]", None, [1]),
+        ("yes", None, "yes"),
+        ("17", None, "17"),
+        ("{n}", None, "{n}"),
+        ("-", None, "-"),
+        ("", None, ""),
+        ('{"by": "ann"}', "lines", '{"by": "ann"}'),
+        ("17", "json", 17),
+        ("a", "raw", b"a"),
+        ("\udcff", None, b"\xff"),
+    ],
+)
+def test_one_value_is_json_where_it_looks_like_some(
+    text: str, form: str | None, expected: Any
+) -> None:
+    assert decode_value(*encode_value(one_value(text, form))) == expected
+
+
+def test_digits_of_one_value_stay_as_they_are_written() -> None:
+    assert encode_value(one_value('{"n": 1.50}', None))[1] == b'{"n": 1.50}'
 
 
 @pytest.mark.parametrize(

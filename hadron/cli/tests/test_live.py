@@ -550,7 +550,7 @@ def test_people_signal_stages() -> None:
     again = good("pipeline", "signal", "ask", "1", "approve")
     assert again == "stage approve of instance 1 had been signalled before: that one counts\n"
     said = as_json("read", "ask-answers")
-    assert said["value"] == '{"by": "ann"}'
+    assert said["value"] == {"by": "ann"}
     (act, approve, escalate) = sorted(
         as_json("pipeline", "show", "ask", "1")["stages"], key=lambda each: each["name"]
     )
@@ -558,7 +558,8 @@ def test_people_signal_stages() -> None:
     assert act["waits_for"] == "a runner with engine handler: there is none"
     for args, error in (
         (("7", "approve"), "has no instance 7: a signal is for one that is there already"),
-        (("1", "act"), "has no stage 'act' that waits"),
+        (("1", "act"), "stage 'act' of instance 1 of Pipeline default/ask waits for nothing"),
+        (("1", "aprove", "x"), "has no stage 'aprove' (did you mean 'approve'?)"),
         (("0", "approve"), "0 is not in the range"),
     ):
         assert error in run("pipeline", "signal", "ask", *args).stderr
@@ -645,7 +646,8 @@ def test_failed_instances_are_retried() -> None:
     absent = run(*live, "--stage", "onyl")
     assert absent.returncode == 1
     assert "pipeline 'again' has no stage 'onyl' (did you mean 'only'?)" in absent.stderr
-    assert as_json(*live, "--before", "2001-01-01T00:00:00Z")["cancelled"] == 0
+    for then in ("2001-01-01T00:00:00Z", "2001-01-01", "-1h", "@0"):
+        assert as_json(*live, "--before", then)["cancelled"] == 0
     assert as_json(*live, "--stage", "only") == {"pipeline": "again", "cancelled": 4}
     (row,) = as_json("pipeline", "show", "again")
     assert (row["live"], row["cancelled"]) == (0, 5)
@@ -663,7 +665,7 @@ def test_backfills_start_where_reading_may() -> None:
     assert as_json("pipeline", "show", "fill")[0]["backfills"][0]["number"] == 1
     assert wait_until(lambda: as_json(*fill)[0]["status"] == "done", 20)
     assert as_json(*fill)[0]["created"] == 2
-    assert "backfill 1 is done, it is not paused any more" in run(*fill, "--pause", "1").stderr
+    assert "backfill 1 is done: it cannot be paused any more" in run(*fill, "--pause", "1").stderr
     told = run(*fill, "--from", "-1", "--to", "1").stderr
     assert "--from is not before --to: in local/p0 they are the offsets 2 and 1" in told
     assert run(*fill, "--from", "yesterday").returncode == 2

@@ -15,7 +15,7 @@ import pytest
 from hadron.cli.endpoints.calling import _print as _print_answer
 from hadron.cli.exchanges import _value_line
 from hadron.cli.inputs import Recipe
-from hadron.cli.positions import Position, PositionType, check_partitions
+from hadron.cli.positions import MomentType, Position, PositionType, check_partitions
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
 from hadron.client.exchanges.message import Message
@@ -249,6 +249,26 @@ def test_positions_so_long_ago(text: str, ago_ms: int) -> None:
 def test_what_is_no_time_ago_is_told(text: str) -> None:
     with pytest.raises(click.BadParameter, match=r"is no time ago: .* is not a duration, expected"):
         PositionType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-1h", 1_796_400_000),
+        ("@1500", 1500),
+        ("1970-01-01T00:00:02Z", 2000),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_moments_are_read_as_in_positions(text: str, expected: int) -> None:
+    assert MomentType(lambda: 1_800_000_000).convert(text, None, None) == expected
+    assert PositionType(lambda: 1_800_000_000).convert(text, None, None).at_ms == expected
+
+
+@pytest.mark.parametrize("text", ["5", "-5", "earliest", "noon", ""])
+def test_moments_that_are_none(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is none of: so long ago"):
+        MomentType().convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1.5", "--1", "2026-13-01"])

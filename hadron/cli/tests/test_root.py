@@ -219,6 +219,8 @@ def test_a_wrong_value_of_an_event_is_told_before_what_is_missing(
         ("call e { --format json", "VALUE", 1),
         ("pub s --file nowhere", "nowhere: No such file or directory", 1),
         ("pub s { --format jsonl", "value 1", 1),
+        ("pipeline signal p 1 s { --format json", "value 1", 1),
+        ("pipeline signal p 1 s --format json", "--format is of a VALUE", 2),
         ("node --config c", "--name is needed", 2),
         ("node", "--config and --name are needed", 2),
         ("context set lab hadron://a:b", "'b' in 'hadron://a:b' is not a port", 1),
@@ -262,7 +264,7 @@ def test_instances_are_chosen_in_one_way(
     among = f"--stage and --before choose among {flags.replace(', ', ' or ')} ones"
     assert told("--id", "1", "--stage", "only").startswith(f"error: {among}\n")
     assert told("--failed", "--before", "noon").startswith(
-        "error: invalid value for '--before': 'noon' is not a time; expected an RFC 3339 time"
+        "error: invalid value for '--before': 'noon' is none of: so long ago (-1h, -30m, -2d), "
     )
 
 

@@ -38,7 +38,7 @@ def test_a_wrong_name_in_a_module_that_imports_is_refused(here: Path) -> None:
     said = str(caught.value)
     assert "stages[0].run: 'stages_b:verdickt': module 'stages_b' imports, and has no" in said
     assert "did you mean 'verdict'?" in said
-    assert "stages[1].run: 'stages_b:limit' is a int, expected a function" in said
+    assert "stages[1].run: 'stages_b:limit' is an int, expected a function" in said
 
 
 def test_a_module_that_does_not_import_here_is_told(here: Path) -> None:

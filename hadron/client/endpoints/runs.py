@@ -37,6 +37,7 @@ from hadron.client.endpoints.items import (
 )
 from hadron.client.terms.cancelling import is_stray
 from hadron.model.errors import CallFailedError, RequestError
+from hadron.model.words import with_article
 
 _log: Final = logging.getLogger(__name__)
 
@@ -305,8 +306,8 @@ class Runs:
                 await self._send(run, value)
         else:
             raise CallFailedError(
-                f"the handler returned a {type(made).__name__}, and the endpoint answers with a "
-                "stream",
+                f"the handler returned {with_article(type(made).__name__)}, and the endpoint "
+                "answers with a stream",
                 "yield values, or return an iterable of them",
                 type="BadAnswer",
             )

@@ -25,7 +25,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import MAX_BATCH_RECORDS, MAX_VALUE_BYTES
-from hadron.model.words import counted
+from hadron.model.words import counted, with_article
 
 if TYPE_CHECKING:
     from hadron.client.producing.publisher import Publisher
@@ -78,7 +78,7 @@ def check_many(values: Any, call: str = "send_many", of_one: str = "send") -> No
         )
     if hasattr(values, "columns"):
         raise InvalidRecordError(
-            f"{call} of a {type(values).__name__} would send the names of its columns",
+            f"{call} of {with_article(type(values).__name__)} would send the names of its columns",
             'give its rows: of pandas `df.to_dict("records")`, of Polars `df.to_dicts()`',
         )
     if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):

@@ -29,6 +29,7 @@ from hadron.client.transactions.work import State, Work
 from hadron.model.backoff import Backoff
 from hadron.model.errors import DeadlineExceededError, NotFoundError, RequestError
 from hadron.model.transactions import TransactionId, parse_transaction_id
+from hadron.model.words import with_article
 from hadron.wire.messages import method, transaction_from, transaction_to, transactions_pb2
 
 _OUTCOME: Final = method("Outcome")
@@ -127,7 +128,8 @@ class TransactionCalls:
         """Raises `RequestError` for what is nothing that this client may acknowledge."""
         if not hasattr(what, "_claim"):
             raise RequestError(
-                f"a {type(what).__name__} cannot be acknowledged", "give a delivery, or a batch"
+                f"{with_article(type(what).__name__)} cannot be acknowledged",
+                "give a delivery, or a batch",
             )
         claim = what._claim()
         if claim.session is not self.session:

@@ -18,6 +18,7 @@ from hadron.model.errors import InvalidRecordError, RequestError, UndeclaredOutp
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
+from hadron.model.words import with_article
 from hadron.wire.messages import pipelines_pb2, transactions_pb2
 
 _FORM = "give an invocation of `client.stage`, or a micro-batch of `client.run_stages`"
@@ -46,7 +47,7 @@ def chosen(
     # Users are not held to the annotations.
     given: Any = invocations
     if not isinstance(given, pipelines_pb2.Invocations):
-        raise RequestError(f"a {type(given).__name__} is no stage's invocations", _FORM)
+        raise RequestError(f"{with_article(type(given).__name__)} is no stage's invocations", _FORM)
     known = {each.instance_id: each for each in invocations.invocations}
     if only is None:
         found = list(invocations.invocations)
@@ -93,7 +94,7 @@ def outputs_of(
             )
         return []
     if given is None or isinstance(given, (str, bytes, dict)) or not hasattr(given, "__len__"):
-        shown = "no outputs are" if given is None else f"a {type(given).__name__} is"
+        shown = "no outputs are" if given is None else f"{with_article(type(given).__name__)} is"
         raise RequestError(
             f"{shown} given of stage {stage.name!r}, whose outputs go to {stage.output.stream!r}",
             "give a list: one value for each invocation, in their order",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hadron.model.words import counted
+from hadron.model.words import counted, with_article
 
 
 def test_what_is_counted_agrees_with_its_number() -> None:
@@ -14,3 +14,13 @@ def test_what_is_counted_agrees_with_its_number() -> None:
     ]
     assert counted(1, "batch was", "batches were") == "1 batch was"
     assert counted(2, "batch was", "batches were") == "2 batches were"
+
+
+def test_a_name_has_its_article() -> None:
+    assert [with_article(each) for each in ("int", "str", "Event", "uint8", "")] == [
+        "an int",
+        "a str",
+        "an Event",
+        "a uint8",
+        "a ",
+    ]

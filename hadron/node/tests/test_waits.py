@@ -135,7 +135,7 @@ async def test_signals_of_people(tmp_path: Path, clock: MockClock) -> None:
             await until(client, ("live", "awaiting"))
             with pytest.raises(NotFoundError, match="has no instance 7: a signal is for one that"):
                 await client.signal("p", 7, "paid")
-            with pytest.raises(NotFoundError, match="no stage 'act' that waits"):
+            with pytest.raises(NotFoundError, match="stage 'act' of instance 1 of "):
                 await client.signal("p", 1, "act")
             with pytest.raises(RequestError, match="is no instance's id"):
                 await client.signal("p", 0, "paid")
@@ -163,6 +163,10 @@ async def test_a_value_wants_an_output(tmp_path: Path, clock: MockClock) -> None
             await until(client, ("live", "awaiting"))
             with pytest.raises(RequestError, match="has no output, so what is said"):
                 await client.signal("p", 1, "paid", "yes")
+            with pytest.raises(NotFoundError, match=r"no stage 'piad' \(did you mean 'paid'\?\)"):
+                await client.signal("p", 1, "piad", "yes")
+            with pytest.raises(NotFoundError, match="has no instance 7"):
+                await client.signal("p", 7, "paid", "yes")
             await client.signal("p", 1, "paid")
             await until(client, ("done", "done"))
 

@@ -111,6 +111,8 @@ def test_where_it_is_is_known_from_what_is_published(checkpoint: Made) -> None:
     checkpoint.has("q1", 8, 7)
     assert checkpoint.cursors(3) == {"local/p0": Cursor(70, None, 3)}
     assert checkpoint.cursors(4) is None, "that is another stream"
+    assert checkpoint.cursors(3, 8) == {"local/p0": Cursor(80, None, 3)}, "Spark notes it late"
+    assert checkpoint.cursors(3, 6) == {"local/p0": Cursor(70, None, 3)}, "a later one has none"
 
 
 def test_one_runner_holds_it(checkpoint: Made) -> None:

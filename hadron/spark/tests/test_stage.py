@@ -53,7 +53,7 @@ def values(spark: SparkSession, which: StageSpec, given: pa.Table) -> list[Any]:
         (":f", "does not name a function"),
         ("no.such.module:f", r"'no.such.module:f' of stage 's' does not import: ModuleNotFound"),
         (f"{FUNCTIONS}:missing", r"missing' of stage 's' does not exist in hadron.spark.tests"),
-        (f"{FUNCTIONS}:NOT_A_FUNCTION", "is a int, not a function"),
+        (f"{FUNCTIONS}:NOT_A_FUNCTION", "is an int, not a function"),
         ("hadron.spark.tests.broken:f", "does not import: ZeroDivisionError"),
     ],
 )

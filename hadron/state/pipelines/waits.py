@@ -20,6 +20,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import StageSpec, branch_of
 from hadron.model.ports import Database
+from hadron.model.problems import did_you_mean
 from hadron.model.units import format_duration
 from hadron.state import schema
 from hadron.state.machine import BatchShape, Command, Context, NoChange
@@ -359,26 +360,12 @@ def _whose_turn(db: Database, pipeline_id: int, stage: str, ids: Sequence[int]) 
 
 
 def apply_signal_instance(context: Context, command: SignalInstance) -> Signalled:
-    """Raises `NotFoundError` for an instance or a stage that is not here or waits for nothing,
-    `RequestError` for one that waits for a record, or no more."""
+    """Raises what `awaited_signal` does, and `RequestError` for a stage that waits no more."""
     db, key = context.db, (command.pipeline_id, command.instance_id, command.stage)
-    row: Any = db.execute(
-        f"SELECT status, stream_id, out_stream_id, out_offset FROM {STAGE_WAIT}"
-        " WHERE pipeline_id = ? AND instance_id = ? AND stage = ?",
-        key,
-    ).fetchone()
+    status, said = awaited_signal(db, *key)
     what = f"stage {command.stage!r} of instance {command.instance_id}"
-    if row is None or not is_here(db, command.pipeline_id):
-        raise NotFoundError(_missing(db, *key))
-    status, stream_id, out_stream_id, out_offset = row
-    if stream_id is not None:
-        raise RequestError(
-            f"{what} waits for a record, not for a signal",
-            "publish one to its stream, with the key of the instance's trigger",
-        )
     if status == CAME:
-        known = None if out_stream_id is None else Appended(out_offset, 1, 0, -1)
-        raise NoChange(Signalled(known, again=True))
+        raise NoChange(Signalled(said, again=True))
     if status == OVER:
         raise RequestError(
             f"{what} does not wait any more",
@@ -401,19 +388,52 @@ def apply_signal_instance(context: Context, command: SignalInstance) -> Signalle
     return Signalled(appended)
 
 
-def _missing(db: Database, pipeline_id: int, instance_id: int, stage: str) -> str:
+def awaited_signal(
+    db: Database, pipeline_id: int, instance_id: int, stage: str
+) -> tuple[int, Appended | None]:
+    """Of a wait for a signal: its status, and where what was said with one is. Raises
+    `NotFoundError` for an instance or a stage that is not here or waits for nothing, `RequestError`
+    for one that waits for a record."""
+    row: Any = db.execute(
+        f"SELECT status, stream_id, out_stream_id, out_offset FROM {STAGE_WAIT}"
+        " WHERE pipeline_id = ? AND instance_id = ? AND stage = ?",
+        (pipeline_id, instance_id, stage),
+    ).fetchone()
+    if row is None or not is_here(db, pipeline_id):
+        raise _missing(db, pipeline_id, instance_id, stage)
+    status, stream_id, out_stream_id, out_offset = row
+    if stream_id is not None:
+        raise RequestError(
+            f"stage {stage!r} of instance {instance_id} waits for a record, not for a signal",
+            "publish one to its stream, with the key of the instance's trigger",
+        )
+    return status, None if out_stream_id is None else Appended(out_offset, 1, 0, -1)
+
+
+def _missing(db: Database, pipeline_id: int, instance_id: int, stage: str) -> NotFoundError:
+    """What is told of a wait that is not there."""
     row = db.execute(
-        f"SELECT 1 FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id = ?",
+        f"SELECT version FROM {INSTANCE} WHERE pipeline_id = ? AND instance_id = ?",
         (pipeline_id, instance_id),
     ).fetchone()
+    label = label_of(db, pipeline_id)
     if row is None:
-        return (
-            f"{label_of(db, pipeline_id)} has no instance {instance_id}: a signal is for one that "
-            "is there already"
+        return NotFoundError(
+            f"{label} has no instance {instance_id}: a signal is for one that is there already"
         )
-    return (
-        f"instance {instance_id} of {label_of(db, pipeline_id)} has no stage {stage!r} that waits"
+    known = definitions.all_stages(db, pipeline_id).get(row[0], ())
+    waiting = [each.name for each in known if each.wait is not None and each.wait.signal]
+    hint = (
+        f"of its stages these wait for a signal: {', '.join(waiting)}"
+        if waiting
+        else "none of its stages waits for a signal"
     )
+    if any(each.name == stage for each in known):
+        return NotFoundError(
+            f"stage {stage!r} of instance {instance_id} of {label} waits for nothing", hint
+        )
+    close = did_you_mean(stage, waiting)
+    return NotFoundError(f"instance {instance_id} of {label} has no stage {stage!r}{close}", hint)
 
 
 def apply_expire_waits(context: Context, command: ExpireWaits) -> Expired:

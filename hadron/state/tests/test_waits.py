@@ -278,8 +278,14 @@ class TestByHand:
         pipe.make(7)
         with pytest.raises(NotFoundError, match="no instance 9: a signal is for one that"):
             pipe.by_hand(9, "approve")
-        with pytest.raises(NotFoundError, match="no stage 'act' that waits"):
-            pipe.by_hand(1, "act")
+        for name, told in (
+            ("act", "^stage 'act' of instance 1 of Pipeline .* waits for nothing "),
+            ("aprove", r"has no stage 'aprove' \(did you mean 'approve'\?\) "),
+            ("deploy", r"has no stage 'deploy' \(of its"),
+        ):
+            with pytest.raises(NotFoundError, match=told) as caught:
+                pipe.by_hand(1, name)
+            assert caught.value.hint == "of its stages these wait for a signal: approve"
         with pytest.raises(RequestError, match="waits for a record, not for a signal"):
             pipe.by_hand(1, "paid")
         pipe.complete("ask", 1, output=False)
@@ -287,6 +293,13 @@ class TestByHand:
         pipe.expire()
         with pytest.raises(RequestError, match="does not wait any more"):
             pipe.by_hand(1, "approve")
+
+    def test_where_nothing_waits_for_a_signal_that_is_told(self) -> None:
+        pipe = Waiting()
+        pipe.make(7)
+        with pytest.raises(NotFoundError, match="has no stage 'shup' ") as caught:
+            pipe.by_hand(1, "shup")
+        assert caught.value.hint == "none of its stages waits for a signal"
 
 
 class TestInstances:
