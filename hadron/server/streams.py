@@ -91,6 +91,7 @@ class Guard(NamedTuple):
 
 
 _NO_GUARD: Final = Guard()
+"""A batch that expects nothing."""
 
 
 def _guard_of(request: streams_pb2.ProduceRequest) -> Guard:
@@ -99,9 +100,6 @@ def _guard_of(request: streams_pb2.ProduceRequest) -> Guard:
         request.expect_key_offset if request.HasField("expect_key_offset") else None,
         request.last_sequence if request.HasField("last_sequence") else None,
     )
-
-
-"""A batch that expects nothing."""
 
 
 def append_of(item: SchemaObject, batch: memoryview, guard: Guard = _NO_GUARD) -> AppendBatch:

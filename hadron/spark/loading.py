@@ -24,6 +24,7 @@ from hadron.model.errors import (
     HadronError,
     LogTruncatedError,
     NotFoundError,
+    NotReadyError,
     OffsetOutOfRangeError,
 )
 from hadron.model.ids import Ballot
@@ -264,17 +265,18 @@ class Loader:
             )
             for each in fetched.batches
         ]
+        if not found:
+            raise NotReadyError(f"{partition} has answered offset {offset} with nothing")
         last = fetched.batches[-1]
         known.add(self._cache.add(place, found, Ballot(last.epoch, last.incarnation)))
         return found[0]
 
     async def _has(self, place: Place, run: Run) -> bool:
-        """Whether the log of a place has these batches now, as its leader says."""
+        """Whether the log of a place has these batches now, as its leader says: where it says no,
+        they are fetched again, and only a majority can say that they are lost."""
         stream, stream_id, partition = place
         try:
-            found = await self._client.offsets(
-                stream, partition=partition, before=run.end, confirmed=True
-            )
+            found = await self._client.offsets(stream, partition=partition, before=run.end)
         except HadronError as error:
             if error.retryable:
                 raise

@@ -157,8 +157,11 @@ def _parse_odd(rows: Sequence[bytes], kind: Any, zone: str | None) -> pa.Array:
     try:
         values: list[Any] = parsed.to_pylist()
     except (ValueError, OverflowError):
-        # Python has no such time.
-        return _parse(rows, kind, zone, has_odd=False)
+        # Python has not all times that there are.
+        if len(rows) == 1:
+            return _parse(rows, kind, zone, has_odd=False)
+        halves = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+        return pa.concat_arrays([_parse_odd(half, kind, zone) for half in halves])
     for whole, (_, numbers) in zip(values, found, strict=True):
         for path, number in numbers if whole is not None else ():
             place = whole
@@ -174,7 +177,8 @@ def _without_odd(row: bytes, kind: Any) -> tuple[bytes, list[tuple[_Path, float]
         value = _exact(row)
         _take_odd(value, kind, (), found)
         return (_encode(value) if found else row), found
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+    except (msgspec.DecodeError, ValueError, ArithmeticError, RecursionError):
+        # What it is, and whether that fits, is found when it is parsed.
         return row, []
 
 

@@ -338,11 +338,12 @@ class Rounds:
             while scope.deadline < latest:
                 await trio.sleep(min(_CORE_EVERY_S, limit_s / 2))
                 begun = await self._threads.ask(call.has_core)
-                if begun:
-                    return
-                if begun is False:
+                if begun is not None:
+                    # It may have begun at any time since it was asked last.
                     self._tell()
                     scope.deadline = trio.current_time() + limit_s
+                if begun:
+                    return
 
     async def _check_hanging(self, part: Part) -> None:
         """Raises `StageCodeError` when the function does not return without any rows either: then

@@ -1,4 +1,4 @@
-"""One connection and the calls that it carries: reading, assignments, output, keepalive.
+"""One connection and the calls that it carries: reading, dispatch, output, keepalive.
 
 A frame that arrives is handled in the reading task, and an answer is sent from wherever it becomes
 known, because each task that must be woken costs 30 to 50 µs. `request` and
@@ -350,9 +350,9 @@ class Connection(Caller):
         if self._closed is None:
             with self._cork:
                 for frame in received:
-                    self._assignments(frame)
+                    self._dispatch(frame)
 
-    def _assignments(self, frame: Frame) -> None:
+    def _dispatch(self, frame: Frame) -> None:
         if frame.kind is Kind.OPEN:
             self._open(frame)
         elif frame.kind is Kind.PING:

@@ -155,11 +155,10 @@ class FetchedRecords:
         return found
 
     async def _has(self, ref: pipelines_pb2.RecordRef, kept: _Kept) -> bool:
-        """Whether the log has it now, as its leader says."""
+        """Whether the log has it now, as its leader says; "no" may be said by one that is deposed,
+        and the record is fetched again."""
         try:
-            found = await self._reading.offsets(
-                ref.stream, ref.partition, None, kept.end, confirmed=True
-            )
+            found = await self._reading.offsets(ref.stream, ref.partition, None, kept.end)
         except HadronError as error:
             if error.retryable:
                 raise

@@ -62,15 +62,12 @@ class OffsetRange:
         return max(0, self.stop - self.start)
 
 
-def bounds(
-    client: Any, options: SourceOptions, at_ms: int = 0, *, confirmed: bool = False
-) -> dict[str, Bounds]:
-    """The bounds of every partition to be read, by name; `confirmed` by majorities.
+def bounds(client: Any, options: SourceOptions, at_ms: int = 0) -> dict[str, Bounds]:
+    """The bounds of every partition to be read, by name.
 
     Raises `RequestError` when the options name a partition that the stream does not have.
     """
-    told = client.offsets(options.stream, at_ms=at_ms or None, confirmed=confirmed)
-    found = {each.partition: each for each in told}
+    found = {each.partition: each for each in client.offsets(options.stream, at_ms=at_ms or None)}
     _refuse_strangers(options.partitions, found, options.stream)
     if not options.partitions:
         return dict(sorted(found.items()))

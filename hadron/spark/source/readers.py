@@ -43,6 +43,7 @@ from hadron.model.errors import (
     ConfigurationError,
     HadronError,
     LogTruncatedError,
+    NotReadyError,
     OffsetOutOfRangeError,
     RequestError,
 )
@@ -279,6 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._target: dict[str, Bounds] | None = None
+        self._is_target_checked = False
         self._shown: dict[str, int] = {}
         self._client: Any = None
         self._closing = contextlib.ExitStack()
@@ -300,12 +302,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._bounds()
+        self._target, self._is_target_checked = self._bounds(), False
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
-        known = self._up_to(start, known=self._target)
+        if self._target is None or not self._is_target_checked:
+            known = self._up_to(start, known=self._target)
+        else:
+            known = self._target
         if self._target is not None:
-            self._target = known
+            # Once: what is lost contradicts it for ever, and a query that is to end would not.
+            self._target, self._is_target_checked = known, True
         begin = self._checked(start, known)
         # A partition that has gone knows no group.
         self._show({name: cursor for name, cursor in begin.items() if name in known})
@@ -366,13 +372,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, *checkpoints: Checkpoint, known: dict[str, Bounds] | None = None
     ) -> dict[str, Bounds]:
         """The bounds of the partitions. A leader that is deposed, and has not heard so, knows less
-        than there is: where they contradict a checkpoint, a majority is asked."""
-        known = self._bounds() if known is None else known
-        try:
-            for each in checkpoints:
-                check_ends(from_json(each), known, replace(self._options, fail_on_data_loss=True))
-        except LogTruncatedError:
-            return bounds(self._connected(), self._options, confirmed=True)
+        than there is: where one contradicts a checkpoint, a majority is asked."""
+        known = dict(self._bounds() if known is None else known)
+        strict = replace(self._options, fail_on_data_loss=True)
+        for name, cursor in ((n, c) for each in checkpoints for n, c in from_json(each).items()):
+            try:
+                check_ends({name: cursor}, known, strict)
+            except LogTruncatedError:
+                (known[name],) = self._connected().offsets(
+                    strict.stream, partition=name, confirmed=True
+                )
         return known
 
     def _ends(self, known: Mapping[str, Bounds]) -> dict[str, Cursor]:
@@ -453,30 +462,36 @@ class _ReadTask:
         """The next batches; none when the range was moved past records that are gone."""
         from hadron.wire.system import SystemRandom
 
-        wanted, backoff = self.wanted, Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
+        backoff = Backoff(SystemRandom(), _FIRST_PAUSE_S, _MAX_PAUSE_S)
         deadline = time.monotonic() + _PATIENCE_S
         while True:
-            ahead, self.ahead = self.ahead, None
             try:
-                if ahead is not None:
-                    fetched = ahead.result()
-                else:
-                    fetched = self._ask(client, wanted.start, wanted.after)
-            except LogTruncatedError as error:
-                if self.options.fail_on_data_loss:
-                    raise truncated(self.options.stream, wanted.partition, error.message) from None
-                self.wanted = replace(wanted, after=None)
-                return ()
-            except OffsetOutOfRangeError:
-                self.wanted = self._past_loss(client)
-                return ()
+                return self._fetch_once(client)
             except HadronError as error:
                 if not error.retryable or time.monotonic() > deadline:
                     raise
-            else:
-                found: Sequence[Any] = fetched.batches
-                return found
             time.sleep(backoff.next_s())
+
+    def _fetch_once(self, client: Any) -> Sequence[Any]:
+        wanted, ahead = self.wanted, self.ahead
+        self.ahead = None
+        try:
+            if ahead is not None:
+                fetched = ahead.result()
+            else:
+                fetched = self._ask(client, wanted.start, wanted.after)
+        except LogTruncatedError as error:
+            if self.options.fail_on_data_loss:
+                raise truncated(self.options.stream, wanted.partition, error.message) from None
+            self.wanted = replace(wanted, after=None)
+            return ()
+        except OffsetOutOfRangeError:
+            self.wanted = self._past_loss(client)
+            return ()
+        found: Sequence[Any] = fetched.batches
+        if not found:
+            raise NotReadyError(f"{wanted.partition} has nothing at offset {wanted.start} yet")
+        return found
 
     def _ask(self, client: Any, start: int, after: Ballot | None) -> Any:
         """Once, from any thread. Raises what the client does."""
@@ -492,7 +507,9 @@ class _ReadTask:
 
     def _past_loss(self, client: Any) -> OffsetRange:
         """Retention was faster than this task, or the log has lost what is wanted."""
-        there = bounds(client, self.options, confirmed=True)[self.wanted.partition]
+        (there,) = client.offsets(
+            self.options.stream, partition=self.wanted.partition, confirmed=True
+        )
         if there.first_offset > self.wanted.start:
             return past_loss(self.wanted, there.first_offset, self.options)
         return past_end(self.wanted, there.next_offset, self.options)

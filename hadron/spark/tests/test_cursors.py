@@ -232,6 +232,19 @@ def test_a_leader_that_was_deposed_has_lost_nothing(log: Log, forgiving: bool) -
     assert started.latestOffset(at, ReadAllAvailable()) == at, "it does not go back"
 
 
+def test_what_ends_with_what_is_there_ends_where_records_were_lost(log: Log) -> None:
+    """Their cursor contradicts what is there, whoever is asked."""
+    log.append(10)
+    given = query(failOnDataLoss="false")
+    _, at = step(given, given.initialOffset())
+    log.lose(0)
+    log.append(5)
+    given.prepareForTriggerAvailableNow()
+    first = given.latestOffset(at, ReadAllAvailable())
+    log.append(1)
+    assert given.latestOffset(at, ReadAllAvailable()) == first
+
+
 def test_a_group_is_shown_where_partitions_are_left(log: Log) -> None:
     log.append(10)
     start = {P0: {"offset": 4, "stream_id": 7}, "gone/p9": {"offset": 5, "stream_id": 7}}

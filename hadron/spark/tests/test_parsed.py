@@ -85,6 +85,25 @@ def test_numbers_that_json_has_not_are_read_as_to_json_writes_them() -> None:
     assert math.isnan(value["x"])
 
 
+def test_a_strange_number_beside_one_that_is_none_is_its_own_values_alone() -> None:
+    kind = st.StructType().add("user", st.StringType()).add("n", st.IntegerType())
+    kind = kind.add("x", st.DoubleType()).add("t", st.TimestampType())
+    none = {"user": None, "n": None, "x": None, "t": None}
+    huge = b"1e99999999999999999999"
+    assert parsed(
+        kind,
+        b'{"user":"NaN","n":' + huge + b"}",
+        b'{"user":"NaN","n":2}',
+        b'{"x":"-Infinity","t":"9999-12-31T23:00:00-05:00"}',
+        b'{"x":"Infinity","t":"2020-01-01T00:00:00Z"}',
+    ) == [
+        None,
+        none | {"user": "NaN", "n": 2},
+        None,
+        none | {"x": math.inf, "t": datetime(2020, 1, 1, tzinfo=ZoneInfo("UTC"))},
+    ]
+
+
 def test_text_that_is_no_utf_8_is_null_with_its_value() -> None:
     """Arrow would pass it on as a string, and the query that reads it ended."""
     kind = st.StructType().add("s", st.StringType())

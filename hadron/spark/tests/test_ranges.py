@@ -33,8 +33,8 @@ KNOWN = {"a": PartitionOffsets("a", 10, 100, 40), "b": PartitionOffsets("b", 0, 
 class OffsetsClient:
     """A client that only knows offsets."""
 
-    def offsets(self, stream: str, *, at_ms: int | None, confirmed: bool) -> list[Any]:
-        assert (stream, at_ms, confirmed) == ("flights", None, False)
+    def offsets(self, stream: str, *, at_ms: int | None) -> list[Any]:
+        assert (stream, at_ms) == ("flights", None)
         return [KNOWN["b"], KNOWN["a"]]
 
 

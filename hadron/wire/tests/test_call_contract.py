@@ -182,8 +182,8 @@ async def test_messages_go_both_ways_in_order(way: Way, autojump_clock: MockCloc
     ends: list[HadronError | None] = []
 
     def echo(call: AnyCall, request: Any, _attachment: memoryview) -> None:
-        call.send(acked(request.ack.token))
-        call.on_message = lambda message, _: call.send(acked(message.ack.token))
+        call.send(acked(request.ack.confirmation))
+        call.on_message = lambda message, _: call.send(acked(message.ack.confirmation))
 
         def on_end(error: HadronError | None) -> None:
             ends.append(error)

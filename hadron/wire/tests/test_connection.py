@@ -286,7 +286,7 @@ def echo_acks(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
     def on_message(message: Any, attachment: memoryview) -> None:
         call.send(
             groups_pb2.SubscribeEvent(
-                acked=groups_pb2.SubscribeEvent.Acked(confirmation=message.ack.token)
+                acked=groups_pb2.SubscribeEvent.Acked(confirmation=message.ack.confirmation)
             )
         )
         call.consumed(message.ByteSize() + len(attachment))
