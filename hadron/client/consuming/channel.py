@@ -102,7 +102,8 @@ class Channel:
         """Some parcel was given to others: its acks are late ones from here on."""
         self._late = late
         self._on_late = on_late
-        self._unconfirmed: dict[int, _Sent] = {}
+        self._confirmations: dict[int, _Sent] = {}
+        """That were asked for, by number."""
         self._next_confirmation = itertools.count(1)
         self._unasked: list[tuple[Ballot | None, AckRange]] = []
         self._count_unasked = 0
@@ -200,7 +201,7 @@ class Channel:
 
     def ask_confirmation(self) -> None:
         """Acks whose confirmation nobody asked for should not stay in doubt for long."""
-        if self._count_unasked and not self._unconfirmed:
+        if self._count_unasked and not self._confirmations:
             self._send((0, []), None, anyio.Event())
 
     def _send(
@@ -218,7 +219,7 @@ class Channel:
         asked = 0
         if confirmed is not None or self._count_unasked >= _RECORDS_PER_CONFIRMATION:
             asked = next(self._next_confirmation)
-            self._unconfirmed[asked] = _Sent(self._count_unasked, self._unasked, late, confirmed)
+            self._confirmations[asked] = _Sent(self._count_unasked, self._unasked, late, confirmed)
             self._count_unasked, self._unasked = 0, []
         ack = groups_pb2.SubscribeRequest.Ack(
             ranges=to_ranges(ranges),
@@ -229,8 +230,8 @@ class Channel:
 
     def confirmed(self, acked: groups_pb2.SubscribeEvent.Acked) -> None:
         """The leader has committed every ack up to the one that asked for this."""
-        for asked in [each for each in self._unconfirmed if each <= acked.confirmation]:
-            sent = self._unconfirmed.pop(asked)
+        for asked in [each for each in self._confirmations if each <= acked.confirmation]:
+            sent = self._confirmations.pop(asked)
             self.unconfirmed -= sent.count
             if asked == acked.confirmation and sent.late:
                 refused = [(entry.first_offset, entry.last_offset) for entry in acked.refused]
@@ -304,8 +305,8 @@ class Channel:
             return
         self.alive = False
         self.held_until = float("-inf")
-        unconfirmed, self._unconfirmed = self._unconfirmed, {}
-        in_doubt = [entry for sent in unconfirmed.values() for entry in sent.ranges]
+        asked, self._confirmations = self._confirmations, {}
+        in_doubt = [entry for sent in asked.values() for entry in sent.ranges]
         in_doubt += self._unasked
         in_doubt += [(None, entry) for entry in self.acks.take()]
         for ballot, entry in in_doubt:
@@ -314,7 +315,7 @@ class Channel:
         self._unasked = []
         self.unread.clear()
         self.assembling.clear()
-        for sent in unconfirmed.values():
+        for sent in asked.values():
             if sent.confirmed is not None:
                 sent.confirmed.set()
 

@@ -52,7 +52,7 @@ plant(
         "        if not run.is_wanted:\n            server.endpoint.done(run, now_s)",
         "        if not run.is_wanted:\n            pass",
     ),
-    scenarios=_SCENARIO,
+    scenarios=("calls-that-were-given-up-while-they-were-run",),
 )
 
 plant(

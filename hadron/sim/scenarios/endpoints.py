@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from hadron.sim.actors.calls import Calling
+from hadron.client import IncomingCall
+from hadron.sim.actors.calls import ONCE, Calling
 from hadron.sim.scenarios.play import Play, scenario
 
 
@@ -42,3 +43,33 @@ async def calls_while_servers_and_leaders_are_lost(play: Play) -> None:
         nursery.cancel_scope.cancel()
     assert not calling.book.complaints, "; ".join(calling.book.complaints[:5])
     assert calling.book.answered > 50, calling.book
+
+
+@scenario("N3: a call that was given up has no slot once its server is done with it")
+async def calls_that_were_given_up_while_they_were_run(play: Play) -> None:
+    """All slots of the only server have calls that their caller gives up. Then as many others are
+    made, and answered."""
+    world, slots = play.world, 2
+    await play.fill(1)
+    await play.declare_objects(Calling(world, play.history).objects())
+    begun = trio.Semaphore(0)
+
+    async def handle(value: str, _call: IncomingCall) -> str:
+        if value == "given up":
+            begun.release()
+            await trio.sleep_forever()
+        return value
+
+    async with (
+        world.client("es0") as server,
+        server.serve(ONCE, handle, max_in_flight=slots, name="es0"),
+        world.client("ec0") as caller,
+    ):
+        async with trio.open_nursery() as nursery:
+            for _ in range(slots):
+                nursery.start_soon(caller.call, ONCE, "given up")
+            for _ in range(slots):
+                await begun.acquire()
+            nursery.cancel_scope.cancel()
+        for number in range(slots):
+            assert await caller.call(ONCE, str(number), timeout_s=20.0) == str(number)

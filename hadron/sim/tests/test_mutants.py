@@ -40,8 +40,7 @@ def test_every_bug_can_be_planted() -> None:
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_planted_bug_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
-    # Some show in one world of five or eight: a change of any draw moves which.
-    found = hunt(mutant, run_default, seeds=range(0), tries=16)
+    found = hunt(mutant, run_default, seeds=range(0), tries=3)
     assert found.is_caught, describe(found)
     assert not found.idle, "these edits never ran"
 

@@ -280,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._target: dict[str, Bounds] | None = None
-        self._is_target_checked = False
+        self._checked_target: dict[str, Bounds] | None = None
         self._shown: dict[str, int] = {}
         self._client: Any = None
         self._closing = contextlib.ExitStack()
@@ -302,16 +302,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target, self._is_target_checked = self._bounds(), False
+        self._target, self._checked_target = self._bounds(), None
 
     def latestOffset(self, start: Checkpoint, limit: ReadLimit) -> Checkpoint:  # noqa: N802
-        if self._target is None or not self._is_target_checked:
-            known = self._up_to(start, known=self._target)
-        else:
-            known = self._target
+        known = self._checked_target or self._up_to(start, known=self._target)
         if self._target is not None:
             # Once: what is lost contradicts it for ever, and a query that is to end would not.
-            self._target, self._is_target_checked = known, True
+            self._checked_target = known
         begin = self._checked(start, known)
         # A partition that has gone knows no group.
         self._show({name: cursor for name, cursor in begin.items() if name in known})
