@@ -333,13 +333,13 @@ class Controller:
     async def confirm_leadership(self, timeout_s: float = 5.0) -> None:
         """A majority follows this ballot *now*: a deposed leader must not answer from a stale
         table (PROTOCOL A2). Raises `NotReadyError` when no majority answers in time."""
-        heard, is_majority = await self.feeding.hear(timeout_s)
+        following, is_majority = await self.feeding.majority.confirm(timeout_s)
         if self._stopped is not None:
             raise self._stopped
         if not is_majority:
             members = self.quorum.members
             raise NotReadyError(
-                f"{len(heard)} of {len(members)} members answered within {timeout_s:g} s, and "
+                f"{following} of {len(members)} members answered within {timeout_s:g} s, and "
                 f"{len(members) // 2 + 1} are needed",
                 "see `hadron status` for the nodes that are away",
             )

@@ -22,6 +22,7 @@ from hadron.model.errors import FencedError
 from hadron.model.ids import Ballot, LogPosition
 from hadron.replication.feed import Feed, Ring, pack_entries
 from hadron.replication.learners import Learners
+from hadron.replication.majority import MajorityRounds
 from hadron.replication.quorum import Quorum
 from hadron.replication.trimming import LogHorizon
 from hadron.replication.watermark import Watermark
@@ -110,6 +111,7 @@ class Feeding:
             older=older,
             begins_epoch=begins_epoch,
         )
+        self.majority = MajorityRounds(self.quorum, self.feeds, node=node)
         self._horizon = LogHorizon(
             keep_bytes=tuning.log_keep_bytes, max_lag_bytes=tuning.log_max_lag_bytes
         )
@@ -138,6 +140,7 @@ class Feeding:
     def stop(self) -> None:
         """This ballot is over: late answers change nothing."""
         self._has_ended = True
+        self.majority.stop()
 
     # --- what is written ------------------------------------------------------------------------
 
@@ -218,7 +221,7 @@ class Feeding:
         """Feed a peer from now on."""
         self.feeds[feed.name] = feed
         feed.wake()
-        self._learners.ask(feed)
+        self._ask(feed)
 
     def detach(self, feed: Feed) -> None:
         if self.feeds.get(feed.name) is feed:
@@ -229,26 +232,10 @@ class Feeding:
         """Feed a peer without memory; it counts when it is granted that (PROTOCOL B3)."""
         self._learners.teach(feed, uuid)
 
-    async def hear(self, timeout_s: float) -> tuple[set[str], bool]:
-        """Ask all who count whether they follow this ballot *now*: who has said so, and whether
-        that is a majority."""
-        needed = len(self.quorum.members) // 2 + 1
-        heard = {self.node}
-        enough = trio.Event()
-        if len(heard) >= needed:
-            return heard, True
-
-        def answered(name: str) -> None:
-            if self.quorum.is_voter(name):
-                heard.add(name)
-            if len(heard) >= needed:
-                enough.set()
-
-        for name, feed in list(self.feeds.items()):
-            feed.send_notice(partial(answered, name))
-        with trio.move_on_after(timeout_s):
-            await enough.wait()
-        return heard, enough.is_set()
+    def _ask(self, feed: Feed) -> None:
+        """It is fed, or counts, from now on: it can be heard."""
+        self._learners.ask(feed)
+        self.majority.ask(feed)
 
     # --- what peers say -------------------------------------------------------------------------
 
@@ -276,8 +263,7 @@ class Feeding:
             self.quorum.admit(name)
             feed = self.feeds.get(name)
             if feed is not None:
-                # It can be heard for others now.
-                self._learners.ask(feed)
+                self._ask(feed)
             self.on_moved()
 
     def peer_fenced(self, name: str, promised: Ballot) -> None:

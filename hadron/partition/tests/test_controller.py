@@ -412,6 +412,7 @@ class TestAnswers:
         with pytest.raises(NotReadyError, match="1 of 3 members answered"):
             await three.controller.confirm_leadership(0.01)
         three.controller.quorum.admit("n2")
+        three.controller.feeding.attach(_answering("n2"))
         await three.controller.confirm_leadership(0.01)
 
     async def test_what_no_majority_stores_is_bounded(

@@ -237,7 +237,11 @@ plant(
     "learner confirms leadership",
     "who has no memory, and may have promised another ballot, counts when a leader asks a majority "
     "whether it still leads",
-    Edit("replication.feeding:Feeding.hear", "if self.quorum.is_voter(name):", "if True:"),
+    Edit(
+        "replication.majority:MajorityRounds._note",
+        "if not self._quorum.is_voter(name) or number",
+        "if number",
+    ),
     scenarios=("learner-who-had-promised-another",),
 )
 

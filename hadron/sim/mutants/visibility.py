@@ -62,11 +62,20 @@ plant(
     "deposed leader answers questions",
     "what is answered from tables is not confirmed by a majority that still follows",
     Edit(
-        "replication.feeding:Feeding.hear",
-        "        if len(heard) >= needed:\n            return heard, True\n",
-        "        return heard, True\n",
+        "replication.majority:MajorityRounds._note", "followed[len(followed) // 2]", "followed[0]"
     ),
     scenarios=("question-to-a-deposed-leader",),
+)
+
+plant(
+    "a round under way answers who comes late",
+    "who asks while a majority is asked takes what it says, which may be older than the question",
+    Edit(
+        "replication.majority:MajorityRounds.confirm",
+        "wanted = self._wanted = self._begun + 1",
+        "wanted = self._wanted = self._begun + (self._begun == self._confirmed)",
+    ),
+    scenarios=("question-while-a-round-is-under-way",),
 )
 
 plant(

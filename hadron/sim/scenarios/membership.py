@@ -145,6 +145,35 @@ async def question_to_a_deposed_leader(play: Play) -> None:
     await world.wait_in_step()
 
 
+@scenario("A2: a round that was under way when a question came does not answer it")
+async def question_while_a_round_is_under_way(play: Play) -> None:
+    """What n2 and n3 say arrives at n1 a second later. They have said that they follow it, for one
+    who asked; then n2 is promoted, Y is acknowledged, and another asks n1. What arrives for the
+    first was said before the second asked.
+    """
+    world = play.world
+    await play.fill(3)
+    await DrainingMember(world, play.history, "g0", f"{world.seed}/g0", "g").run()
+    await world.wait_in_step()
+    question = groups_pb2.DescribeGroupRequest(stream=STREAM, group="g")
+    for peer in ("n2", "n3"):
+        world.network.delay(peer, "n1", 1.0)
+
+    async def ask_early() -> None:
+        with suppress(HadronError):
+            await ask_once(world, "n1", "c1", method("DescribeGroup"), question, [], 10.0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_early)
+        await trio.sleep(0.1)
+        await play.promote("n2", _ALL, "n2", "n3")
+        await play.publish("Y")
+        await play.must_not_answer("n1", "DescribeGroup", question)
+    world.network.heal_all()
+    await play.hand_out("n1")
+    await world.wait_in_step()
+
+
 @scenario("W2: what waits for a deposed leader's disk leaves its gate")
 async def commands_that_wait_for_a_deposed_leader(play: Play) -> None:
     """n1's disk is slow, and commands wait for it when n1 hears that n2 was promoted. They fail,

@@ -203,7 +203,7 @@ def test_what_does_not_exist_is_noticed() -> None:
     assert exists("replication.quorum:Quorum._advance")
     assert not exists("replication.quorum:Quorum.advance")
     with pytest.raises(AssertionError, match="no module"):
-        exists("replication.majority:Quorum")
+        exists("replication.minority:Quorum")
 
 
 # --- documents in general -----------------------------------------------------------------------
