@@ -108,6 +108,14 @@ class Run:
         self.allowance = CALL_WINDOW_BYTES
 
 
+def grant(sender: Call | Run, size: int) -> int:
+    """It may send so much more, as far as its window has room: returns that. Nobody gives back more
+    than was sent; for who says so all there is would wait at once."""
+    granted = min(size, CALL_WINDOW_BYTES - sender.allowance)
+    sender.allowance += granted
+    return granted
+
+
 class Server:
     """Who serves an endpoint.
 

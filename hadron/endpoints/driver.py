@@ -89,9 +89,10 @@ class Endpoints(Part):
     def settle(self) -> None:
         """Say what waits to be said, everywhere."""
         while self._touched:
-            touched, self._touched = self._touched, {}
-            for stream in touched:
-                stream.flush()
+            # One by one: where a connection breaks, its streams are detached meanwhile.
+            stream = next(iter(self._touched))
+            del self._touched[stream]
+            stream.flush()
 
     def stop(self, reason: HadronError) -> None:
         streams, self._streams = list(self._streams), {}

@@ -163,7 +163,7 @@ class Endpoint:
         self._check_servers()
         if value is not None:
             call.values = [value]
-        size = cost(value) if value is not None else 0
+        size = call.opening.size + (cost(value) if value is not None else 0)
         if len(self.waiting) >= self.spec.max_waiting or self._is_full(size):
             raise OverloadedError(
                 f"all servers of {self.label} are busy, and {len(self.waiting)} calls with "
@@ -210,7 +210,7 @@ class Endpoint:
 
     def _wait(self, call: Call, *, again: bool = False) -> None:
         self._forget_kept(call)
-        call.kept_bytes = sum(map(cost, call.values))
+        call.kept_bytes = call.opening.size + sum(map(cost, call.values))
         self.waiting_bytes += call.kept_bytes
         self.waiting[call] = None
         if again:
@@ -373,13 +373,24 @@ class Endpoint:
     def close(self, error: HadronError) -> None:
         """It does not live here any more."""
         for call in list(self.waiting):
-            self.fail(call, error)
+            self.fail(call, self._begun(call, error))
         for server in list(self.servers):
             for run in list(server.held.values()):
                 if run.is_wanted:
-                    self.fail(run.call, error)
+                    self.fail(run.call, self._begun(run.call, error))
             server.sink.fail(error)
             self.leave(server, error, 0.0)
+
+    @staticmethod
+    def _begun(call: Call, error: HadronError) -> HadronError:
+        """Why it ends when its endpoint goes for this reason, which alone would say that it was not
+        run (ENDPOINTS N1)."""
+        if not call.attempts:
+            return error
+        return CallUnknownError(
+            f"{error.message}, after a server was given the call",
+            "it has run, or in part, or not at all",
+        )
 
     @property
     def hedge_s(self) -> float:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hadron.endpoints.calls import Call, Caller, Run, Server, cost
+from hadron.endpoints.calls import Call, Caller, Run, Server, cost, grant
 from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer
 from hadron.endpoints.port import CallerSink, Headers, Opening, ServerSink, Terms, Value
 from hadron.model.errors import (
+    CallFailedError,
+    CallUnknownError,
     ConnectionLostError,
     DeadlineExceededError,
     FrameError,
@@ -129,10 +131,12 @@ class Broker:
             self._end_run(run, f"answered with a value of {len(value.data)} bytes", value, now_s)
             return
         if not call.caller.sink.has_room(len(value.data)):
-            error = OverloadedError(
-                f"the answer of {endpoint.label} has {len(value.data)} bytes, and too much waits "
-                "for its caller already",
+            # Not `OverloadedError`, which says that a call was not run.
+            error = CallFailedError(
+                f"{endpoint.label} has run the call, and its answer of {len(value.data)} bytes is "
+                "lost: too much waits for this caller already",
                 "read the answers, or call less at a time",
+                type="AnswerLost",
             )
             self._fail_run(run, error, value, now_s)
             return
@@ -184,9 +188,8 @@ class Broker:
 
     def server_credit(self, server: Server, number: int, size: int) -> None:
         run = self._run(server, number)
-        if run is not None and run.is_wanted:
-            run.call.allowance += size
-            run.call.caller.sink.credit(run.call.number, size)
+        if run is not None and run.is_wanted and (granted := grant(run.call, size)):
+            run.call.caller.sink.credit(run.call.number, granted)
 
     def _run(self, server: Server, number: int) -> Run | None:
         """None for one that is over: what a server says twice, or late, nobody hears."""
@@ -286,12 +289,26 @@ class Broker:
             call.allowance -= cost(value)
             call.has_ended = value.is_last
             if call.runs:
-                call.runs[0].server.sink.value(call.runs[0].number, value)
+                self._pass_on(call.runs[0], value)
             else:
                 try:
                     call.endpoint.add_waiting(call, value)
                 except OverloadedError as error:
                     call.endpoint.fail(call, error)
+
+    def _pass_on(self, run: Run, value: Value) -> None:
+        server = run.server
+        if server.sink.has_room(len(value.data)):
+            server.sink.value(run.number, value)
+            return
+        server.endpoint.fail(
+            run.call,
+            CallUnknownError(
+                f"the server {server.terms.name!r} of {server.endpoint.label} does not read what "
+                "it is sent, and too much waits for it",
+                "it has run the call in part, or not at all; start more servers",
+            ),
+        )
 
     def caller_end(self, caller: Caller, number: int) -> None:
         call = self._call(caller, number)
@@ -309,8 +326,8 @@ class Broker:
         call = self._call(caller, number)
         if call is not None and call.runs:
             run = call.runs[0]
-            run.allowance += size
-            run.server.sink.credit(run.number, size)
+            if granted := grant(run, size):
+                run.server.sink.credit(run.number, granted)
 
     def _call(self, caller: Caller, number: int) -> Call | None:
         """None for one that is over."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from hadron.model.call_shapes import header_bytes
 from hadron.model.errors import HadronError
 
 Headers = Mapping[str, str]
@@ -42,6 +43,11 @@ class Opening(msgspec.Struct, frozen=True):
     headers: Headers
     caller: str
     is_single: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that it carries beside a value."""
+        return header_bytes(self.headers)
 
 
 class Terms(NamedTuple):
@@ -93,6 +99,10 @@ class ServerSink(Protocol):
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
     ) -> None:
         """A call, with its first value if that is here, and so much time left."""
+        ...
+
+    def has_room(self, size: int) -> bool:
+        """Whether it reads what it is told: so many bytes may wait for it besides."""
         ...
 
     def value(self, number: int, value: Value) -> None: ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hadron.model.errors import RequestError
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
 
@@ -34,3 +36,8 @@ def misfit(
             "give the value: `client.call_stream(NAME, value)`; or declare `input: stream`",
         )
     return None
+
+
+def header_bytes(headers: Mapping[str, str]) -> int:
+    """What a call's headers, or an answer's, are counted by."""
+    return sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())

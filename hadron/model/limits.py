@@ -128,6 +128,9 @@ MAX_CALL_MESSAGE_BYTES: Final = 4 << 20
 MAX_CALL_HEADER_BYTES: Final = 8 << 10
 """Of all headers of a call, or of its answer. What HTTP servers take is of this size."""
 
+MAX_CALL_ITEMS: Final = 1_000
+"""Of one message about calls: who hears it deals with all of it in one turn."""
+
 MAX_CALL_MS: Final = 24 * 3_600_000
 """From a call's beginning to its deadline: nothing is open for ever."""
 

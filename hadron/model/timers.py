@@ -13,6 +13,10 @@ from typing import Final, Generic, TypeVar
 
 _PER_SECOND: Final = 100
 
+_SPARE_KEYS: Final = 64
+"""Of emptied buckets, beside as many as there are others: then they are dropped. Their times may be
+hours away."""
+
 T = TypeVar("T")
 
 
@@ -22,7 +26,7 @@ class Timers(Generic[T]):
     def __init__(self) -> None:
         self._buckets: dict[int, dict[T, None]] = {}
         self._order: list[int] = []
-        """A heap of the buckets' keys; those of emptied ones, too."""
+        """A heap of the buckets' keys; those of emptied ones are in it for a while."""
 
     def add(self, due_s: float, item: T) -> int:
         """Returns what `discard` needs to know."""
@@ -30,7 +34,10 @@ class Timers(Generic[T]):
         bucket = self._buckets.get(key)
         if bucket is None:
             self._buckets[key] = {item: None}
-            heapq.heappush(self._order, key)
+            if len(self._order) > 2 * len(self._buckets) + _SPARE_KEYS:
+                self._order = sorted(self._buckets)
+            else:
+                heapq.heappush(self._order, key)
         else:
             bucket[item] = None
         return key
@@ -40,13 +47,15 @@ class Timers(Generic[T]):
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.pop(item, None)
+            if not bucket:
+                del self._buckets[key]
 
     @property
     def next_s(self) -> float:
         """When something may be due; infinity for never."""
         order = self._order
-        while order and not self._buckets[order[0]]:
-            del self._buckets[heapq.heappop(order)]
+        while order and order[0] not in self._buckets:
+            heapq.heappop(order)
         return order[0] / _PER_SECOND if order else math.inf
 
     def take(self, now_s: float) -> list[T]:

@@ -16,7 +16,7 @@ import msgspec
 from hadron.client.connecting.session import Session
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import handed_on, time_left_s
-from hadron.client.endpoints.items import Item, Packed, headers_of
+from hadron.client.endpoints.items import Packed, headers_of
 from hadron.client.endpoints.shapes import described, type_name
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
@@ -37,6 +37,7 @@ from hadron.model.limits import MAX_CALL_MS
 from hadron.model.record import JSON, TEXT, decode_value
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
+from hadron.wire.call_items import Item
 from hadron.wire.messages import endpoints_pb2, method
 
 _DESCRIBE: Final = method("DescribeEndpoints")

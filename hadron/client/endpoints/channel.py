@@ -13,22 +13,10 @@ import anyio
 
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.connecting.session import Session
-from hadron.client.endpoints.items import (
-    CANCEL,
-    CREDIT,
-    END,
-    ERROR,
-    OPEN,
-    RECONNECT_CAP_S,
-    VALUE,
-    Item,
-    Outbox,
-    Packed,
-    Values,
-    error_of,
-)
+from hadron.client.endpoints.items import RECONNECT_CAP_S, Outbox, Packed, Values, error_of
 from hadron.model.errors import CallUnknownError, DeadlineExceededError, FrameError, HadronError
 from hadron.model.timers import Timers
+from hadron.wire.call_items import CANCEL, CREDIT, END, ERROR, OPEN, VALUE, Item
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import endpoints_pb2, method
 
@@ -129,6 +117,7 @@ class Channel:
         if packed is not None:
             item.open.has_value = True
             self.outbox.put(item, packed, end=end)
+        self.outbox.weigh(item)
         if was_idle:
             # Nobody else is about to say something: to wake a task would take longer.
             self.outbox.flush()

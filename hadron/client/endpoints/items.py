@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import anyio
 
+from hadron.model.call_shapes import header_bytes
 from hadron.model.errors import (
     CallFailedError,
     FrameError,
@@ -25,31 +26,15 @@ from hadron.model.limits import (
 from hadron.model.problems import shorten
 from hadron.model.record import encode_value
 from hadron.model.words import said_by
+from hadron.wire.call_items import CallItems, Item
 from hadron.wire.calling import OpenedCall
-from hadron.wire.frames import Bytes
-from hadron.wire.messages import endpoints_pb2, error_from_message, error_to_message
-
-Item = endpoints_pb2.CallItem
-OPEN: Final = int(Item.OPEN)
-VALUE: Final = int(Item.VALUE)
-END: Final = int(Item.END)
-ERROR: Final = int(Item.ERROR)
-CANCEL: Final = int(Item.CANCEL)
-CREDIT: Final = int(Item.CREDIT)
-REFUSE: Final = int(Item.REFUSE)
+from hadron.wire.messages import error_from_message, error_to_message
 
 Packed = tuple[int, bytes | memoryview]
 """A value's encoding, and its bytes."""
 
 RECONNECT_CAP_S: Final = 0.5
 """Between two tries to reach a leader: it waits a second for its servers to come back."""
-
-_MESSAGE_BYTES: Final = 1 << 20
-_MESSAGE_ITEMS: Final = 1_000
-"""Of one message; then another one is begun."""
-
-_SMALL_BYTES: Final = 4 << 10
-"""Values that are put together: to pass on the pieces costs more."""
 
 _CREDIT_STEP: Final = CALL_WINDOW_BYTES // 4
 
@@ -83,10 +68,9 @@ def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
         if not name:
             raise RequestError(f"the header with the text {shorten(text)} has no name", "name it")
         found[name] = text
-    size = sum(len(name) + len(text) for name, text in found.items())
-    if size > MAX_CALL_HEADER_BYTES:
+    if (size := header_bytes(found)) > MAX_CALL_HEADER_BYTES:
         raise RequestError(
-            f"headers of {size} characters are over the limit of {MAX_CALL_HEADER_BYTES}",
+            f"headers of {size} bytes are over the limit of {MAX_CALL_HEADER_BYTES}",
             "send what is long as the value, or a part of it",
         )
     return found
@@ -120,64 +104,46 @@ def set_error(item: Item, error: BaseException) -> None:
 
 
 class Outbox:
-    """What waits to be said on a stream, as items of one message.
+    """What waits to be said on a stream.
 
     Args:
         message: makes an empty one.
     """
 
     def __init__(self, message: Callable[[], Any]) -> None:
-        self._make = message
-        self._message = message()
-        self._chunks: list[Bytes] = []
-        self._bytes = 0
+        self._items = CallItems(message)
         self._call: OpenedCall | None = None
         self._wanted = anyio.Event()
 
     def open(self, call: OpenedCall) -> None:
         """From here on say it there."""
         self._call = call
-        self._clear()
+        self._items.clear()
 
     def close(self) -> None:
         """What was not said is not said any more."""
         self._call = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._message, self._chunks, self._bytes = self._make(), [], 0
+        self._items.clear()
 
     def item(self, number: int, kind: int) -> Item:
-        items = self._message.items
-        if self._bytes >= _MESSAGE_BYTES or len(items) >= _MESSAGE_ITEMS:
-            self.flush()
-            items = self._message.items
-        item: Item = items.add(number=number, kind=kind)
-        return item
+        return self._items.add(number, kind)
 
     def put(self, item: Item, packed: Packed, *, end: bool) -> None:
-        encoding, data = packed
-        size = len(data)
-        if size:
-            item.length = size
-            self._bytes += size
-            self._chunks.append(data)
-        if encoding:
-            item.encoding = encoding
-        if end:
-            item.end = True
+        self._items.put(item, *packed, is_last=end)
+
+    def head(self, item: Item, headers: Mapping[str, str] | None) -> None:
+        self._items.head(item, headers)
+
+    def weigh(self, item: Item) -> None:
+        """It was given more than numbers, a value and headers."""
+        self._items.weigh(item)
 
     def flush(self) -> None:
         """Say it now."""
-        if not self._message.items:
-            return
-        chunks, call = self._chunks, self._call
-        if len(chunks) > 1 and self._bytes <= _SMALL_BYTES * len(chunks):
-            chunks = [b"".join(chunks)]
-        message = self._message
-        self._clear()
-        if call is not None:
-            call.send(message, chunks)
+        call = self._call
+        for message, chunks in self._items.take():
+            if call is not None:
+                call.send(message, chunks)
 
     def flush_soon(self) -> None:
         """Say it with what others have to say in this turn of the loop."""

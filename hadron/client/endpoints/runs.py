@@ -21,13 +21,7 @@ from hadron.client.connecting.background import Background
 from hadron.client.endpoints.handlers import Handler
 from hadron.client.endpoints.incoming import CURRENT, IncomingCall
 from hadron.client.endpoints.items import (
-    CREDIT,
-    END,
-    ERROR,
-    REFUSE,
-    VALUE,
     Inflow,
-    Item,
     Outbox,
     Outflow,
     Packed,
@@ -38,6 +32,7 @@ from hadron.client.endpoints.items import (
 from hadron.client.terms.cancelling import is_stray
 from hadron.model.errors import CallFailedError, RequestError
 from hadron.model.words import with_article
+from hadron.wire.call_items import CREDIT, END, ERROR, REFUSE, VALUE, Item
 
 _log: Final = logging.getLogger(__name__)
 
@@ -218,8 +213,8 @@ class Runs:
             headers = self._headers(run)
         item = self._last(run, ERROR)
         set_error(item, error)
-        if headers:
-            item.headers.update(headers)
+        self._outbox.weigh(item)
+        self._outbox.head(item, headers)
         self._flush()
 
     def _last(self, run: Run, kind: int) -> Item:
@@ -251,8 +246,7 @@ class Runs:
         if not run.is_over:
             item = self._last(run, VALUE)
             self._outbox.put(item, packed, end=True)
-            if headers:
-                item.headers.update(headers)
+            self._outbox.head(item, headers)
             self._flush()
 
     async def _result(self, run: Run) -> Any:
@@ -314,8 +308,7 @@ class Runs:
         headers = self._headers(run)
         if not run.is_over:
             item = self._last(run, END)
-            if headers:
-                item.headers.update(headers)
+            self._outbox.head(item, headers)
             self._flush()
 
     async def _send(self, run: Run, value: Any) -> None:
@@ -330,8 +323,7 @@ class Runs:
             run.outflow.spend(len(packed[1]))
             item = self._outbox.item(run.number, VALUE)
             self._outbox.put(item, packed, end=False)
-            if headers:
-                item.headers.update(headers)
+            self._outbox.head(item, headers)
             self._outbox.flush_soon()
 
     # --- workers ----------------------------------------------------------------------------------

@@ -13,22 +13,14 @@ import msgspec
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.endpoints.calls import EndpointCalls, spec_of
 from hadron.client.endpoints.handlers import Handler
-from hadron.client.endpoints.items import (
-    CANCEL,
-    CREDIT,
-    END,
-    OPEN,
-    RECONNECT_CAP_S,
-    VALUE,
-    Outbox,
-    Values,
-)
+from hadron.client.endpoints.items import RECONNECT_CAP_S, Outbox, Values
 from hadron.client.endpoints.runs import Runs
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import EnteredOnce
 from hadron.model.errors import ClosedError, FrameError, HadronError
 from hadron.model.limits import MAX_HEARTBEAT_MISSES, MAX_HEARTBEAT_MS, MAX_SERVER_CALLS
 from hadron.model.schema import SchemaObject
+from hadron.wire.call_items import CANCEL, CREDIT, END, OPEN, VALUE
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import endpoints_pb2, method
 

@@ -10,11 +10,12 @@ import anyio
 from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, unpack
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
-from hadron.client.endpoints.items import Inflow, Item, Outflow, Packed, pack
+from hadron.client.endpoints.items import Inflow, Outflow, Packed, pack
 from hadron.client.terms.opening import EnteredOnce
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.schema import SchemaObject
+from hadron.wire.call_items import Item
 
 
 class _Waiter:

@@ -9,7 +9,7 @@ import pytest
 
 from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
 from hadron.endpoints.machine import MAX_CALLS
-from hadron.endpoints.port import Value
+from hadron.endpoints.port import Opening, Value
 from hadron.endpoints.tests.support import KEY, Caller, Room
 from hadron.model.errors import (
     CallFailedError,
@@ -22,7 +22,7 @@ from hadron.model.errors import (
     OverloadedError,
     RequestError,
 )
-from hadron.model.limits import CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
+from hadron.model.limits import CALL_VALUE_BYTES, CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
 from hadron.model.services import STREAM
 
 GONE = ConnectionLostError("gone")
@@ -182,6 +182,17 @@ def test_what_waits_is_bounded_in_calls_and_in_bytes() -> None:
     assert (room.endpoint.waiting_bytes, len(room.endpoint.waiting)) == (0, 0)
 
 
+def test_what_waits_is_counted_with_its_headers() -> None:
+    room = Room()
+    room.serve()
+    room.caller.call(1)
+    opening = Opening(5.0, "", {"h": "ü" * 4_000}, "somebody")
+    room.broker.open(room.caller.it, 2, KEY, opening, Value(0, b"v", True), 1.0)
+    assert room.endpoint.waiting_bytes == 8_001 + 1 + CALL_VALUE_BYTES
+    room.broker.caller_cancels(room.caller.it, 2)
+    assert room.endpoint.waiting_bytes == 0
+
+
 def test_one_caller_has_a_bound_of_its_own() -> None:
     room = Room(max_waiting=100_000)
     room.serve()
@@ -297,7 +308,32 @@ def test_who_does_not_read_its_answers_is_not_waited_for() -> None:
     room.caller.call(1)
     room.caller.room = 10
     room.answer(serving, 1, bytes(11))
-    assert isinstance(room.caller.error_of(1), OverloadedError)
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallFailedError), "it has run: nobody may take it for refused"
+    assert (error.type, error.retryable) == ("AnswerLost", False)
+
+
+def test_a_server_that_does_not_read_is_not_sent_more() -> None:
+    room = Room(input=STREAM)
+    serving = room.serve(2)
+    room.caller.call(1, b"x", is_last=False)
+    serving.room = 10
+    room.broker.caller_value(room.caller.it, 1, Value(0, bytes(11), False))
+    assert isinstance(room.caller.error_of(1), CallUnknownError)
+    assert serving.told[-1] == (1, "cancel")
+
+
+def test_nobody_gives_more_credit_than_it_was_sent() -> None:
+    room = Room(input=STREAM, output=STREAM)
+    serving = room.serve()
+    room.caller.call(1, b"x", is_last=False)
+    room.broker.server_credit(serving.it, 1, 1 << 24)
+    assert room.caller.told[-1] == (1, "credit", 1 + CALL_VALUE_BYTES)
+    room.broker.caller_credit(room.caller.it, 1, 1 << 24)
+    assert serving.told[-1][1] != "credit"
+    room.broker.server_value(serving.it, 1, Value(0, b"ab", False), {}, 1.5)
+    room.broker.caller_credit(room.caller.it, 1, 1 << 24)
+    assert serving.told[-1] == (1, "credit", 2 + CALL_VALUE_BYTES)
 
 
 def test_values_that_are_too_large_or_missing() -> None:
@@ -369,8 +405,10 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     room.caller.call(1)
     room.caller.call(2)
     room.broker.declare({})
-    for number in (1, 2):
-        assert isinstance(room.caller.error_of(number), NotFoundError)
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallUnknownError), "a server has it: nobody may call again behind it"
+    assert "was deleted, or lives elsewhere by now" in error.message
+    assert isinstance(room.caller.error_of(2), NotFoundError)
     assert isinstance(serving.told[-1][1], NotFoundError)
     with pytest.raises(NotFoundError) as raised:
         room.serve()
@@ -386,15 +424,17 @@ def test_an_endpoint_of_another_shape_ends_what_it_has() -> None:
     room = Room()
     serving = room.serve()
     room.caller.call(1)
+    room.caller.call(2)
     room.broker.declare({KEY: room.spec})
     assert not serving.it.is_gone
     room.broker.declare({KEY: msgspec.structs.replace(room.spec, output="stream")})
-    for error in (room.caller.error_of(1), serving.told[-1][1]):
+    assert isinstance(room.caller.error_of(1), CallUnknownError)
+    for error in (room.caller.error_of(2), serving.told[-1][1]):
         assert isinstance(error, RequestError)
         assert "declared anew, with `input: single` and `output: stream`" in error.message
     assert serving.it.is_gone
     room.serve()
-    room.caller.call(2)
+    room.caller.call(3)
 
 
 def test_a_refused_streamed_input_says_that_another_call_may_do() -> None:

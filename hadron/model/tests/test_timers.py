@@ -27,3 +27,16 @@ def test_all_that_is_due_and_nothing_else(items: list[tuple[float, bool]]) -> No
     assert timers.next_s == math.inf
     assert timers.take(1e9) == []
     timers.discard(5, 7)
+
+
+def test_what_is_given_up_long_before_its_time_leaves_nothing() -> None:
+    """A call that is answered at once has its deadline in a day."""
+    timers: Timers[int] = Timers()
+    last = timers.add(86_400.0, -1)
+    for number in range(50_000):
+        timers.discard(timers.add(3_600.0 + number / 100, number), number)
+    assert timers.next_s == 86_400.0
+    assert len(timers._buckets) == 1
+    assert len(timers._order) < 200
+    timers.discard(last, -1)
+    assert timers.next_s == math.inf

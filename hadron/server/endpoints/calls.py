@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import trio
@@ -14,30 +15,23 @@ from hadron.endpoints.port import Terms
 from hadron.model.errors import ConnectionLostError, FrameError, HadronError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import (
+    MAX_CALL_ITEMS,
     MAX_HEARTBEAT_MISSES,
     MAX_HEARTBEAT_MS,
-    MAX_NAME_LENGTH,
     MAX_SERVER_CALLS,
 )
 from hadron.server.endpoints.streams import (
-    CANCEL,
-    CREDIT,
-    END,
-    ERROR,
-    OPEN,
-    REFUSE,
-    VALUE,
     CallerStream,
-    Item,
     ServerStream,
     Values,
-    checked_region,
+    checked_name,
     error_of,
     headers_of,
     opening_of,
 )
 from hadron.serving.entrance import led
 from hadron.serving.leading import Leading
+from hadron.wire.call_items import CANCEL, CREDIT, END, ERROR, OPEN, REFUSE, VALUE, Item
 from hadron.wire.calls import Call
 from hadron.wire.messages import endpoints_pb2 as pb
 
@@ -69,6 +63,7 @@ class _CallerSession:
         call.send(pb.CallResponse())
 
     def _received(self, message: pb.CallRequest, attachment: memoryview) -> None:
+        _check_count(message.items)
         values = Values(attachment)
         try:
             for item in message.items:
@@ -101,6 +96,7 @@ class _CallerSession:
         value = values.take(item) if told.has_value else None
         driver, number = self._driver, item.number
         try:
+            _check_names(told)
             opening = opening_of(told, self._stream.who(told.caller))
             if key not in self._broker.endpoints:
                 driver.check_known(key, told.metadata_index)
@@ -134,11 +130,13 @@ class _ServerSession:
         self._driver = leading.part(Endpoints)
         self._broker = self._driver.broker
         self._call = call
+        _check_names(told)
         key = (told.namespace or DEFAULT_NAMESPACE, told.endpoint)
         terms = _terms(told, call.peer)
         self._driver.check_known(key, told.metadata_index)
         self._stream = ServerStream(self._driver, call)
         self._stream.welcome()
+        # Nothing is sent while it is attached.
         try:
             self._server: Server = self._broker.attach_server(
                 key, self._stream, terms, trio.current_time()
@@ -149,11 +147,15 @@ class _ServerSession:
         call.on_message = self._received
         call.on_end = self._ended
         call.on_writable = self._writable
+        if not call.is_open:
+            # Its connection broke with the welcome: nobody will say so.
+            self._ended(None)
         # From here on it is looked after, again and again.
         self._driver.due(trio.current_time())
         self._driver.settle()
 
     def _received(self, message: pb.ServeRequest, attachment: memoryview) -> None:
+        _check_count(message.items)
         now_s = trio.current_time()
         self._broker.heard(self._server, now_s)
         values = Values(attachment)
@@ -204,11 +206,7 @@ def _terms(told: pb.ServeRequest.Open, peer: str) -> Terms:
         raise RequestError(
             f"a server cannot have {told.max_in_flight} calls at a time", f"1 to {MAX_SERVER_CALLS}"
         )
-    if len(told.name) > MAX_NAME_LENGTH:
-        raise RequestError(
-            f"a server's name {told.name[:MAX_NAME_LENGTH]!r}... has {len(told.name)} characters",
-            f"at most {MAX_NAME_LENGTH}",
-        )
+    name = checked_name("server's name", told.name)
     if told.heartbeat_ms > MAX_HEARTBEAT_MS or told.heartbeat_misses > MAX_HEARTBEAT_MISSES:
         raise RequestError(
             f"heartbeats every {told.heartbeat_ms} ms with {told.heartbeat_misses} misses are out "
@@ -216,8 +214,22 @@ def _terms(told: pb.ServeRequest.Open, peer: str) -> Terms:
             f"up to {MAX_HEARTBEAT_MS} ms and {MAX_HEARTBEAT_MISSES}",
         )
     silence_s = told.heartbeat_ms * max(1, told.heartbeat_misses) / 1_000
-    region = checked_region(told.region, "server")
-    return Terms(told.max_in_flight, region, told.name or peer, peer, silence_s)
+    region = checked_name("server's region", told.region)
+    return Terms(told.max_in_flight, region, name or peer, peer, silence_s)
+
+
+def _check_names(told: pb.CallOpening | pb.ServeRequest.Open) -> None:
+    """Raises `RequestError` for one that no endpoint has."""
+    checked_name("namespace", told.namespace)
+    checked_name("endpoint's name", told.endpoint)
+
+
+def _check_count(items: Sequence[Item]) -> None:
+    """Raises `FrameError` for a message that others would have to wait for."""
+    if len(items) > MAX_CALL_ITEMS:
+        raise FrameError(
+            f"{len(items)} items in one message about calls", f"send {MAX_CALL_ITEMS} at most"
+        )
 
 
 def _serve(

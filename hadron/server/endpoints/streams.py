@@ -1,7 +1,7 @@
 """The streams of callers and servers, as the broker of a leadership tells them of calls.
 
-What is to be said in one turn gathers in one message. Values go on as they came; only small ones
-are copied, which costs less than to pass on the pieces.
+What is to be said in one turn gathers. Values go on as they came; only small ones are copied, which
+costs less than to pass on the pieces.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hadron.endpoints.driver import Endpoints
 from hadron.endpoints.port import Headers, Opening, Value
+from hadron.model.call_shapes import header_bytes
 from hadron.model.errors import (
     CallFailedError,
     FrameError,
@@ -20,32 +21,28 @@ from hadron.model.errors import (
 )
 from hadron.model.limits import MAX_CALL_HEADER_BYTES, MAX_CALL_MS, MAX_NAME_LENGTH
 from hadron.model.principals import claimed
+from hadron.wire.call_items import (
+    CANCEL,
+    CREDIT,
+    END,
+    ERROR,
+    OPEN,
+    SMALL_BYTES,
+    VALUE,
+    CallItems,
+    Item,
+)
 from hadron.wire.calls import Call
-from hadron.wire.frames import Bytes
 from hadron.wire.messages import common_pb2, endpoints_pb2, error_to_message
 
-Item = endpoints_pb2.CallItem
-OPEN: Final = int(Item.OPEN)
-VALUE: Final = int(Item.VALUE)
-END: Final = int(Item.END)
-ERROR: Final = int(Item.ERROR)
-CANCEL: Final = int(Item.CANCEL)
-CREDIT: Final = int(Item.CREDIT)
-REFUSE: Final = int(Item.REFUSE)
-
-_MESSAGE_BYTES: Final = 1 << 20
-"""Of values in one message, with the last one over it."""
-
-_MESSAGE_ITEMS: Final = 1_000
-
-_SMALL_BYTES: Final = 4 << 10
-"""A value is copied out of the message that it came in, and into the one that it leaves in."""
+_MAX_TYPE: Final = 1_000
+"""Characters of the name of what a handler has raised."""
 
 _NONE: Final[Headers] = {}
 
 
 class _Stream:
-    """What waits to be said on a call, as items of one message.
+    """What waits to be said on a call.
 
     Args:
         message: makes an empty one.
@@ -54,49 +51,27 @@ class _Stream:
     def __init__(self, driver: Endpoints, call: Call[Any, Any], message: Callable[[], Any]) -> None:
         self._driver = driver
         self._call = call
-        self._make = message
-        self._message = message()
-        self._chunks: list[Bytes] = []
-        self._bytes = 0
+        self._items = CallItems(message)
         driver.attach(self)
 
+    def has_room(self, size: int) -> bool:
+        return self._call.has_room(self._items.size + size)
+
     def _item(self, number: int, kind: int) -> Item:
-        items = self._message.items
-        if not items:
+        if not self._items:
             self._driver.touch(self)
-        elif self._bytes >= _MESSAGE_BYTES or len(items) >= _MESSAGE_ITEMS:
-            self._send()
-            items = self._message.items
-        item: Item = items.add(number=number, kind=kind)
-        return item
+        return self._items.add(number, kind)
 
     def _put(self, item: Item, value: Value) -> None:
-        data = value.data
-        size = len(data)
-        if size:
-            item.length = size
-            self._bytes += size
-            self._chunks.append(data)
-        if value.encoding:
-            item.encoding = value.encoding
-        if value.is_last:
-            item.end = True
+        self._items.put(item, value.encoding, value.data, is_last=value.is_last)
 
     def flush(self) -> None:
-        if self._message.items:
-            self._send()
-
-    def _send(self) -> None:
-        chunks = self._chunks
-        if len(chunks) > 1 and self._bytes <= _SMALL_BYTES * len(chunks):
-            chunks = [b"".join(chunks)]
-        self._call.send(self._message, chunks)
-        self._message = self._make()
-        self._chunks, self._bytes = [], 0
+        for message, chunks in self._items.take():
+            self._call.send(message, chunks)
 
     def close(self, error: HadronError) -> None:
         self._driver.detach(self)
-        self._message, self._chunks = self._make(), []
+        self._items.clear()
         self._call.fail(error)
 
 
@@ -114,27 +89,21 @@ class CallerStream(_Stream):
         # Its own address stands behind it, so that what was made up is seen to be.
         return f"a client at {claimed(said)} through {self._call.peer}"
 
-    def has_room(self, size: int) -> bool:
-        return self._call.has_room(size)
-
     def value(self, number: int, value: Value, headers: Headers) -> None:
         item = self._item(number, VALUE)
         self._put(item, value)
-        if headers:
-            item.headers.update(headers)
+        self._items.head(item, headers)
 
     def end(self, number: int, headers: Headers) -> None:
-        item = self._item(number, END)
-        if headers:
-            item.headers.update(headers)
+        self._items.head(self._item(number, END), headers)
 
     def error(self, number: int, error: HadronError, headers: Headers) -> None:
         item = self._item(number, ERROR)
         item.error.CopyFrom(error_to_message(error))
         if isinstance(error, CallFailedError):
             item.error_type = error.type
-        if headers:
-            item.headers.update(headers)
+        item.headers.update(headers)
+        self._items.weigh(item)
 
     def credit(self, number: int, size: int) -> None:
         self._item(number, CREDIT).credit = size
@@ -162,12 +131,12 @@ class ServerStream(_Stream):
         told.timeout_ms = max(1, int(left_s * 1_000))
         told.caller = opening.caller
         told.attempt = attempt
-        if opening.headers:
-            told.headers.update(opening.headers)
+        told.headers.update(opening.headers)
         if value is not None:
             self._put(item, value)
             # That there is one: an empty one has no length.
             told.has_value = True
+        self._items.weigh(item)
 
     def value(self, number: int, value: Value) -> None:
         self._put(self._item(number, VALUE), value)
@@ -204,7 +173,7 @@ class Values:
         data: bytes | memoryview = self._attachment[begin:end]
         if len(data) < size:
             raise FrameError(f"a value of {size} bytes was announced, {len(data)} have come")
-        if size <= _SMALL_BYTES:
+        if size <= SMALL_BYTES:
             data = bytes(data)
         return Value(item.encoding, data, item.end)
 
@@ -219,30 +188,29 @@ def opening_of(told: endpoints_pb2.CallOpening, caller: str) -> Opening:
     """Raises `FrameError` for headers that are too large, `RequestError` for such a region."""
     return Opening(
         min(told.timeout_ms or MAX_CALL_MS, MAX_CALL_MS) / 1_000,
-        checked_region(told.region, "caller"),
+        checked_name("caller's region", told.region),
         headers_of(told.headers) if told.headers else _NONE,
         caller,
         told.is_single,
     )
 
 
-def checked_region(region: str, whose: str) -> str:
-    """As it was said: it stays for as long as the call or the server does, and, of callers, where
-    it is remembered who is free. Raises `RequestError`."""
-    if len(region) > MAX_NAME_LENGTH:
+def checked_name(what: str, name: str) -> str:
+    """As it was said: it stays as long as the call or the server does, and is in errors' texts.
+    Raises `RequestError`."""
+    if len(name) > MAX_NAME_LENGTH:
         raise RequestError(
-            f"a {whose}'s region {region[:MAX_NAME_LENGTH]!r}... has {len(region)} characters",
+            f"a {what} {name[:MAX_NAME_LENGTH]!r}... has {len(name)} characters",
             f"at most {MAX_NAME_LENGTH}",
         )
-    return region
+    return name
 
 
 def headers_of(told: Mapping[str, str]) -> Headers:
     """Raises `FrameError` for more than may be sent."""
     headers = dict(told)
-    size = sum(len(name) + len(text) for name, text in headers.items())
-    if size > MAX_CALL_HEADER_BYTES:
-        raise FrameError(f"headers of {size} characters, the limit is {MAX_CALL_HEADER_BYTES}")
+    if (size := header_bytes(headers)) > MAX_CALL_HEADER_BYTES:
+        raise FrameError(f"headers of {size} bytes, the limit is {MAX_CALL_HEADER_BYTES}")
     return headers
 
 
@@ -252,5 +220,5 @@ def error_of(item: Item) -> HadronError:
     told: common_pb2.Error = item.error
     error = error_from_code("CallFailedError", told.message, told.hint, told.retryable)
     assert isinstance(error, CallFailedError)
-    error.type = item.error_type or told.code or "Exception"
+    error.type = (item.error_type or told.code or "Exception")[:_MAX_TYPE]
     return error

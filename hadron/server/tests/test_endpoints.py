@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.client import IncomingCall
 from hadron.model.errors import (
+    CallFailedError,
     CallUnknownError,
     DeadlineExceededError,
     FrameError,
@@ -250,6 +251,123 @@ async def test_whom_a_stranger_says_to_call_for_is_shown_with_its_own_address(
         assert re.search(r"… through stranger:\d+$", who), who
         assert len(who) < 250
         assert who.isprintable()
+
+
+async def test_a_message_is_bounded_in_items_and_names_in_length(tmp_path: Path) -> None:
+    """A leader deals with a message in one turn, and what it answers to it has room in a frame."""
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        async with client.serve("e", _echo), nodes.connection("n1", "stranger") as connection:
+            async with connection.open_stream(CALL, pb.CallRequest()) as stream:
+                await answer(stream)
+                long = opening(endpoint="\x01" * 20_000, has_value=False)
+                items = [
+                    pb.CallItem(number=1 + number, kind=OPEN, open=long) for number in range(80)
+                ]
+                items.append(pb.CallItem(number=99, kind=OPEN, open=opening(), end=True))
+                await stream.send(pb.CallRequest(items=items))
+                ended: dict[int, Any] = {}
+                while len(ended) < 81:
+                    message, _ = await answer(stream)
+                    ended.update({item.number: item for item in message.items})
+                assert "has 20000 characters" in ended[80].error.message
+                assert ended.pop(99).kind == VALUE
+                assert {item.kind for item in ended.values()} == {ERROR}
+                many = [pb.CallItem(number=100 + each, kind=OPEN) for each in range(1_001)]
+                await stream.send(pb.CallRequest(items=many))
+                with pytest.raises(FrameError, match="1001 items in one message"):
+                    await _drained(stream)
+            assert await client.call("e", "still here") == "still here"
+
+
+async def test_who_waits_with_much_in_the_headers_is_served_all_the_same(tmp_path: Path) -> None:
+    """As many as wait are given to one server at once."""
+    headers = {"token": "ü" * 4_000}
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        begun, go_on = trio.Event(), trio.Event()
+
+        async def slow(value: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return value
+
+        answers: list[Any] = []
+
+        async def call(value: int) -> None:
+            answers.append(await client.call("e", value, timeout_s=60, headers=headers))
+
+        async with client.serve("e", slow, max_in_flight=1), trio.open_nursery() as nursery:
+            nursery.start_soon(call, 0)
+            await begun.wait()
+            for value in range(1, 600):
+                nursery.start_soon(call, value)
+            while (await client.endpoints("e"))[0].waiting < 599:
+                await wait_all_tasks_blocked()
+            async with client.serve("e", _echo, max_in_flight=1_000, name="other"):
+                while len(answers) < 599:
+                    await wait_all_tasks_blocked(0.01)
+                go_on.set()
+        assert sorted(answers) == list(range(600))
+
+
+async def test_many_that_fail_at_once_with_long_texts_are_each_told(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        gathered = 0
+        fail = trio.Event()
+
+        async def handler(_value: Any) -> None:
+            nonlocal gathered
+            gathered += 1
+            if gathered == 64:
+                fail.set()
+            await fail.wait()
+            raise ValueError("no row for " + "ä" * 70_000)
+
+        told: list[str] = []
+
+        async def call() -> None:
+            with pytest.raises(CallFailedError, match="no row for ä") as raised:
+                await client.call("e", 1, timeout_s=60)
+            told.append(raised.value.type)
+
+        async with client.serve("e", handler), trio.open_nursery() as nursery:
+            for _ in range(64):
+                nursery.start_soon(call)
+        assert told == ["ValueError"] * 64
+        async with client.serve("e", _echo):
+            assert await client.call("e", "still here") == "still here"
+
+
+async def test_what_runs_while_its_endpoint_is_made_anew_is_not_run_again(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client)
+        begun, deleted = trio.Event(), trio.Event()
+        runs: list[Any] = []
+
+        async def pay(value: Any) -> str:
+            runs.append(value)
+            begun.set()
+            await deleted.wait()
+            return "paid"
+
+        async def make_anew() -> None:
+            await begun.wait()
+            await client.delete([("Endpoint", "default", "e")])
+            await _declare(client)
+            deleted.set()
+            async with client.serve("e", pay):
+                await over.wait()
+
+        over = trio.Event()
+        async with trio.open_nursery() as nursery:
+            async with client.serve("e", pay):
+                nursery.start_soon(make_anew)
+                with pytest.raises(CallUnknownError, match="was deleted"):
+                    await client.call("e", 1, timeout_s=60)
+            over.set()
+        assert runs == [1]
 
 
 BROKEN = [

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from hadron.endpoints.calls import Caller, Server
+from hadron.endpoints.calls import Caller, Server, cost
 from hadron.endpoints.endpoint import MAX_ATTEMPTS
 from hadron.endpoints.machine import Broker
 from hadron.endpoints.port import Headers, Opening, Terms, Value
@@ -25,7 +25,9 @@ from hadron.model.errors import (
     HadronError,
     NoServerError,
     OverloadedError,
+    RequestError,
 )
+from hadron.model.limits import CALL_WINDOW_BYTES
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
 from hadron.sim.rooms.played import Played
 
@@ -35,6 +37,9 @@ _RUNS: Final = 4
 
 _LATE_S: Final = 0.02
 """A deadline may be so late: timers have buckets."""
+
+_NOT_RUN: Final = (RequestError, NoServerError, OverloadedError)
+"""What a client takes for that, and calls again behind."""
 
 _SPACE: Final = "room"
 
@@ -70,6 +75,8 @@ class _Run:
     call: _Call
     is_cancelled: bool = False
     said_last: bool = False
+    window: int = CALL_WINDOW_BYTES
+    """What it may send."""
 
 
 @dataclass(eq=False)
@@ -89,6 +96,8 @@ class _Call:
     answers: int = 0
     is_given_up: bool = False
     """Its caller has cancelled, or has gone."""
+    window: int = CALL_WINDOW_BYTES
+    """What its caller may send."""
 
     @property
     def is_over(self) -> bool:
@@ -130,20 +139,26 @@ class FakeCaller:
         if call is None:
             return
         world = self.world
-        if isinstance(error, CallUnknownError):
+        if isinstance(error, CallUnknownError) and call.name == world.going:
+            if len(call.runs) == call.refused:
+                world.complain("N1", f"{call.token!r} was not run: {error.message}")
+        elif isinstance(error, CallUnknownError):
             if not any(server.is_gone or server.is_frozen for server, _ in call.runs):
                 world.complain("N7", f"{call.token!r} was told of a loss that nobody had")
             again = call.spec.idempotent and not call.answers and len(call.runs) < MAX_ATTEMPTS
             if again and world.is_served(call.name):
                 world.complain("N1", f"{call.token!r} could have been run again: {error.message}")
-        elif isinstance(error, NoServerError | OverloadedError) and len(call.runs) > call.refused:
+        elif isinstance(error, _NOT_RUN) and not world.may_be_again(call):
             world.complain("N1", f"{call.token!r} was said not to have run: {error.message}")
         elif isinstance(error, DeadlineExceededError) and world.now_s < call.deadline_s - 1e-6:
             world.complain("N4", f"{call.token!r} ended before its deadline")
         self._last(call)
 
     def credit(self, number: int, size: int) -> None:
-        self._open(number, f"a credit of {size}")
+        call = self._open(number, f"a credit of {size}")
+        if call is not None:
+            call.window += size
+            self.world.check_window(call.token, call.window)
 
     def _open(self, number: int, what: str) -> _Call | None:
         call = self.calls.get(number)
@@ -174,6 +189,9 @@ class FakeServer:
     @property
     def held(self) -> list[_Run]:
         return [run for run in self.runs.values() if not run.said_last]
+
+    def has_room(self, size: int) -> bool:  # noqa: ARG002
+        return True
 
     def open(
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
@@ -226,8 +244,11 @@ class FakeServer:
         if run is not None:
             run.is_cancelled = True
 
-    def credit(self, number: int, size: int) -> None:  # noqa: ARG002
-        self._known(number)
+    def credit(self, number: int, size: int) -> None:
+        run = self._known(number)
+        if run is not None:
+            run.window += size
+            self.world.check_window(run.call.token, run.window)
 
     def fail(self, error: HadronError) -> None:  # noqa: ARG002
         self.world.server_gone(self)
@@ -257,6 +278,8 @@ class World:
         self.did: list[str] = []
         self.calls: dict[bytes, _Call] = {}
         self.servers: list[FakeServer] = []
+        self.going = ""
+        """The endpoint that is being deleted."""
         self._made = 0
         self._names = self.random.sample(list(_ENDPOINTS), 3)
         """Few, so that much happens to each."""
@@ -267,6 +290,14 @@ class World:
 
     def is_served(self, endpoint: str) -> bool:
         return any(server.endpoint == endpoint and not server.is_leaving for server in self.servers)
+
+    def check_window(self, token: bytes, window: int) -> None:
+        if window > CALL_WINDOW_BYTES:
+            self.complain("W2", f"{window} bytes of {token!r} may be sent at once")
+
+    def may_be_again(self, call: _Call) -> bool:
+        """Whether nobody has begun it."""
+        return len(call.runs) == call.refused
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -280,9 +311,11 @@ class World:
                 self._lose_server,
                 self._lose_caller,
                 self._turn_server,
+                self._turn_caller,
+                self._delete,
                 self._pass,
             ),
-            (30, 12, 8, 40, 2, 1, 4, 20),
+            (30, 12, 8, 40, 2, 1, 4, 2, 0.4, 20),
         )[0]
         self.did.append(happen.__name__)
         happen()
@@ -307,6 +340,8 @@ class World:
             timeout_s, self.random.choice(("", "a", "a.b")), {"token": token.decode()}, "somebody"
         )
         value = Value(0, token, is_last) if has_value else None
+        if value is not None:
+            call.window -= cost(value)
         self.broker.open(caller.attached, number, key, opening, value, self.now_s)
 
     def _say(self) -> None:
@@ -323,12 +358,14 @@ class World:
         elif call.spec.input == STREAM and not call.has_ended:
             if what < 0.8:
                 call.has_ended = self.random.random() < 0.3
-                self.broker.caller_value(caller, number, Value(0, call.token, call.has_ended))
+                value = Value(0, call.token, call.has_ended)
+                call.window -= cost(value)
+                self.broker.caller_value(caller, number, value)
             else:
                 call.has_ended = True
                 self.broker.caller_end(caller, number)
         elif call.spec.output == STREAM:
-            self.broker.caller_credit(caller, number, 100)
+            self.broker.caller_credit(caller, number, self.random.choice((100, 1 << 20)))
 
     def _serve(self) -> None:
         if len(self.servers) >= 8:
@@ -363,14 +400,14 @@ class World:
             server.is_leaving = True
             self.broker.server_refuses(attached, run.number, self.now_s)
         elif what < 0.2 and call.spec.input == STREAM and not run.is_cancelled:
-            self.broker.server_credit(attached, run.number, 50)
+            self.broker.server_credit(attached, run.number, self.random.choice((50, 1 << 20)))
         elif (run.is_cancelled and what < 0.6) or what < 0.23:
             run.said_last = True
             self.broker.server_end(attached, run.number, {}, self.now_s)
         elif call.spec.output == STREAM and what < 0.7:
-            self.broker.server_value(
-                attached, run.number, Value(0, call.token, False), {}, self.now_s
-            )
+            value = Value(0, call.token, False)
+            run.window -= cost(value)
+            self.broker.server_value(attached, run.number, value, {}, self.now_s)
         else:
             run.said_last = True
             self.broker.server_value(
@@ -419,6 +456,19 @@ class World:
             server.writable = not server.writable
             if server.writable:
                 self.broker.server_writable(server.attached, self.now_s)
+
+    def _turn_caller(self) -> None:
+        """It reads no more, or again."""
+        caller = self.random.choice(self.callers)
+        caller.reads = not caller.reads
+
+    def _delete(self) -> None:
+        """And declare it anew."""
+        key = self.random.choice(self._names)
+        self.going = key[1]
+        self.broker.declare({each: spec for each, spec in _ENDPOINTS.items() if each != key})
+        self.going = ""
+        self.broker.declare(_ENDPOINTS)
 
     def _pass(self) -> None:
         """Time goes by."""

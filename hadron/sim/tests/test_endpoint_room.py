@@ -24,6 +24,18 @@ BUGS: Final = {
         "N1",
         Edit(_ENDPOINT + "_no_server", "call is not None and call.attempts", "False"),
     ),
+    "whose server has the call hears only that its endpoint was deleted": (
+        "N1",
+        Edit(_ENDPOINT + "close", "self._begun(run.call, error)", "error"),
+    ),
+    "an answer without room ends as if the call had been refused": (
+        "N1",
+        Edit(
+            _BROKER + "server_value",
+            "            error = CallFailedError(",
+            "            error = OverloadedError('no room') or CallFailedError(",
+        ),
+    ),
     "one that answers in part is run again": (
         "N1",
         Edit(_ENDPOINT + "_lost", "and not call.has_answered and", "and"),
@@ -78,6 +90,10 @@ BUGS: Final = {
     "more wait than may": (
         "N5",
         Edit(_ENDPOINT + "take", ">= self.spec.max_waiting", "> self.spec.max_waiting"),
+    ),
+    "who gives more credit than it was sent is sent all at once": (
+        "W2",
+        Edit("endpoints.calls:grant", "min(size, CALL_WINDOW_BYTES - sender.allowance)", "size"),
     ),
     "a server is not told that nobody waits any more": (
         "N8",
