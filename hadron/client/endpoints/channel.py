@@ -74,13 +74,13 @@ class Channel:
         self._begun = anyio.Event()
         self.outbox = Outbox(endpoints_pb2.CallRequest)
         self._call: OpenedCall | None = None
+        self._scopes: list[anyio.CancelScope] = []
         self._stream = ReconnectingCall(session, replica_set, _CALL, self, cap_s=RECONNECT_CAP_S)
 
     def start(self) -> None:
         background = self._session.background
         background.start(self._stream.run)
-        background.start(self.outbox.run)
-        background.start(self._sweep)
+        self._scopes = [background.start(self.outbox.run), background.start(self._sweep)]
 
     async def wait_ready(self) -> None:
         """Until calls may be opened. Raises what ended it for good."""
@@ -223,6 +223,8 @@ class Channel:
 
     def failed(self, error: HadronError) -> None:
         self.failure = error
+        for scope in self._scopes:
+            scope.cancel()
         self._lose(lambda: type(error)(error.message, error.hint, retryable=error.retryable))
         self._change()
 

@@ -38,6 +38,9 @@ from hadron.wire.messages import endpoints_pb2 as pb
 _MAX_LISTED: Final = 200
 """Servers of an endpoint that a description lists."""
 
+_MAX_ALL_LISTED: Final = 4_000
+"""Of all endpoints together, each with 500 bytes of names at most: they have room in a frame."""
+
 _MAX_CREDIT: Final = 1 << 24
 """More than any window; a peer that says so would flood the other one."""
 
@@ -250,18 +253,20 @@ def _describe(
     _attachment: memoryview,
 ) -> None:
     found = leading.part(Endpoints).found(request.namespace or DEFAULT_NAMESPACE, request.endpoint)
+    most = min(_MAX_LISTED, _MAX_ALL_LISTED // max(1, len(found)))
     call.send(
-        pb.DescribeEndpointsResponse(endpoints=[_described(*each) for each in found]), end=True
+        pb.DescribeEndpointsResponse(endpoints=[_described(*each, most) for each in found]),
+        end=True,
     )
 
 
-def _described(key: Key, endpoint: Endpoint) -> pb.DescribeEndpointsResponse.Endpoint:
+def _described(key: Key, endpoint: Endpoint, most: int) -> pb.DescribeEndpointsResponse.Endpoint:
     p50_us, p99_us = endpoint.latencies.percentiles_us()
     servers = sorted(endpoint.servers, key=lambda server: (server.terms.name, server.terms.peer))
     return pb.DescribeEndpointsResponse.Endpoint(
         namespace=key[0],
         name=key[1],
-        servers=[_described_server(server) for server in servers[:_MAX_LISTED]],
+        servers=[_described_server(server) for server in servers[:most]],
         in_flight=endpoint.in_flight,
         waiting=len(endpoint.waiting),
         waiting_bytes=endpoint.waiting_bytes,
@@ -269,7 +274,7 @@ def _described(key: Key, endpoint: Endpoint) -> pb.DescribeEndpointsResponse.End
         failed=endpoint.latencies.failed,
         p50_us=p50_us,
         p99_us=p99_us,
-        more_servers=max(0, len(servers) - _MAX_LISTED),
+        more_servers=max(0, len(servers) - most),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hadron.model.errors import (
 from hadron.model.record import JSON, TEXT
 from hadron.model.schema import SchemaObject
 from hadron.model.services import STREAM, EndpointSpec
+from hadron.server.endpoints import calls as module
 from hadron.testing.nodes import running_nodes
 from hadron.wire.calling import MessageStream
 from hadron.wire.messages import endpoints_pb2 as pb
@@ -222,8 +224,10 @@ async def _echo(value: Any) -> Any:
     return value
 
 
-async def _declare(client: Any, **spec: Any) -> None:
-    obj = SchemaObject(kind="Endpoint", name="e", spec=EndpointSpec(replica_set="local/p0", **spec))
+async def _declare(client: Any, name: str = "e", **spec: Any) -> None:
+    obj = SchemaObject(
+        kind="Endpoint", name=name, spec=EndpointSpec(replica_set="local/p0", **spec)
+    )
     await client.apply([obj])
 
 
@@ -368,6 +372,26 @@ async def test_what_runs_while_its_endpoint_is_made_anew_is_not_run_again(tmp_pa
                     await client.call("e", 1, timeout_s=60)
             over.set()
         assert runs == [1]
+
+
+async def test_a_description_of_many_endpoints_lists_fewer_servers_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it has room in a message."""
+    monkeypatch.setattr(module, "_MAX_ALL_LISTED", 4)
+    async with (
+        running_nodes(tmp_path, 1) as nodes,
+        nodes.client() as client,
+        AsyncExitStack() as up,
+    ):
+        await _declare(client)
+        for number in range(3):
+            await up.enter_async_context(client.serve("e", _echo, name=f"s{number}"))
+        (alone,) = await client.endpoints("e")
+        assert (len(alone.servers), alone.more_servers) == (3, 0)
+        await _declare(client, "other")
+        listed = {life.name: life for life in await client.endpoints()}
+        assert (len(listed["e"].servers), listed["e"].more_servers) == (2, 1)
 
 
 BROKEN = [
