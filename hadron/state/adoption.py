@@ -319,18 +319,23 @@ def _is_lost(parts: list[AdoptObjects], object_id: int) -> bool:
 
 
 def _check_ids(db: Database, objects: list[StoredObject]) -> None:
-    """Raises `HandshakeError` for what was deleted here, in a part of its log that the metadata set
-    has lost: what is left of it may still be being dropped under that id."""
+    """An id means one object, under one name, for ever: what was deleted may still be being dropped
+    under it. A metadata set that has lost a part of its log may say otherwise.
+
+    Raises `HandshakeError`.
+    """
     index = schema.current_index(db)
     for item in objects:
-        if (
-            item.id <= index
-            and db.execute(f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)).fetchone()
-            is None
-        ):
+        if item.id > index:
+            continue
+        row = db.execute(
+            f"SELECT kind, namespace, name FROM {SCHEMA_OBJECT} WHERE id = ?", (item.id,)
+        ).fetchone()
+        if row != (item.kind, item.namespace, item.name):
+            here = "was deleted here" if row is None else f"is {row[0]} {row[1]}/{row[2]} here"
             raise HandshakeError(
-                f"{item.kind} {item.namespace}/{item.name} (id {item.id}) was deleted here, of "
-                "which the metadata set knows nothing: it has lost a part of its log",
+                f"{item.kind} {item.namespace}/{item.name} (id {item.id}) {here}, of which the "
+                "metadata set knows nothing: it has lost a part of its log",
                 "delete it at the metadata set, and declare it again if it is wanted; until then "
                 "this replica set keeps the schema that it has",
             )

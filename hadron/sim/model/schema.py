@@ -194,10 +194,12 @@ class Schema:
         else:
             self._forget_old(entry)
         for item in said:
-            if item.id <= (self.index or 0) and item.id not in self.objects:
-                # It was deleted here, and its id means it for ever.
+            name = item.kind, item.namespace, item.name
+            known = self.objects.get(item.id)
+            if item.id <= (self.index or 0) and (known is None or known.name != name):
+                # It was deleted here, or is another one, and its id means it for ever.
                 raise Refused(HandshakeError)
-            if self.find((item.kind, item.namespace, item.name)) not in (None, item.id):
+            if self.find(name) not in (None, item.id):
                 raise Refused(HandshakeError)
         for item in said:
             self._take(last, item)
@@ -221,7 +223,6 @@ class Schema:
         """A change that is known here and lost there is undone by what was before it in no way, and
         by what came later in all but partitions of which that cannot know."""
         known = self.objects.get(item.id)
-        name = (item.kind, item.namespace, item.name) if known is None else known.name
         spec = item.spec_json
         if known is not None:
             is_lost = _has_lost(last, known.index)
@@ -233,6 +234,7 @@ class Schema:
                 self.kept = {each for each in self.kept if each[0] != item.id}
                 self.kept |= {(item.id, each) for each in more}
                 spec = _with_partitions(spec, more)
+        name = item.kind, item.namespace, item.name
         self.objects[item.id] = Object(name, spec, item.metadata_index)
 
     # --- both ------------------------------------------------------------------------------------

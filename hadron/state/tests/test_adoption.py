@@ -290,6 +290,20 @@ def test_what_a_recovery_has_brought_back_is_not_what_is_dropped_elsewhere() -> 
     assert list(streams.all_bounds(other.db)) == [later]
 
 
+def test_an_id_means_one_object_for_ever() -> None:
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    push(meta, other)
+    new = Replicated(META)
+    new.declare(("Stream", "b", ON_OTHER))
+    schema.go_on_above(new.db, 1 << 32)
+    new.declare(("Stream", "b", msgspec.structs.replace(ON_OTHER, description="changed")))
+    before = dump(other.db)
+    with pytest.raises(HandshakeError, match=r"default/b \(id 1\) is Stream default/a here"):
+        push(new, other)
+    assert dump(other.db) == before
+
+
 def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away() -> None:
     meta, other = Replicated(META), Replicated(OTHER)
     meta.declare(("Stream", "a", ON_OTHER), ("Stream", "b", ON_OTHER))
