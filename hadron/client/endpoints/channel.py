@@ -213,26 +213,25 @@ class Channel:
             self._call.consumed(message.ByteSize() + len(attachment))
 
     def lost(self, error: HadronError | None) -> None:
-        self._lose(
-            lambda: CallUnknownError(
-                f"the leader of {self.replica_set} was lost with a call under way: "
-                f"{error.message if error is not None else 'it has ended the stream'}",
-                "it has run, or in part, or not at all",
-            )
-        )
+        self._lose(error.message if error is not None else "it has ended the stream")
 
     def failed(self, error: HadronError) -> None:
         self.failure = error
         for scope in self._scopes:
             scope.cancel()
-        self._lose(lambda: type(error)(error.message, error.hint, retryable=error.retryable))
+        self._lose(error.message)
         self._change()
 
-    def _lose(self, make: Any) -> None:
+    def _lose(self, why: str) -> None:
+        """Whatever ended it may say that it did nothing: of the stream, and not of its calls."""
         self.is_ready = False
         self._call = None
         self.outbox.close()
         pendings, self._pending = list(self._pending.values()), {}
         for pending in pendings:
             self._timers.discard(pending.due, pending)
-            pending.waiter.fail(make(), None)
+            error = CallUnknownError(
+                f"the leader of {self.replica_set} was lost with a call under way: {why}",
+                "it has run, or in part, or not at all",
+            )
+            pending.waiter.fail(error, None)

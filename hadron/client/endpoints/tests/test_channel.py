@@ -1,0 +1,56 @@
+"""A client's calls to one replica set, without a network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from hadron.client.endpoints.channel import Channel
+from hadron.client.endpoints.items import Packed
+from hadron.model.errors import CallUnknownError, HadronError, OverloadedError, RequestError
+from hadron.wire.call_items import Item
+from hadron.wire.messages import endpoints_pb2
+
+
+class Waiting:
+    """`channel.Waiter`."""
+
+    def __init__(self) -> None:
+        self.error: HadronError | None = None
+
+    def value(self, packed: Packed, item: Item) -> None:
+        raise NotImplementedError
+
+    def end(self, item: Item) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: HadronError, _item: Item | None) -> None:
+        self.error = error
+
+    def credit(self, size: int) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("reason", [RequestError("no"), OverloadedError("no")])
+async def test_why_a_stream_ended_is_not_what_became_of_its_calls(reason: HadronError) -> None:
+    """Either says that nothing was done, and who hears it calls again."""
+    scopes: list[anyio.CancelScope] = []
+
+    def start(*_function: Any) -> anyio.CancelScope:
+        scopes.append(anyio.CancelScope())
+        return scopes[-1]
+
+    session: Any = SimpleNamespace(background=SimpleNamespace(start=start))
+    channel = Channel(session, "r/p0")
+    channel.start()
+    channel.received(endpoints_pb2.CallResponse(), memoryview(b""))
+    waiting = Waiting()
+    channel.open(waiting, endpoints_pb2.CallOpening(timeout_ms=1_000), (0, b"v"), end=True)
+    channel.failed(reason)
+    assert isinstance(waiting.error, CallUnknownError)
+    assert [scope.cancel_called for scope in scopes] == [False, True, True]
+    with pytest.raises(type(reason)):
+        await channel.wait_ready()
