@@ -55,7 +55,7 @@ class _Caller:
 class SyncPending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_caller", "_error", "_outbox", "_pending", "_size")
+    __slots__ = ("_caller", "_error", "_is_waited_for", "_outbox", "_pending", "_size")
 
     def __init__(self, outbox: Outbox, caller: _Caller, size: int) -> None:
         self._outbox = outbox
@@ -65,6 +65,7 @@ class SyncPending:
         """Once it is in the buffer."""
         self._error: HadronError | None = None
         """Why it was refused."""
+        self._is_waited_for = False
 
     def __repr__(self) -> str:
         if self._pending is not None:
@@ -265,7 +266,7 @@ class Outbox:
 
     def _refuse(self, pending: SyncPending, error: HadronError) -> None:
         pending._error = error
-        if self._is_settled:
+        if self._is_settled or pending._is_waited_for:
             # Whoever sent it looks himself.
             return
         if len(self._failed) < KEPT_FAILURES:
@@ -337,7 +338,11 @@ class Outbox:
     async def _wait_for(self, pending: SyncPending) -> Receipt:
         if not _is_accepted(pending):
             self._empty()
-            await self._until(lambda: _is_accepted(pending))
+            pending._is_waited_for = True
+            try:
+                await self._until(lambda: _is_accepted(pending))
+            finally:
+                pending._is_waited_for = False
         if pending._error is not None:
             if pending in self._failed:
                 self._failed.remove(pending)

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -34,6 +34,9 @@ from hadron.model.errors import (
 )
 from hadron.model.record import BYTES, NewRecord
 
+if TYPE_CHECKING:
+    from hadron.client.producing.bulk import Segment
+
 _log = logging.getLogger(__name__)
 
 _TICKS_PER_TIMEOUT: Final = 20
@@ -51,11 +54,12 @@ _TOLD_FAILURES: Final = 5
 class Pending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_batch", "_index")
+    __slots__ = ("_batch", "_index", "_is_heard")
 
     def __init__(self, batch: OutgoingBatch, index: int) -> None:
         self._batch = batch
         self._index = index
+        self._is_heard = False
 
     def __repr__(self) -> str:
         batch = self._batch
@@ -75,18 +79,26 @@ class Pending:
         if batch.is_done:
             await anyio.lowlevel.checkpoint()
         else:
-            batch.waiting += 1
+            self._hear(True)
             try:
                 await wait_done(batch)
-            finally:
-                batch.waiting -= 1
+            except BaseException:
+                self._hear(False)
+                raise
         return receipt_of(self)
+
+    def _hear(self, is_heard: bool) -> None:
+        """Whether somebody has seen its failure, or waits for it."""
+        if is_heard is not self._is_heard:
+            self._is_heard = is_heard
+            self._batch.heard += 1 if is_heard else -1
 
 
 def receipt_of(pending: Pending) -> Receipt:
     """Of one that is done. Raises what `Pending.wait` raises."""
     batch = pending._batch
     if batch.state is BatchState.FAILED:
+        pending._hear(True)
         raise batch.failure()
     return Receipt(
         batch.stream,
@@ -265,11 +277,12 @@ class Publisher:
         if batch.state is BatchState.FAILED:
             if self.gone is None and isinstance(batch.error, NotFoundError):
                 self.on_not_found()
-            if batch.waiting:
-                return
+            # Also when all of it is waited for: who waits may be cancelled before he sees it.
+            if len(self._failed) >= KEPT_FAILURES:
+                self._failed = deque(each for each in self._failed if each.is_unheard)
             if len(self._failed) < KEPT_FAILURES:
                 self._failed.append(batch)
-            else:
+            elif batch.is_unheard:
                 self._more_failed += 1
 
     def grown(self) -> None:
@@ -277,15 +290,20 @@ class Publisher:
         self.buffer.only = self._router.only
         self.buffer.wake_all()
 
-    async def wait_all(self, batches: Sequence[OutgoingBatch]) -> None:
+    async def wait_all(self, segments: Sequence[Segment]) -> None:
         """Until all have their outcome; raises the first failure, and counts the others as seen."""
-        for batch in batches:
-            await wait_done(batch)
-        for batch in batches:
-            if batch.state is BatchState.FAILED:
-                for each in batches:
-                    each.failure_seen = True
-                raise batch.failure()
+        for segment in segments:
+            segment.hear(True)
+        try:
+            for segment in segments:
+                await wait_done(segment.batch)
+        except BaseException:
+            for segment in segments:
+                segment.hear(False)
+            raise
+        for segment in segments:
+            if segment.batch.state is BatchState.FAILED:
+                raise segment.batch.failure()
 
     @property
     def is_closed(self) -> bool:
@@ -350,12 +368,12 @@ class Publisher:
         self._closed = True
 
     def count_unseen(self) -> int:
-        """Failed batches that nobody has seen."""
-        return sum(not batch.failure_seen for batch in self._failed) + self._more_failed
+        """Failed batches that somebody has yet to see."""
+        return sum(batch.is_unheard for batch in self._failed) + self._more_failed
 
     def _tell_failures(self) -> None:
         """What became of records whose block has ended with an error of its own."""
-        unseen = [batch for batch in self._failed if not batch.failure_seen]
+        unseen = [batch for batch in self._failed if batch.is_unheard]
         for batch in unseen[:_TOLD_FAILURES]:
             _log.warning("%s", batch.failure().message)
         if more := unseen[_TOLD_FAILURES:]:
@@ -369,7 +387,7 @@ class Publisher:
         """Raises the first failure that nobody has seen."""
         while self._failed:
             batch = self._failed.popleft()
-            if not batch.failure_seen:
+            if batch.is_unheard:
                 failure = batch.failure()
                 if others := self.count_unseen():
                     failure.add_note(f"{others} more batches of this producer failed")
@@ -377,7 +395,7 @@ class Publisher:
 
     def _tell_first(self) -> None:
         """Who only ever calls `send_soon` sees no failure before the producer is closed."""
-        while self._failed and self._failed[0].failure_seen:
+        while self._failed and not self._failed[0].is_unheard:
             self._failed.popleft()
         if not self._failed:
             self._told = False
