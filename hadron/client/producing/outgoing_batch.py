@@ -100,6 +100,7 @@ class OutgoingBatch:
         self.out_of_sequence = False
         """The last answer was that it does not follow what is in the log."""
         self.refusals = 0
+        """Times that it did not follow although nothing ahead of it was open."""
         self.trouble: HadronError | None = None
         """Why an earlier try came to nothing."""
         self.error: HadronError | None = None

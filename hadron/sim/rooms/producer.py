@@ -32,6 +32,7 @@ from hadron.model.errors import (
     PeerError,
     ProducerFencedError,
     RecordFates,
+    SequenceError,
 )
 from hadron.model.schema import StreamSpec
 from hadron.sim.rooms.played import Played
@@ -386,6 +387,8 @@ def judge(world: World, history: History, chosen: ProducerSettings) -> Iterator[
                 yield f"{each.value!r} never left, and is called unknown: {error}"
         elif there[each.value]:
             yield f"{each.value!r} is in the log, and its sender was told: {error!r}"
+        elif isinstance(error, SequenceError) and not isinstance(error, ProducerFencedError):
+            yield f"{each.value!r} fails by what another has left open: {error!r}"
     yield from _judge_order(history.sent, chosen, len(logs))
 
 

@@ -71,6 +71,9 @@ BUGS: Final[dict[str, Patch]] = {
     "a name is claimed again where nobody leads any more": Edit(
         "client.producing.sender:PartitionSender._claim_again", "self._doubt_leader(error)", "pass"
     ),
+    "what one ahead has left open is counted against those behind it": Edit(
+        _ACCUMULATOR + "refused", "self._sent[0] is batch and not self._hole", "True"
+    ),
     "what may be in a log is published elsewhere": Edit(
         "client.producing.failover:may_move",
         "batch.state is BatchState.UNANSWERED and not batch.doubtful",
