@@ -162,6 +162,10 @@ class Intake:
                 raise
             except ClosedError:
                 self._consumer.ack_too_late(again)
+            except BaseException:
+                # Ctrl-C, too: the next one has them sent.
+                self._scheduled = False
+                raise
 
     def nack(
         self, delivery: AnyDelivery[Any], delay_s: float | timedelta | None, reason: str

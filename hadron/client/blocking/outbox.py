@@ -126,6 +126,8 @@ class Outbox:
         return self._portal.call(self._send, record, self._caller())  # type: ignore[no-any-return]
 
     def send_soon(self, *parts: Any) -> SyncPending:
+        # Before it is in the inbox: what is refused must not be published.
+        self._portal.check_thread()
         if self._publisher.gone is not None:
             self._publisher.check_open()
         record, size = _freeze(self._publisher.new_record(*parts))
@@ -142,7 +144,12 @@ class Outbox:
             self._portal.call(self._catch_up, caller)
         elif not self._scheduled:
             self._scheduled = True
-            self._portal.post(self._empty_soon)
+            try:
+                self._portal.post(self._empty_soon)
+            except BaseException:
+                # Ctrl-C, too: the next one has it emptied.
+                self._scheduled = False
+                raise
         if self._is_closed and pending._pending is None:
             # Whoever closes the producer tells only of what came before.
             self._portal.call(self._settle, pending)

@@ -192,14 +192,18 @@ class Portal:
         self._loop = None
         self._refusal = lambda: forks.error("client")
 
-    def _hand_over(
-        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
-    ) -> None:
+    def check_thread(self) -> None:
+        """Raises `RequestError` in the loop's own thread, which would wait for itself."""
         if threading.current_thread() is self._thread:
             raise RequestError(
                 "a blocking client was called from within itself",
                 "serializers and logging handlers run in its thread: hand the call to another one",
             )
+
+    def _hand_over(
+        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
+    ) -> None:
+        self.check_thread()
         if self._is_ending or not self._schedule(self._begin, function, args, answer):
             refuse(self._refusal())
 

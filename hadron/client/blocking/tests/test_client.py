@@ -228,6 +228,39 @@ def test_a_value_that_fails_in_the_loop_is_refused_alone(client: SyncClient) -> 
         assert [before.wait().offset, after.wait().offset] == [0, 1]
 
 
+def test_what_the_clients_own_thread_may_not_send_stops_nobody(
+    node: FakeNode, client: SyncClient
+) -> None:
+    """As a logging handler does that ships records, once the client itself has logged a line."""
+    with client.producer("s") as producer:
+        producer.send(b"0")
+        outbox = outbox_of(producer)
+        with pytest.raises(RequestError, match="from within itself"):
+            outbox._portal.call(producer.send_soon, b"refused")
+        producer.send_soon(b"1")
+        waiting = threading.Event()
+        while node.values()[1:] != [b"1"]:
+            assert outbox._scheduled or not outbox._inbox
+            assert not waiting.wait(0.001)
+
+
+def test_ctrl_c_at_the_hop_to_the_loop_stops_nobody(
+    node: FakeNode, client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with client.producer("s") as producer:
+        producer.send(b"0")
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox_of(producer)._portal, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send_soon(b"1")
+        assert not outbox_of(producer)._scheduled
+        producer.send_soon(b"2")
+    assert node.values() == [b"0", b"1", b"2"]
+
+
 def test_failures_are_raised_once(node: FakeNode, client: SyncClient) -> None:
     with client.producer("s") as producer:
         with pytest.raises(InvalidRecordError):
