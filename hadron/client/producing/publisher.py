@@ -150,7 +150,6 @@ class Publisher:
         self.gone: HadronError | None = None
         """Why no record of this producer can be published any more."""
         self.on_not_found: Callable[[], None] = lambda: None
-        self._coarse_s = 0.0
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
@@ -193,7 +192,10 @@ class Publisher:
         ):
             return self._add_special(record)
         accumulator = sender.accumulator
-        batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
+        # Asked once for each batch, as it takes about as long as a record does. Not taken from the
+        # task that looks for timeouts: where the loop was busy that is late, and the batch too old.
+        now_s = 0.0 if accumulator.has_open else anyio.current_time()
+        batch, index = accumulator.add(record, self._now_ms(), now_s)
         self.buffer.bytes += batch.added
         if not accumulator.in_flight or not accumulator.has_open or self._eager:
             sender.pump()
@@ -214,9 +216,10 @@ class Publisher:
     def _add_special(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
         """One that expects something, or that its program has numbered: it has one place only."""
         sender = self._router.home_of(record)
-        accumulator, now_ms = sender.accumulator, self._now_ms()
+        accumulator = sender.accumulator
+        now_ms, now_s = self._now_ms(), anyio.current_time()
         if record.sequence is None:
-            batch, index = accumulator.add_conditional(record, now_ms, self._coarse_s), 0
+            batch, index = accumulator.add_conditional(record, now_ms, now_s), 0
         elif accumulator.claim is None:
             raise InvalidRecordError(
                 f"the sequence {record.sequence} is given to a producer without a name",
@@ -228,7 +231,7 @@ class Publisher:
                 "a record is held to what was read, or known by its number",
             )
         else:
-            batch, index = accumulator.add_numbered(record, record.sequence, now_ms, self._coarse_s)
+            batch, index = accumulator.add_numbered(record, record.sequence, now_ms, now_s)
         self.buffer.bytes += batch.added
         sender.pump()
         return batch, index
@@ -256,7 +259,7 @@ class Publisher:
         """Buffer a whole batch of plain values of `size` bytes."""
         self.check_open()
         batch = sender.accumulator.add_values(
-            values, size, self._now_ms(), self._coarse_s, encoding
+            values, size, self._now_ms(), anyio.current_time(), encoding
         )
         self.buffer.bytes += size
         sender.pump()
@@ -320,7 +323,6 @@ class Publisher:
 
     def open(self) -> None:
         """Begin; inside the client's event loop."""
-        self._coarse_s = anyio.current_time()
         self._session.on_close[self._close] = None
         self._scopes = [
             self._session.background.start(self._watch_timeouts),
@@ -414,7 +416,7 @@ class Publisher:
         interval_s = min(_TICK_S, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
         while True:
             await anyio.sleep(interval_s)
-            self._coarse_s = now_s = anyio.current_time()
+            now_s = anyio.current_time()
             self._tell_first()
             for sender in self._router.senders:
                 if not sender.accumulator.is_empty:

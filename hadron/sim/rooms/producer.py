@@ -48,9 +48,8 @@ _RECORDS: Final = 250
 _ITEMS: Final = 90
 """Of an importer."""
 
-_TOLD_LATE_S: Final = 1.5
-"""So much after the delivery timeout all is told: it is looked for every half second, from a time
-that is known as coarsely."""
+_TOLD_LATE_S: Final = 1.0
+"""So much after the delivery timeout all is told: it is looked for every half second."""
 
 _NAME: Final = "importer"
 

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pandas
 import pytest
+import trio.testing
 
 from hadron.client import Client, Producer, connect
 from hadron.client.tests.fake_node import FakeNode
@@ -370,6 +371,24 @@ async def test_a_delivery_timeout_in_doubt_is_an_unknown_outcome() -> None:
             node.release_answers()
             assert (await producer.send(b"2")).offset == 1
         assert node.values() == [b"1", b"2"]
+
+
+def test_a_loop_that_was_busy_makes_no_record_older() -> None:
+    clock = trio.testing.MockClock(rate=1.0)
+
+    async def main() -> None:
+        async with served() as (node, client):
+            async with client.producer("s", delivery_timeout_s=5.0) as producer:
+                await producer.send(b"0")
+                for send in (producer.send, producer.send_soon):
+                    clock.jump(8.0)
+                    await send(b"1")
+                    await producer.flush()
+                clock.jump(8.0)
+                await producer.send_many([b"2"])
+            assert node.values() == [b"0", b"1", b"1", b"2"]
+
+    trio.run(main, clock=clock)
 
 
 @both
