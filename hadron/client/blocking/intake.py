@@ -30,7 +30,8 @@ from hadron.client.consuming.deliveries import (
     nack_reason,
 )
 from hadron.client.consuming.steps import Step, Steps
-from hadron.client.consuming.subscription import Subscription, closed_error, patience_s
+from hadron.client.consuming.subscription import Subscription, closed_error
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.ranges import Range, runs
@@ -131,7 +132,7 @@ class Intake:
 
     def flush(self, timeout_s: float | None) -> None:
         """See `Subscription.flush`."""
-        self._portal.call(self._flush, timeout_s)
+        self._portal.call(self._flush, patience_of(timeout_s))
 
     # --- acknowledging, from any thread (`deliveries.AckIntake`) ---------------------------------
 
@@ -413,7 +414,7 @@ class SubscriptionBase(OpenedBase[Intake]):
         self, timeout_s: float | None, poll: Callable[[Intake, float | None], T | None]
     ) -> T | None:
         """What `poll` gives; None when opening takes longer, which goes on then."""
-        timeout_s = patience_s(timeout_s)
+        timeout_s = patience_of(timeout_s)
         began_s = monotonic()
         intake = self._lazy.get_within(timeout_s)
         if intake is None:

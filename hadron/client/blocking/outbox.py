@@ -28,6 +28,7 @@ from hadron.client.producing.bulk import Segment, check_many, finish_bulk, send_
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.publisher import KEPT_FAILURES, Pending, receipt_of
 from hadron.client.producing.sender import PartitionSender
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.batch_building import too_large
@@ -381,7 +382,7 @@ class ProducerBase(OpenedBase[Outbox]):
 
         Raises the first failure that nobody has seen.
         """
-        self._lazy.close(Ending(timeout_s))
+        self._lazy.close(Ending(patience_of(timeout_s)))
 
     def __del__(self) -> None:
         # In whatever thread this is noticed, perhaps in the loop's own. One that was refused for

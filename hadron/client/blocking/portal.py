@@ -85,7 +85,8 @@ class Answer(Generic[T]):
             gate.acquire()
             self._gates.append(gate)
             if not self.is_given:
-                gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+                longest_s = min(max(0.0, timeout_s or 0.0), threading.TIMEOUT_MAX)
+                gate.acquire(timeout=-1 if timeout_s is None else longest_s)
         return self.is_given
 
     def result(self) -> T:

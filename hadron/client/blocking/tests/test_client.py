@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -169,8 +171,31 @@ def test_iterating_polling_and_batches_share_what_is_in_hand(client: SyncClient)
         assert subscription.poll(0) is None
         with pytest.raises(RequestError, match="timeout_s -1 is out of bounds"):
             subscription.poll(-1)
+        with pytest.raises(RequestError, match="timeout_s '2' is of type str"):
+            subscription.flush("2")  # type: ignore[arg-type]
         subscription.flush()
         assert client.groups("s")[0].floor == 9
+
+
+@pytest.mark.parametrize("patience_s", [1e10, math.inf, timedelta(days=999_999)])
+def test_there_is_no_bound_to_patience(client: SyncClient, patience_s: Any) -> None:
+    client.send("s", b"x")
+    with client.subscribe("s", group="g") as subscription:
+        delivery = subscription.poll(patience_s)
+        assert delivery is not None
+        delivery.ack()
+        subscription.flush(patience_s)
+
+
+def test_a_wrong_patience_gives_nothing_up(node: FakeNode, client: SyncClient) -> None:
+    producer = client.producer("s")
+    for wrong in ("30", math.nan, -1):
+        for closed in (producer, client):
+            producer.send_soon(b"x")
+            with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                closed.close(wrong)  # type: ignore[arg-type]
+    client.close(timedelta(seconds=30))  # type: ignore[arg-type]
+    assert node.values() == [b"x"] * 6
 
 
 def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:

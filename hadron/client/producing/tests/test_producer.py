@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -460,6 +461,17 @@ async def test_bad_settings_and_names_are_named() -> None:
             pass
         with pytest.raises(RequestError, match="closed"):
             await producer.send(b"x")
+
+
+@both
+async def test_a_wrong_patience_gives_nothing_up() -> None:
+    async with served() as (node, client), client.producer("s") as producer:
+        for wrong in ("30", float("nan"), -1):
+            await producer.send_soon(b"x")
+            with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                await producer.close(wrong)  # type: ignore[arg-type]
+        await producer.close(timedelta(seconds=30))  # type: ignore[arg-type]
+        assert node.values() == [b"x"] * 3
 
 
 @both

@@ -176,6 +176,15 @@ async def test_fetch_gives_whole_batches_and_offsets_tell_the_range() -> None:
         ]
         with pytest.raises(RequestError, match="max_bytes"):
             await client.fetch("s", "local/p0", 0, max_bytes=0)
+        for wrong in (-1, 1 << 63, 1.5, float("nan"), "0", True):
+            with pytest.raises(RequestError, match=f"offset {wrong!r} is"):
+                await client.fetch("s", "local/p0", wrong)  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match=f"before {wrong!r} is"):
+                await client.offsets("s", before=wrong)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="at_ms 9223372036854775808 is out of bounds"):
+            await client.offsets("s", at_ms=1 << 63)
+        with pytest.raises(RequestError, match="stream is not valid Unicode"):
+            await client.fetch("a\ud800", "local/p0", 0)
 
 
 @both
