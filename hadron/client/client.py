@@ -226,8 +226,8 @@ class Client(
 
         Raises `OffsetMismatchError`, with `.actual`, when that is not so, and it is not in the log.
         """
-        producer = await self._standing.producer(text_of("stream", stream))
-        return await producer.send(
+        return await self._standing.send(
+            text_of("stream", stream),
             value,
             key=key,
             type=type,

@@ -149,7 +149,8 @@ class Publisher:
         """That there are failures which nobody has seen."""
         self.gone: HadronError | None = None
         """Why no record of this producer can be published any more."""
-        self.on_not_found: Callable[[], None] = lambda: None
+        self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        """Look the stream up anew: sets `gone` where it is there no more, or another one is."""
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
@@ -279,7 +280,7 @@ class Publisher:
         self.buffer.freed(batch.size)
         if batch.state is BatchState.FAILED:
             if self.gone is None and isinstance(batch.error, NotFoundError):
-                self.on_not_found()
+                self.start(self.look_again)
             # Also when all of it is waited for: who waits may be cancelled before he sees it.
             if len(self._failed) >= KEPT_FAILURES:
                 self._failed = deque(each for each in self._failed if each.is_unheard)

@@ -257,7 +257,7 @@ class Catalog:
             self._index = max(self._index, told.metadata_index)
         changed = any(
             entry.kind == "Stream" and entry.namespace == self._namespace
-            for entry in message.objects
+            for entry in (*message.objects, *message.deleted)
         )
         gone = {entry.id for entry in message.deleted}
         before = dict(self._streams)
