@@ -494,6 +494,8 @@ class FakeNode:
                 raise LogTruncatedError(f"the log lost the record before {request.offset}")
         if not log.first_offset <= request.offset <= log.next_offset:
             raise OffsetOutOfRangeError(f"offset {request.offset} is out of range")
+        if request.exists and request.offset == log.next_offset:
+            raise OffsetOutOfRangeError(f"the log lost the record at {request.offset}")
         if request.offset == log.next_offset and request.max_wait_ms:
             call.spawn(self._wait_records, call, request, log)
         else:
