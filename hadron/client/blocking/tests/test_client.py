@@ -19,7 +19,7 @@ from hadron.client import SyncClient
 from hadron.client.blocking import outbox
 from hadron.client.blocking.faces.producer import SyncProducer
 from hadron.client.blocking.outbox import Outbox, SyncPending
-from hadron.client.blocking.portal import Answer
+from hadron.client.blocking.portal import Answer, Portal
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import HandClock
@@ -196,6 +196,38 @@ def test_a_wrong_patience_gives_nothing_up(node: FakeNode, client: SyncClient) -
                 closed.close(wrong)  # type: ignore[arg-type]
     client.close(timedelta(seconds=30))  # type: ignore[arg-type]
     assert node.values() == [b"x"] * 6
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_ctrl_c_loses_no_batch_that_is_on_its_way_to_the_thread(
+    client: SyncClient, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    with client.producer("s") as producer:
+        for number in range(12):
+            producer.send(b"%d" % number)
+
+    def interrupted(*args: Any) -> None:
+        Portal.call(portal, *args)
+        raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(portal, "call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.poll_batch(5)
+
+    with client.subscribe("s", group="g", batch_size=batch_size) as subscription:
+        portal = subscription._lazy.get()._portal
+        interrupt()
+        batch = subscription.poll_batch(5)
+        assert batch is not None
+        seen = [record.offset for record in batch]
+        interrupt()
+        while len(seen) < 12:
+            delivery = subscription.poll(5)
+            assert delivery is not None
+            seen.append(delivery.offset)
+        assert seen == list(range(12))
 
 
 def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:
