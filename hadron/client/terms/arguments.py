@@ -128,9 +128,9 @@ def seconds_of(name: str, value: Any, least: float, most: float | None = None) -
     return _number_of(name, value, "seconds", 1.0, least, most)
 
 
-def patience_of(timeout_s: Any) -> float | None:
+def patience_of(value: Any, name: str = "timeout_s") -> float | None:
     """How long somebody waits at most, in seconds; None stays None. Raises `RequestError`."""
-    return None if timeout_s is None else seconds_of("timeout_s", timeout_s, 0)
+    return None if value is None else seconds_of(name, value, 0)
 
 
 def milliseconds_of(name: str, value: Any, least: float, most: float | None = None) -> float:

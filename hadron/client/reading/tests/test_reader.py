@@ -238,7 +238,8 @@ async def test_who_reads_to_the_end_of_a_log_that_lost_it_is_told() -> None:
 async def test_a_leader_that_has_nothing_yet_ends_no_read() -> None:
     async with served() as (node, client):
         await fill(client, 3, batch=1)
-        answer, said = node._answer_fetch, []
+        answer = node._answer_fetch
+        said: list[bool] = []
 
         def say_nothing(call: AnyCall, request: streams_pb2.FetchRequest, log: Partition) -> None:
             if said:
