@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
@@ -272,7 +273,7 @@ async def test_a_patience_that_is_none_is_named() -> None:
         with pytest.raises(RequestError, match=f"{name} '5' is of type str"):
             connect("hadron://127.0.0.1", **{name: "5"})  # type: ignore[arg-type]
     async with served() as (_, client):
-        for ask in (
+        asked: list[Callable[..., Awaitable[object]]] = [
             client.groups,
             partial(client.describe_group, "s", "g"),
             partial(client.reset_group, "s", "g", to=0),
@@ -281,6 +282,7 @@ async def test_a_patience_that_is_none_is_named() -> None:
             client.pipeline_progress,
             client.endpoints,
             client.exchange("e").describe,
-        ):
+        ]
+        for ask in asked:
             with pytest.raises(RequestError, match="within_s '5' is of type str"):
                 await ask(within_s="5")
