@@ -45,7 +45,7 @@ from hadron.client.reading.reader import BatchReader, RecordReader
 from hadron.client.schema.catalog import Catalog
 from hadron.client.schema.declarations import Declarations
 from hadron.client.sinks.offered import SinkMethods
-from hadron.client.terms.arguments import ObjectName, names_of, retention_of, text_of
+from hadron.client.terms.arguments import ObjectName, names_of, retention_of, seconds_of, text_of
 from hadron.client.terms.opening import AsyncOnly, EnteredOnce, Opening
 from hadron.client.terms.results import Applied, Fetched, PartitionOffsets, Receipt
 from hadron.client.transactions.offered import TransactionMethods
@@ -90,13 +90,13 @@ class Client(
         ports: ClientPorts | None = None,
     ) -> None:
         self.namespace = endpoint.namespace
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s = seconds_of("connect_timeout_s", connect_timeout_s, 0)
         self._background = Background()
         self._session = Session(
             endpoint, ports or ClientPorts(), self._background, request_timeout_s=request_timeout_s
         )
         self._background.on_crash = self._session.close
-        self._nodes = Nodes(self._session, connect_timeout_s)
+        self._nodes = Nodes(self._session, self._connect_timeout_s)
         self._catalog = Catalog(self._session)
         self._declarations = Declarations(self._session, self._catalog)
         self._reading = ReadCalls(self._session, self._catalog)
@@ -226,8 +226,8 @@ class Client(
 
         Raises `OffsetMismatchError`, with `.actual`, when that is not so, and it is not in the log.
         """
-        producer = await self._standing.producer(text_of("stream", stream))
-        return await producer.send(
+        return await self._standing.send(
+            text_of("stream", stream),
             value,
             key=key,
             type=type,

@@ -56,6 +56,9 @@ MAX_OPEN_CALLS: Final = 32_768
 """Calls that clients have open at a node; one connection alone has half of them. A waiting fetch
 takes about 8 kB."""
 
+MAX_OFFSET: Final = (1 << 63) - 1
+"""What an integer of SQLite's holds; so do times."""
+
 MAX_NAME_LENGTH: Final = 100
 MAX_DESCRIPTION_LENGTH: Final = 5_000
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from hadron.client.blocking.life import Core, Hold, Lazy
 from hadron.client.blocking.portal import Portal
 from hadron.client.client import Client
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending, after_block
 from hadron.client.terms.opening import Opening, described
 from hadron.model.errors import RequestError
@@ -55,7 +56,7 @@ class ClientBase:
 
         Raises the first failure to publish that nobody has seen.
         """
-        self._hold.close(Ending(timeout_s))
+        self._hold.close(Ending(patience_of(timeout_s)))
 
     def __enter__(self) -> Self:
         return self.open()

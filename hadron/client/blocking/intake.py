@@ -30,7 +30,8 @@ from hadron.client.consuming.deliveries import (
     nack_reason,
 )
 from hadron.client.consuming.steps import Step, Steps
-from hadron.client.consuming.subscription import Subscription, closed_error, patience_s
+from hadron.client.consuming.subscription import Subscription, closed_error
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError
 from hadron.model.ranges import Range, runs
@@ -58,6 +59,9 @@ class Intake:
         self._ready: deque[tuple[Parcel, list[Record]]] = deque()
         self._parcel: Parcel | None = None
         self._deliveries: Iterator[SyncDelivery] = iter(())
+        self._handed: list[Parcel] = []
+        """A batch that is on its way to a thread, which may have been interrupted by Ctrl-C: then
+        it is still here when that, or another one, asks for more."""
         self._consumer.on_look = self._give_old_back
 
     def __str__(self) -> str:
@@ -107,12 +111,17 @@ class Intake:
             return None
         if not taken:
             raise closed_error()
-        return SyncDeliveryBatch(self, *taken)
+        return self._got(taken)
 
     def next_batch(self) -> SyncDeliveryBatch | None:
         """The next one; None when the subscription is closed, or the client."""
         taken = self._unless_closed(self._next_batch)
-        return SyncDeliveryBatch(self, *taken) if taken else None
+        return self._got(taken) if taken else None
+
+    def _got(self, taken: tuple[list[Parcel], list[Record]]) -> SyncDeliveryBatch:
+        batch = SyncDeliveryBatch(self, *taken)
+        self._handed = []
+        return batch
 
     def steps(self, **settings: Any) -> Steps:
         """See `Subscription.transactions`."""
@@ -131,7 +140,7 @@ class Intake:
 
     def flush(self, timeout_s: float | None) -> None:
         """See `Subscription.flush`."""
-        self._portal.call(self._flush, timeout_s)
+        self._portal.call(self._flush, patience_of(timeout_s))
 
     # --- acknowledging, from any thread (`deliveries.AckIntake`) ---------------------------------
 
@@ -162,6 +171,10 @@ class Intake:
                 raise
             except ClosedError:
                 self._consumer.ack_too_late(again)
+            except BaseException:
+                # Ctrl-C, too: the next one has them sent.
+                self._scheduled = False
+                raise
 
     def nack(
         self, delivery: AnyDelivery[Any], delay_s: float | timedelta | None, reason: str
@@ -246,6 +259,7 @@ class Intake:
         """Fetch all that has arrived, at least one; False once the subscription is closed, None
         when nothing has come in time."""
         self._collect()
+        self._take_back_handed()
         self._consumer.take_from_steps()
         parcel = None
         with anyio.move_on_after(timeout_s) as scope:
@@ -265,14 +279,20 @@ class Intake:
         self._collect()
         for parcel, records in self._left():
             self._consumer.set_aside(parcel, records)
+        self._take_back_handed()
         with anyio.move_on_after(timeout_s):
-            return await self._consumer.next_batch() or ()
+            taken = await self._consumer.next_batch()
+            if taken is None:
+                return ()
+            self._handed = taken[0]
+            return taken
         return None
 
     async def _next_step(self, steps: Steps) -> Step | None:
         """The next one, of what was fetched for iterating one by one first: steps are made of what
         the consumer has."""
         self._collect()
+        self._take_back_handed()
         for parcel, records in self._left():
             self._consumer.take_back(parcel, [each.offset for each in records])
         return await steps._next()
@@ -285,6 +305,12 @@ class Intake:
         left, self._deliveries = [each.record for each in self._deliveries], iter(())
         if self._parcel is not None:
             yield self._parcel, left
+
+    def _take_back_handed(self) -> None:
+        """What a thread has not got comes next."""
+        while self._handed:
+            parcel = self._handed.pop()
+            self._consumer.set_aside(parcel, parcel.open())
 
     def _collect(self) -> None:
         while self._acks:
@@ -409,7 +435,7 @@ class SubscriptionBase(OpenedBase[Intake]):
         self, timeout_s: float | None, poll: Callable[[Intake, float | None], T | None]
     ) -> T | None:
         """What `poll` gives; None when opening takes longer, which goes on then."""
-        timeout_s = patience_s(timeout_s)
+        timeout_s = patience_of(timeout_s)
         began_s = monotonic()
         intake = self._lazy.get_within(timeout_s)
         if intake is None:

@@ -28,6 +28,7 @@ from hadron.client.producing.bulk import Segment, check_many, finish_bulk, send_
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.publisher import KEPT_FAILURES, Pending, receipt_of
 from hadron.client.producing.sender import PartitionSender
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending
 from hadron.client.terms.results import BatchReceipt, Receipt
 from hadron.model.batch_building import too_large
@@ -55,7 +56,7 @@ class _Caller:
 class SyncPending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_caller", "_error", "_outbox", "_pending", "_size")
+    __slots__ = ("_caller", "_error", "_is_waited_for", "_outbox", "_pending", "_size")
 
     def __init__(self, outbox: Outbox, caller: _Caller, size: int) -> None:
         self._outbox = outbox
@@ -65,6 +66,7 @@ class SyncPending:
         """Once it is in the buffer."""
         self._error: HadronError | None = None
         """Why it was refused."""
+        self._is_waited_for = False
 
     def __repr__(self) -> str:
         if self._pending is not None:
@@ -125,6 +127,8 @@ class Outbox:
         return self._portal.call(self._send, record, self._caller())  # type: ignore[no-any-return]
 
     def send_soon(self, *parts: Any) -> SyncPending:
+        # Before it is in the inbox: what is refused must not be published.
+        self._portal.check_thread()
         if self._publisher.gone is not None:
             self._publisher.check_open()
         record, size = _freeze(self._publisher.new_record(*parts))
@@ -141,7 +145,12 @@ class Outbox:
             self._portal.call(self._catch_up, caller)
         elif not self._scheduled:
             self._scheduled = True
-            self._portal.post(self._empty_soon)
+            try:
+                self._portal.post(self._empty_soon)
+            except BaseException:
+                # Ctrl-C, too: the next one has it emptied.
+                self._scheduled = False
+                raise
         if self._is_closed and pending._pending is None:
             # Whoever closes the producer tells only of what came before.
             self._portal.call(self._settle, pending)
@@ -265,7 +274,7 @@ class Outbox:
 
     def _refuse(self, pending: SyncPending, error: HadronError) -> None:
         pending._error = error
-        if self._is_settled:
+        if self._is_settled or pending._is_waited_for:
             # Whoever sent it looks himself.
             return
         if len(self._failed) < KEPT_FAILURES:
@@ -337,7 +346,11 @@ class Outbox:
     async def _wait_for(self, pending: SyncPending) -> Receipt:
         if not _is_accepted(pending):
             self._empty()
-            await self._until(lambda: _is_accepted(pending))
+            pending._is_waited_for = True
+            try:
+                await self._until(lambda: _is_accepted(pending))
+            finally:
+                pending._is_waited_for = False
         if pending._error is not None:
             if pending in self._failed:
                 self._failed.remove(pending)
@@ -369,7 +382,7 @@ class ProducerBase(OpenedBase[Outbox]):
 
         Raises the first failure that nobody has seen.
         """
-        self._lazy.close(Ending(timeout_s))
+        self._lazy.close(Ending(patience_of(timeout_s)))
 
     def __del__(self) -> None:
         # In whatever thread this is noticed, perhaps in the loop's own. One that was refused for

@@ -85,7 +85,8 @@ class Answer(Generic[T]):
             gate.acquire()
             self._gates.append(gate)
             if not self.is_given:
-                gate.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+                longest_s = min(max(0.0, timeout_s or 0.0), threading.TIMEOUT_MAX)
+                gate.acquire(timeout=-1 if timeout_s is None else longest_s)
         return self.is_given
 
     def result(self) -> T:
@@ -192,14 +193,18 @@ class Portal:
         self._loop = None
         self._refusal = lambda: forks.error("client")
 
-    def _hand_over(
-        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
-    ) -> None:
+    def check_thread(self) -> None:
+        """Raises `RequestError` in the loop's own thread, which would wait for itself."""
         if threading.current_thread() is self._thread:
             raise RequestError(
                 "a blocking client was called from within itself",
                 "serializers and logging handlers run in its thread: hand the call to another one",
             )
+
+    def _hand_over(
+        self, function: Callable[..., Any], args: Any, answer: Answer[Any] | None
+    ) -> None:
+        self.check_thread()
         if self._is_ending or not self._schedule(self._begin, function, args, answer):
             refuse(self._refusal())
 

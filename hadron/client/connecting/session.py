@@ -24,6 +24,7 @@ from hadron.client.connecting.probes import Probes
 from hadron.client.connecting.topology import Topology, owner_not_found
 from hadron.client.connecting.tunnels import Tunnels
 from hadron.client.connecting.url import Endpoint
+from hadron.client.terms.arguments import seconds_of
 from hadron.client.terms.opening import NOT_OPEN
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -159,7 +160,7 @@ class Session:
         self.endpoint = endpoint
         self.ports = ports
         self.background = background
-        self.request_timeout_s = request_timeout_s
+        self.request_timeout_s = seconds_of("request_timeout_s", request_timeout_s, 0)
         self.topology = Topology()
         self.closed: HadronError | None = None
         self.on_close: dict[Callable[[], None], None] = {}

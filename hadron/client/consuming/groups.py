@@ -16,7 +16,7 @@ from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.connecting.session import Session
 from hadron.client.consuming.settings import start_text
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import names_of, text_of
+from hadron.client.terms.arguments import names_of, patience_of, text_of
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
 
@@ -56,6 +56,7 @@ class GroupCalls:
     async def listing(
         self, stream: str, within_s: float | None
     ) -> list[groups_pb2.ListGroupsResponse.Group]:
+        within_s = patience_of(within_s, "within_s")
         names = self._session.topology.names()
         if stream:
             names = await self._catalog.partitions(stream)
@@ -173,6 +174,7 @@ class GroupCalls:
         Args:
             before_end: the request's `to` is so many records before the partition's end.
         """
+        within_s = patience_of(within_s, "within_s")
         if not isinstance(group, str):
             text_of("group", group)
         if not group:

@@ -15,6 +15,7 @@ from hadron.client.terms.arguments import (
     instant_ms,
     seconds_of,
     text_of,
+    text_or_none_of,
     whole_of,
 )
 from hadron.model import limits
@@ -70,8 +71,10 @@ class MemberSettings:
                 f"use {', '.join(map(repr, ORDERS))}",
             )
         plain: dict[str, Any] = {"group": text_of("group", self.group)}
-        if self.dead_letter:
-            plain["dead_letter"] = text_of("dead_letter", self.dead_letter)
+        for name in ("dead_letter", "member"):
+            text = getattr(self, name)
+            if text is not None:
+                plain[name] = text_or_none_of(name, text)
         for convert, name, least, most in (
             (whole_of, "max_in_flight", 1, limits.MAX_IN_FLIGHT),
             (whole_of, "batch_size", 1, limits.MAX_IN_FLIGHT),

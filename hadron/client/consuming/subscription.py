@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 
@@ -11,7 +11,7 @@ from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.deliveries import Delivery, DeliveryBatch
 from hadron.client.consuming.steps import DEFAULT_MAX_RECORDS, Steps, checked
 from hadron.client.producing.new_records import Serializer
-from hadron.client.terms.arguments import seconds_of
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import after_block
 from hadron.client.terms.opening import AsyncLoop, EnteredOnce
 from hadron.client.transactions.calls import TransactionCalls
@@ -74,7 +74,7 @@ class Subscription(EnteredOnce, AsyncLoop):
         Raises `ClosedError` when the subscription is closed, and what ended the membership.
         """
         self._consumer.check_process()
-        with anyio.move_on_after(patience_s(timeout_s)):
+        with anyio.move_on_after(patience_of(timeout_s)):
             try:
                 return await self._consumer.__anext__()
             except StopAsyncIteration:
@@ -84,7 +84,7 @@ class Subscription(EnteredOnce, AsyncLoop):
     async def poll_batch(self, timeout_s: float | None = None) -> DeliveryBatch | None:
         """Like `poll`, the next one of `batches()`."""
         self._consumer.check_process()
-        with anyio.move_on_after(patience_s(timeout_s)):
+        with anyio.move_on_after(patience_of(timeout_s)):
             taken = await self._consumer.next_batch()
             if taken is None:
                 raise closed_error()
@@ -135,7 +135,7 @@ class Subscription(EnteredOnce, AsyncLoop):
         meanwhile and have not acknowledged them either, or when it takes longer than `timeout_s`
         (default: the client's `request_timeout_s`). Those records are delivered again.
         """
-        await self._consumer.flush(timeout_s)
+        await self._consumer.flush(patience_of(timeout_s))
 
     async def close(self) -> None:
         """Send the acks and leave the group; a second time does nothing. Loops over the
@@ -151,11 +151,6 @@ class Subscription(EnteredOnce, AsyncLoop):
 
     async def __aexit__(self, _: object, error: BaseException | None, traceback: object) -> None:
         await self._consumer.leave(waits=after_block(error).waits)
-
-
-def patience_s(timeout_s: Any) -> float | None:
-    """Of `poll`. Raises `RequestError` for what makes no sense."""
-    return None if timeout_s is None else seconds_of("timeout_s", timeout_s, 0)
 
 
 def closed_error() -> ClosedError:

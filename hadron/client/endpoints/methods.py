@@ -19,6 +19,7 @@ from hadron.client.endpoints.serving import (
 )
 from hadron.client.endpoints.stream import CallStream
 from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import EndpointLife, EndpointServer
 from hadron.wire.messages import endpoints_pb2
@@ -151,7 +152,9 @@ class EndpointMethods:
         self, endpoint: str = "", *, within_s: float | None = None
     ) -> list[EndpointLife]:
         """The endpoints of the namespace, or one of them, with the servers that are there now."""
-        found = await self._endpoints.describe(endpoint, timeout_s=within_s)
+        found = await self._endpoints.describe(
+            endpoint, timeout_s=patience_of(within_s, "within_s")
+        )
         return [_life(each) for each in found]
 
 

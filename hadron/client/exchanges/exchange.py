@@ -8,7 +8,7 @@ from typing import Any, Final
 from hadron.client.exchanges.calls import ExchangeCalls
 from hadron.client.exchanges.messages import Messages
 from hadron.client.producing.new_records import new_record
-from hadron.client.terms.arguments import names_of, text_of, whole_of
+from hadron.client.terms.arguments import names_of, patience_of, text_of, whole_of
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import Dispatched
 from hadron.model.batch_building import BatchBuilder
@@ -167,7 +167,7 @@ class Exchange:
     ) -> exchanges_pb2.DescribeExchangeResponse:
         """How it is doing at its leader: rates, drops, and subscriptions. The leader is asked for
         `within_s` (None: the client's `request_timeout_s`)."""
-        return await self._calls.describe(self._name, within_s)
+        return await self._calls.describe(self._name, patience_of(within_s, "within_s"))
 
 
 def _record_of(message: tuple[str, Any] | NewRecord) -> NewRecord:

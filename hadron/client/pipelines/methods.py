@@ -7,6 +7,7 @@ from typing import Any
 
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.stage_run import DEFAULT_CREDIT, StageRun
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.opening import Opening
 from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.wire.messages import pipelines_pb2
@@ -22,7 +23,9 @@ class PipelineMethods:
     ) -> list[pipelines_pb2.PipelineProgressResponse.Pipeline]:
         """Counts of instances and stages of one pipeline, or of all; with `with_pace` also rates,
         and how long stages take. Raises `IncompleteError` as `groups` does."""
-        return await self._pipelines.progress(name, within_s, with_pace=with_pace)
+        return await self._pipelines.progress(
+            name, patience_of(within_s, "within_s"), with_pace=with_pace
+        )
 
     async def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100

@@ -64,8 +64,8 @@ NOT_LOGGED: Final = (
 this call."""
 
 MAX_REFUSALS: Final = 3
-"""Times that a batch may be renumbered because it "does not follow". Once is normal after a
-failure or 24 idle hours; a server that refuses fresh producer ids is broken."""
+"""Times that a batch may be renumbered because it "does not follow" although all before it is in
+the log. Once is normal after 24 idle hours; a server that refuses fresh producer ids is broken."""
 
 
 NOT_KNOWN: Final = -1
@@ -368,8 +368,8 @@ class PartitionAccumulator:
         is_fenced = isinstance(error, ProducerFencedError)
         if isinstance(error, SequenceError) and batch.refusals < MAX_REFUSALS and not is_fenced:
             batch.state = BatchState.UNANSWERED
-            first = self._sent[0]
-            batch.refusals += first is batch or not first.is_held_off
+            # What one ahead of it has left open, by failing or without an answer, is not its own.
+            batch.refusals += self._sent[0] is batch and not self._hole
             batch.out_of_sequence = True
         elif isinstance(error, (RequestError, CorruptionError)) and not isinstance(
             error, ConflictError

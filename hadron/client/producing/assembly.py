@@ -158,12 +158,12 @@ def _follow(
     def changed() -> None:
         session.background.start(look)
 
-    def not_found() -> None:
+    async def look_again() -> None:
         catalog.forget(opening.stream)
-        changed()
+        await look()
 
     publisher.stop_following = catalog.listen(changed)
-    publisher.on_not_found = not_found
+    publisher.look_again = look_again
 
 
 async def _warm_up(session: Session, names: list[str]) -> None:

@@ -51,6 +51,13 @@ class Segment(msgspec.Struct):
     batch: OutgoingBatch
     first: int
     count: int
+    is_heard: bool = False
+
+    def hear(self, is_heard: bool) -> None:
+        """Whether somebody has seen their failure, or waits for it; once all of them are there."""
+        if is_heard is not self.is_heard:
+            self.is_heard = is_heard
+            self.batch.heard += self.count if is_heard else -self.count
 
     def receipt(self) -> BatchReceipt:
         batch = self.batch
@@ -149,7 +156,7 @@ async def finish_bulk(
     many were before it."""
     publisher.seal()
     try:
-        await publisher.wait_all([segment.batch for segment in segments])
+        await publisher.wait_all(segments)
     except HadronError as error:
         error.fates = _fates(segments)
         raise

@@ -76,7 +76,7 @@ class JsonLines:
         await self._add(self._lines.finish())
         self._publisher.seal()
         while self._segments:
-            await self._publisher.wait_all([self._segments[0].batch])
+            await self._publisher.wait_all([self._segments[0]])
             self._reap()
         return list(self._runs.values())
 
@@ -86,7 +86,7 @@ class JsonLines:
         published, unknown, lost = self._published, 0, 0
         for segment in self._segments:
             try:
-                await self._publisher.wait_all([segment.batch])
+                await self._publisher.wait_all([segment])
                 published += segment.count
             except OutcomeUnknownError:
                 unknown += segment.count
@@ -162,6 +162,7 @@ class JsonLines:
             segment = self._segments[0]
             batch = segment.batch
             if batch.state is BatchState.FAILED:
+                segment.hear(True)
                 raise batch.failure()
             self._segments.popleft()
             first = batch.base_offset + segment.first

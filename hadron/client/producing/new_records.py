@@ -201,12 +201,9 @@ def check_record(record: NewRecord) -> NewRecord:
 
 def _plain_stamp(stamp: object, name: str = "timestamp_ms") -> int:
     try:
-        number = instant_ms(name, stamp)
+        return instant_ms(name, stamp)
     except RequestError as error:
         raise InvalidRecordError(error.message, error.hint) from None
-    if not -_INT64 <= number < _INT64:
-        raise InvalidRecordError(f"{name} {number} is out of bounds", "64 bits, signed")
-    return number
 
 
 def _plain_offset(name: str, offset: object, least: int) -> int:

@@ -15,7 +15,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.producing.bulk import check_many
 from hadron.client.producing.new_records import whole_record
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import text_of, utf8_of
+from hadron.client.terms.arguments import text_of
 from hadron.client.terms.results import BatchReceipt, Fetched
 from hadron.model.batch import once_id_of, partition_of
 from hadron.model.batch_building import BatchBuilder
@@ -186,7 +186,6 @@ class OnceMethods:
         when nobody answers in time: send them again under the same key.
         """
         key = text_of("key", key)
-        utf8_of("key", key)
         return await self._once.send(text_of("stream", stream), values, key, partition)
 
 

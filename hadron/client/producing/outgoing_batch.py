@@ -66,8 +66,8 @@ class OutgoingBatch:
         "error",
         "expect_key_offset",
         "expect_offset",
-        "failure_seen",
         "first_sequence",
+        "heard",
         "last_sequence",
         "order",
         "out_of_sequence",
@@ -78,7 +78,6 @@ class OutgoingBatch:
         "stream",
         "trouble",
         "waiter",
-        "waiting",
     )
 
     def __init__(self, stream: str, partition: str, order: int, created_s: float) -> None:
@@ -101,16 +100,16 @@ class OutgoingBatch:
         self.out_of_sequence = False
         """The last answer was that it does not follow what is in the log."""
         self.refusals = 0
+        """Times that it did not follow although nothing ahead of it was open."""
         self.trouble: HadronError | None = None
         """Why an earlier try came to nothing."""
         self.error: HadronError | None = None
-        self.failure_seen = False
         self.base_offset = 0
         self.append_ms = 0
         self.duplicate = False
         self.waiter: Waiter | None = None
-        self.waiting = 0
-        """Tasks that wait for one of its records, and so will see a failure."""
+        self.heard = 0
+        """Of its records, those whose failure somebody has seen, or waits for."""
         self.expect_offset: int | None = None
         self.expect_key_offset: int | None = None
         """What its one record asks for."""
@@ -210,6 +209,11 @@ class OutgoingBatch:
         return self.state is BatchState.ACKED or self.state is BatchState.FAILED
 
     @property
+    def is_unheard(self) -> bool:
+        """Whether it has a record whose failure nobody sees by waiting for it."""
+        return self.heard < self.count
+
+    @property
     def may_be_logged(self) -> bool:
         """Whether nobody knows that it is in no log."""
         return self.doubtful or self.doubtful_elsewhere
@@ -236,5 +240,4 @@ class OutgoingBatch:
         """The batch's error as an exception of its own: several waiters raise it."""
         error = self.error
         assert error is not None
-        self.failure_seen = True
         return copy.copy(error)

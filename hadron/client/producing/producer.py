@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from hadron.client.producing.bulk import Segment, check_many, finish_bulk, send_bulk, slices
 from hadron.client.producing.publisher import Pending, Publisher
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending, after_block
 from hadron.client.terms.opening import EnteredOnce
 from hadron.client.terms.results import BatchReceipt, Receipt
@@ -195,7 +196,7 @@ class Producer(EnteredOnce):
 
         Raises the first failure that nobody has seen.
         """
-        await self._publisher.finish(Ending(timeout_s))
+        await self._publisher.finish(Ending(patience_of(timeout_s)))
 
     # --- what was before ------------------------------------------------------------------------
 

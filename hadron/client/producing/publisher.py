@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -34,6 +34,9 @@ from hadron.model.errors import (
 )
 from hadron.model.record import BYTES, NewRecord
 
+if TYPE_CHECKING:
+    from hadron.client.producing.bulk import Segment
+
 _log = logging.getLogger(__name__)
 
 _TICKS_PER_TIMEOUT: Final = 20
@@ -51,11 +54,12 @@ _TOLD_FAILURES: Final = 5
 class Pending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_batch", "_index")
+    __slots__ = ("_batch", "_index", "_is_heard")
 
     def __init__(self, batch: OutgoingBatch, index: int) -> None:
         self._batch = batch
         self._index = index
+        self._is_heard = False
 
     def __repr__(self) -> str:
         batch = self._batch
@@ -75,18 +79,26 @@ class Pending:
         if batch.is_done:
             await anyio.lowlevel.checkpoint()
         else:
-            batch.waiting += 1
+            self._hear(True)
             try:
                 await wait_done(batch)
-            finally:
-                batch.waiting -= 1
+            except BaseException:
+                self._hear(False)
+                raise
         return receipt_of(self)
+
+    def _hear(self, is_heard: bool) -> None:
+        """Whether somebody has seen its failure, or waits for it."""
+        if is_heard is not self._is_heard:
+            self._is_heard = is_heard
+            self._batch.heard += 1 if is_heard else -1
 
 
 def receipt_of(pending: Pending) -> Receipt:
     """Of one that is done. Raises what `Pending.wait` raises."""
     batch = pending._batch
     if batch.state is BatchState.FAILED:
+        pending._hear(True)
         raise batch.failure()
     return Receipt(
         batch.stream,
@@ -137,8 +149,8 @@ class Publisher:
         """That there are failures which nobody has seen."""
         self.gone: HadronError | None = None
         """Why no record of this producer can be published any more."""
-        self.on_not_found: Callable[[], None] = lambda: None
-        self._coarse_s = 0.0
+        self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
+        """Look the stream up anew: sets `gone` where it is there no more, or another one is."""
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
@@ -181,7 +193,10 @@ class Publisher:
         ):
             return self._add_special(record)
         accumulator = sender.accumulator
-        batch, index = accumulator.add(record, self._now_ms(), self._coarse_s)
+        # Asked once for each batch, as it takes about as long as a record does. Not taken from the
+        # task that looks for timeouts: where the loop was busy that is late, and the batch too old.
+        now_s = 0.0 if accumulator.has_open else anyio.current_time()
+        batch, index = accumulator.add(record, self._now_ms(), now_s)
         self.buffer.bytes += batch.added
         if not accumulator.in_flight or not accumulator.has_open or self._eager:
             sender.pump()
@@ -202,9 +217,10 @@ class Publisher:
     def _add_special(self, record: NewRecord) -> tuple[OutgoingBatch, int]:
         """One that expects something, or that its program has numbered: it has one place only."""
         sender = self._router.home_of(record)
-        accumulator, now_ms = sender.accumulator, self._now_ms()
+        accumulator = sender.accumulator
+        now_ms, now_s = self._now_ms(), anyio.current_time()
         if record.sequence is None:
-            batch, index = accumulator.add_conditional(record, now_ms, self._coarse_s), 0
+            batch, index = accumulator.add_conditional(record, now_ms, now_s), 0
         elif accumulator.claim is None:
             raise InvalidRecordError(
                 f"the sequence {record.sequence} is given to a producer without a name",
@@ -216,7 +232,7 @@ class Publisher:
                 "a record is held to what was read, or known by its number",
             )
         else:
-            batch, index = accumulator.add_numbered(record, record.sequence, now_ms, self._coarse_s)
+            batch, index = accumulator.add_numbered(record, record.sequence, now_ms, now_s)
         self.buffer.bytes += batch.added
         sender.pump()
         return batch, index
@@ -244,7 +260,7 @@ class Publisher:
         """Buffer a whole batch of plain values of `size` bytes."""
         self.check_open()
         batch = sender.accumulator.add_values(
-            values, size, self._now_ms(), self._coarse_s, encoding
+            values, size, self._now_ms(), anyio.current_time(), encoding
         )
         self.buffer.bytes += size
         sender.pump()
@@ -264,12 +280,13 @@ class Publisher:
         self.buffer.freed(batch.size)
         if batch.state is BatchState.FAILED:
             if self.gone is None and isinstance(batch.error, NotFoundError):
-                self.on_not_found()
-            if batch.waiting:
-                return
+                self.start(self.look_again)
+            # Also when all of it is waited for: who waits may be cancelled before he sees it.
+            if len(self._failed) >= KEPT_FAILURES:
+                self._failed = deque(each for each in self._failed if each.is_unheard)
             if len(self._failed) < KEPT_FAILURES:
                 self._failed.append(batch)
-            else:
+            elif batch.is_unheard:
                 self._more_failed += 1
 
     def grown(self) -> None:
@@ -277,15 +294,20 @@ class Publisher:
         self.buffer.only = self._router.only
         self.buffer.wake_all()
 
-    async def wait_all(self, batches: Sequence[OutgoingBatch]) -> None:
+    async def wait_all(self, segments: Sequence[Segment]) -> None:
         """Until all have their outcome; raises the first failure, and counts the others as seen."""
-        for batch in batches:
-            await wait_done(batch)
-        for batch in batches:
-            if batch.state is BatchState.FAILED:
-                for each in batches:
-                    each.failure_seen = True
-                raise batch.failure()
+        for segment in segments:
+            segment.hear(True)
+        try:
+            for segment in segments:
+                await wait_done(segment.batch)
+        except BaseException:
+            for segment in segments:
+                segment.hear(False)
+            raise
+        for segment in segments:
+            if segment.batch.state is BatchState.FAILED:
+                raise segment.batch.failure()
 
     @property
     def is_closed(self) -> bool:
@@ -302,7 +324,6 @@ class Publisher:
 
     def open(self) -> None:
         """Begin; inside the client's event loop."""
-        self._coarse_s = anyio.current_time()
         self._session.on_close[self._close] = None
         self._scopes = [
             self._session.background.start(self._watch_timeouts),
@@ -350,12 +371,12 @@ class Publisher:
         self._closed = True
 
     def count_unseen(self) -> int:
-        """Failed batches that nobody has seen."""
-        return sum(not batch.failure_seen for batch in self._failed) + self._more_failed
+        """Failed batches that somebody has yet to see."""
+        return sum(batch.is_unheard for batch in self._failed) + self._more_failed
 
     def _tell_failures(self) -> None:
         """What became of records whose block has ended with an error of its own."""
-        unseen = [batch for batch in self._failed if not batch.failure_seen]
+        unseen = [batch for batch in self._failed if batch.is_unheard]
         for batch in unseen[:_TOLD_FAILURES]:
             _log.warning("%s", batch.failure().message)
         if more := unseen[_TOLD_FAILURES:]:
@@ -369,7 +390,7 @@ class Publisher:
         """Raises the first failure that nobody has seen."""
         while self._failed:
             batch = self._failed.popleft()
-            if not batch.failure_seen:
+            if batch.is_unheard:
                 failure = batch.failure()
                 if others := self.count_unseen():
                     failure.add_note(f"{others} more batches of this producer failed")
@@ -377,7 +398,7 @@ class Publisher:
 
     def _tell_first(self) -> None:
         """Who only ever calls `send_soon` sees no failure before the producer is closed."""
-        while self._failed and self._failed[0].failure_seen:
+        while self._failed and not self._failed[0].is_unheard:
             self._failed.popleft()
         if not self._failed:
             self._told = False
@@ -396,7 +417,7 @@ class Publisher:
         interval_s = min(_TICK_S, self._delivery_timeout_s / _TICKS_PER_TIMEOUT)
         while True:
             await anyio.sleep(interval_s)
-            self._coarse_s = now_s = anyio.current_time()
+            now_s = anyio.current_time()
             self._tell_first()
             for sender in self._router.senders:
                 if not sender.accumulator.is_empty:

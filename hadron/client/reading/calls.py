@@ -8,18 +8,28 @@ from typing import Any, Final
 from hadron.client.connecting.session import Session
 from hadron.client.reading.reader import Position, ReadPlan, SpanReader
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import check_deserializer, instant_ms, text_of, utf8_of, whole_of
+from hadron.client.terms.arguments import (
+    check_deserializer,
+    instant_ms,
+    offset_of,
+    text_of,
+    utf8_of,
+    whole_of,
+)
 from hadron.client.terms.results import Fetched, PartitionOffsets
 from hadron.model.batch import StampedBatch, bytes_of, key_hash, partition_of
 from hadron.model.errors import NotFoundError, PeerError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_ATTACHMENT_BYTES
+from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_OFFSET
 from hadron.model.problems import shorten
 from hadron.model.record import Deserializer, Record, record_type
 from hadron.model.record_batch import decode_batch
 from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
 
 FETCH_BYTES: Final = 4 << 20
+
+_MAX_WAIT_MS: Final = (1 << 32) - 1
+"""What the message holds; nodes answer long before."""
 
 _FETCH: Final = method("Fetch")
 _OFFSETS: Final = method("Offsets")
@@ -89,6 +99,7 @@ class ReadCalls:
     ) -> list[PartitionOffsets]:
         # 0 is none on the wire.
         at_ms = None if at is None else max(1, instant_ms("at_ms", at))
+        before = None if before is None else offset_of("before", before)
         try:
             return await self._offsets(stream, partition, at_ms, before, confirmed)
         except NotFoundError:
@@ -185,21 +196,15 @@ class ReadCalls:
         *,
         exists: bool = False,
     ) -> Fetched:
-        partition = text_of("partition", partition)
-        if offset < 0 or not 0 < max_bytes <= MAX_ATTACHMENT_BYTES or max_wait_ms < 0:
-            raise RequestError(
-                f"offset {offset}, max_bytes {max_bytes} or max_wait_ms {max_wait_ms} is out of "
-                "bounds",
-                f"none may be negative, max_bytes is 1 to {MAX_ATTACHMENT_BYTES}",
-            )
+        stream, partition = text_of("stream", stream), text_of("partition", partition)
         request = streams_pb2.FetchRequest(
             namespace=self._namespace,
             stream=stream,
             partition=partition,
-            offset=offset,
-            max_bytes=max_bytes,
-            max_wait_ms=max_wait_ms,
-            stream_id=stream_id or 0,
+            offset=offset_of("offset", offset),
+            max_bytes=whole_of("max_bytes", max_bytes, 1, MAX_ATTACHMENT_BYTES),
+            max_wait_ms=whole_of("max_wait_ms", max_wait_ms, 0, _MAX_WAIT_MS),
+            stream_id=whole_of("stream_id", stream_id or 0, 0, MAX_OFFSET),
             after=ballot_to(after) if after is not None else None,
             exists=exists,
         )

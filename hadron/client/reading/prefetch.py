@@ -34,7 +34,8 @@ _HASTY_S: Final = 0.05
 
 
 class Prefetch:
-    """The answers for one partition from `offset` on, up to `stop` (exclusive) when given.
+    """The answers for one partition from `offset` on, up to `stop` (exclusive) when given: then
+    there are records up to there, and what says otherwise is an error (PROTOCOL D4).
 
     `on_ready` is called when something arrived or went wrong; then `take` tells.
     """
@@ -51,6 +52,7 @@ class Prefetch:
         self.position = request.offset
         self._session = session
         self._request = request
+        self._request.exists = stop is not None
         self._stop = stop
         self._on_ready = on_ready
         self._answers: deque[tuple[streams_pb2.FetchResponse, memoryview]] = deque()
@@ -124,14 +126,14 @@ class Prefetch:
             self._call = call
 
     def _on_message(self, answer: streams_pb2.FetchResponse, attachment: memoryview) -> None:
+        if not answer.batches and self._stop is not None:
+            # There are records up to `stop`: whoever says nothing is not the one to end by.
+            return
         self._answered = True
         self._backoff.reset()
         self._failing_since_s = None
         self._outage.over()
-        if not answer.batches and self._stop is not None:
-            # A promotion dropped the uncommitted tail that `stop` was measured by.
-            self._stop = min(self._stop, self.position)
-        elif answer.batches:
+        if answer.batches:
             last = answer.batches[-1]
             if last.base_offset + last.count <= self.position:
                 # Asking again would bring the same, for ever.
@@ -151,7 +153,7 @@ class Prefetch:
     def _on_end(self, error: HadronError | None) -> None:
         self._call = None
         if error is None and not self._answered:
-            error = ConnectionLostError("a fetch ended without an answer")
+            error = ConnectionLostError(f"{self.partition} was asked for records, and gave none")
         if error is not None:
             self._fail(error)
         elif self._answers:

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from hadron.client.connecting.session import Session
-from hadron.client.terms.arguments import text_of
+from hadron.client.terms.arguments import text_of, text_or_none_of
 from hadron.client.terms.results import Applied, Change
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -257,7 +257,7 @@ class Catalog:
             self._index = max(self._index, told.metadata_index)
         changed = any(
             entry.kind == "Stream" and entry.namespace == self._namespace
-            for entry in message.objects
+            for entry in (*message.objects, *message.deleted)
         )
         gone = {entry.id for entry in message.deleted}
         before = dict(self._streams)
@@ -318,9 +318,7 @@ class Catalog:
 
     async def _one(self, kind: str, name: str) -> tuple[SchemaObject, int]:
         """The object, and the metadata index as of which. Raises `NotFoundError`."""
-        if not isinstance(name, str):
-            text_of(kind.lower(), name)
-        if not name:
+        if not text_or_none_of(kind.lower(), name):
             article = "an" if kind[0] in "AEIOU" else "a"
             raise RequestError(f"{article} {kind.lower()} needs a name", f"see `hadron get {kind}`")
         found, index = await self._ask(kind, self._namespace, name)

@@ -8,6 +8,7 @@ from hadron.client.connecting.leaders import LOOK_HINT, ask_each, check_complete
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog
 from hadron.client.sinks.sink import Sink
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.results import StagedWrite
 from hadron.client.transactions.calls import TransactionCalls
 from hadron.model.sinks import SinkProgress
@@ -47,6 +48,7 @@ class SinkMethods:
     async def staged(self, *, within_s: float | None = None) -> list[StagedWrite]:
         """What tasks have staged and nobody has published, at each leader. Raises
         `IncompleteError` as `groups` does."""
+        within_s = patience_of(within_s, "within_s")
         names = self._session.topology.names()
 
         async def ask(name: str) -> list[StagedWrite]:

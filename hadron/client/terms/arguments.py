@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import proper_kind
+from hadron.model.limits import MAX_OFFSET
 from hadron.model.problems import shorten
 from hadron.model.schema import SchemaObject
 
@@ -25,11 +26,14 @@ _MS: Final = timedelta(milliseconds=1)
 
 
 def text_of(name: str, value: Any) -> str:
-    """A name that is given, as a plain str. Raises `RequestError` for "" and for no text."""
+    """A name that is given, as a plain str. Raises `RequestError` for "" and for no text, which a
+    lone surrogate is not either."""
     if not isinstance(value, str):
         raise RequestError(f"{name} {value!r} is {_kind(value)}", "give a str")
     if not value:
         raise RequestError(f'{name} is ""', "give a name")
+    if not value.isascii():
+        utf8_of(name, value)
     return str.__str__(value)
 
 
@@ -124,6 +128,11 @@ def seconds_of(name: str, value: Any, least: float, most: float | None = None) -
     return _number_of(name, value, "seconds", 1.0, least, most)
 
 
+def patience_of(value: Any, name: str = "timeout_s") -> float | None:
+    """How long somebody waits at most, in seconds; None stays None. Raises `RequestError`."""
+    return None if value is None else seconds_of(name, value, 0)
+
+
 def milliseconds_of(name: str, value: Any, least: float, most: float | None = None) -> float:
     """A duration in milliseconds, within bounds, both inclusive. Raises `RequestError`."""
     return _number_of(name, value, "milliseconds", 1_000.0, least, most)
@@ -147,6 +156,11 @@ def _number_of(
     return number
 
 
+def offset_of(name: str, value: Any) -> int:
+    """An offset. Raises `RequestError`."""
+    return whole_of(name, value, 0, MAX_OFFSET)
+
+
 def instant_ms(name: str, value: Any) -> int:
     """Milliseconds since the Unix epoch of an instant: these themselves, or a datetime with its
     time zone, whose microseconds are cut. Raises `RequestError`."""
@@ -163,6 +177,8 @@ def instant_ms(name: str, value: Any) -> int:
             f"{name} {value!r} is {_kind(value)}",
             "give milliseconds since the Unix epoch as an int, or a datetime with a time zone",
         )
+    if number >> 63 not in (0, -1):
+        raise RequestError(f"{name} {number} is out of bounds", "64 bits, signed")
     return number
 
 

@@ -472,7 +472,9 @@ class FakeNode:
             refusal = self.refusals.popleft()
             if refusal is not None:
                 raise refusal
-        answer = self.partition(request.stream, request.partition).append(bytes(data))
+        log = self.partition(request.stream, request.partition)
+        self._check_id(request)
+        answer = log.append(bytes(data))
         if self.lose_answers:
             self.lose_answers -= 1
             if not self.lose_answers:
@@ -492,6 +494,8 @@ class FakeNode:
                 raise LogTruncatedError(f"the log lost the record before {request.offset}")
         if not log.first_offset <= request.offset <= log.next_offset:
             raise OffsetOutOfRangeError(f"offset {request.offset} is out of range")
+        if request.exists and request.offset == log.next_offset:
+            raise OffsetOutOfRangeError(f"the log lost the record at {request.offset}")
         if request.offset == log.next_offset and request.max_wait_ms:
             call.spawn(self._wait_records, call, request, log)
         else:
@@ -542,7 +546,10 @@ class FakeNode:
             )
         call.send(answer, end=True)
 
-    def _check_id(self, request: streams_pb2.FetchRequest | streams_pb2.OffsetsRequest) -> None:
+    def _check_id(
+        self,
+        request: streams_pb2.ProduceRequest | streams_pb2.FetchRequest | streams_pb2.OffsetsRequest,
+    ) -> None:
         if request.stream_id not in (0, self.objects["Stream", request.stream].id):
             raise NotFoundError(f"no stream has the id {request.stream_id}")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import pytest
@@ -264,3 +266,23 @@ def test_what_is_open_is_not_entered_again(backend: str) -> None:
                 await another.send(b"y")
 
     anyio.run(main, backend=backend)
+
+
+async def test_a_patience_that_is_none_is_named() -> None:
+    for name in ("connect_timeout_s", "request_timeout_s"):
+        with pytest.raises(RequestError, match=f"{name} '5' is of type str"):
+            connect("hadron://127.0.0.1", **{name: "5"})  # type: ignore[arg-type]
+    async with served() as (_, client):
+        asked: list[Callable[..., Awaitable[object]]] = [
+            client.groups,
+            partial(client.describe_group, "s", "g"),
+            partial(client.reset_group, "s", "g", to=0),
+            partial(client.delete_group, "s", "g"),
+            client.transactions,
+            client.pipeline_progress,
+            client.endpoints,
+            client.exchange("e").describe,
+        ]
+        for ask in asked:
+            with pytest.raises(RequestError, match="within_s '5' is of type str"):
+                await ask(within_s="5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hadron.client.producing.new_records import Serializer
+from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import OpenTransaction, TransactionOutcome
 from hadron.client.transactions.calls import TransactionCalls
@@ -60,7 +61,7 @@ class TransactionMethods:
         """Transactions that are not over, as the leader of a replica set has them, or all leaders
         do: those that it drives, then those that others drive there. Raises `IncompleteError` as
         `groups` does."""
-        return await self._transactions.listing(replica_set, within_s)
+        return await self._transactions.listing(replica_set, patience_of(within_s, "within_s"))
 
     async def resolve_transaction(
         self,

@@ -32,6 +32,7 @@ from hadron.model.errors import (
     PeerError,
     ProducerFencedError,
     RecordFates,
+    SequenceError,
 )
 from hadron.model.schema import StreamSpec
 from hadron.sim.rooms.played import Played
@@ -47,9 +48,8 @@ _RECORDS: Final = 250
 _ITEMS: Final = 90
 """Of an importer."""
 
-_TOLD_LATE_S: Final = 1.5
-"""So much after the delivery timeout all is told: it is looked for every half second, from a time
-that is known as coarsely."""
+_TOLD_LATE_S: Final = 1.0
+"""So much after the delivery timeout all is told: it is looked for every half second."""
 
 _NAME: Final = "importer"
 
@@ -386,6 +386,8 @@ def judge(world: World, history: History, chosen: ProducerSettings) -> Iterator[
                 yield f"{each.value!r} never left, and is called unknown: {error}"
         elif there[each.value]:
             yield f"{each.value!r} is in the log, and its sender was told: {error!r}"
+        elif isinstance(error, SequenceError) and not isinstance(error, ProducerFencedError):
+            yield f"{each.value!r} fails by what another has left open: {error!r}"
     yield from _judge_order(history.sent, chosen, len(logs))
 
 

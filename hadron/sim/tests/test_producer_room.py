@@ -18,6 +18,7 @@ _FIRST: Final = {
     "a name is claimed again where nobody leads any more": 3,
     "a refusal ends the doubt that an earlier try has left": 25,
     "no batch is too old": 3,
+    "what one ahead has left open is counted against those behind it": 4,
     "room that a known batch took is not given back": 13,
     "what is in doubt is numbered again once it does not follow": 11,
     "what may be in a log is published elsewhere": 6,
@@ -70,6 +71,9 @@ BUGS: Final[dict[str, Patch]] = {
     ),
     "a name is claimed again where nobody leads any more": Edit(
         "client.producing.sender:PartitionSender._claim_again", "self._doubt_leader(error)", "pass"
+    ),
+    "what one ahead has left open is counted against those behind it": Edit(
+        _ACCUMULATOR + "refused", "self._sent[0] is batch and not self._hole", "True"
     ),
     "what may be in a log is published elsewhere": Edit(
         "client.producing.failover:may_move",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any, NoReturn
 
 import pytest
@@ -17,7 +19,7 @@ from hadron.client import SyncClient
 from hadron.client.blocking import outbox
 from hadron.client.blocking.faces.producer import SyncProducer
 from hadron.client.blocking.outbox import Outbox, SyncPending
-from hadron.client.blocking.portal import Answer
+from hadron.client.blocking.portal import Answer, Portal
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import HandClock
@@ -169,8 +171,63 @@ def test_iterating_polling_and_batches_share_what_is_in_hand(client: SyncClient)
         assert subscription.poll(0) is None
         with pytest.raises(RequestError, match="timeout_s -1 is out of bounds"):
             subscription.poll(-1)
+        with pytest.raises(RequestError, match="timeout_s '2' is of type str"):
+            subscription.flush("2")  # type: ignore[arg-type]
         subscription.flush()
         assert client.groups("s")[0].floor == 9
+
+
+@pytest.mark.parametrize("patience_s", [1e10, math.inf, timedelta(days=999_999)])
+def test_there_is_no_bound_to_patience(client: SyncClient, patience_s: Any) -> None:
+    client.send("s", b"x")
+    with client.subscribe("s", group="g") as subscription:
+        delivery = subscription.poll(patience_s)
+        assert delivery is not None
+        delivery.ack()
+        subscription.flush(patience_s)
+
+
+def test_a_wrong_patience_gives_nothing_up(node: FakeNode, client: SyncClient) -> None:
+    producer = client.producer("s")
+    for wrong in ("30", math.nan, -1):
+        for closed in (producer, client):
+            producer.send_soon(b"x")
+            with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                closed.close(wrong)  # type: ignore[arg-type]
+    client.close(timedelta(seconds=30))  # type: ignore[arg-type]
+    assert node.values() == [b"x"] * 6
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_ctrl_c_loses_no_batch_that_is_on_its_way_to_the_thread(
+    client: SyncClient, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+) -> None:
+    with client.producer("s") as producer:
+        for number in range(12):
+            producer.send(b"%d" % number)
+
+    def interrupted(*args: Any) -> None:
+        Portal.call(portal, *args)
+        raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(portal, "call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.poll_batch(5)
+
+    with client.subscribe("s", group="g", batch_size=batch_size) as subscription:
+        portal = subscription._lazy.get()._portal
+        interrupt()
+        batch = subscription.poll_batch(5)
+        assert batch is not None
+        seen = [record.offset for record in batch]
+        interrupt()
+        while len(seen) < 12:
+            delivery = subscription.poll(5)
+            assert delivery is not None
+            seen.append(delivery.offset)
+        assert seen == list(range(12))
 
 
 def test_acks_of_a_slow_loop_leave_by_themselves(node: FakeNode, client: SyncClient) -> None:
@@ -226,6 +283,39 @@ def test_a_value_that_fails_in_the_loop_is_refused_alone(client: SyncClient) -> 
             producer.send(Broken())
         after = producer.send_soon("after")
         assert [before.wait().offset, after.wait().offset] == [0, 1]
+
+
+def test_what_the_clients_own_thread_may_not_send_stops_nobody(
+    node: FakeNode, client: SyncClient
+) -> None:
+    """As a logging handler does that ships records, once the client itself has logged a line."""
+    with client.producer("s") as producer:
+        producer.send(b"0")
+        outbox = outbox_of(producer)
+        with pytest.raises(RequestError, match="from within itself"):
+            outbox._portal.call(producer.send_soon, b"refused")
+        producer.send_soon(b"1")
+        waiting = threading.Event()
+        while node.values()[1:] != [b"1"]:
+            assert outbox._scheduled or not outbox._inbox
+            assert not waiting.wait(0.001)
+
+
+def test_ctrl_c_at_the_hop_to_the_loop_stops_nobody(
+    node: FakeNode, client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with client.producer("s") as producer:
+        producer.send(b"0")
+        with monkeypatch.context() as patch:
+            patch.setattr(outbox_of(producer)._portal, "post", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send_soon(b"1")
+        assert not outbox_of(producer)._scheduled
+        producer.send_soon(b"2")
+    assert node.values() == [b"0", b"1", b"2"]
 
 
 def test_failures_are_raised_once(node: FakeNode, client: SyncClient) -> None:

@@ -406,6 +406,8 @@ async def test_iterating_polling_and_batches_share_what_is_in_hand() -> None:
             for wrong in (-1, "2"):
                 with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
                     await subscription.poll(wrong)  # type: ignore[arg-type]
+                with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                    await subscription.flush(wrong)  # type: ignore[arg-type]
 
 
 async def test_what_retention_took_from_a_group_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -766,6 +768,11 @@ async def test_bad_arguments_and_names_are_named() -> None:
             client.subscribe("s", group="g", start="now")  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="max_in_flight 0"):
             client.subscribe("s", group="g", max_in_flight=0)
+        with pytest.raises(RequestError, match="member 5 is of type int"):
+            client.subscribe("s", group="g", member=5)  # type: ignore[arg-type]
+        for name in ("group", "member", "dead_letter"):
+            with pytest.raises(RequestError, match=f"{name} is not valid Unicode"):
+                client.subscribe("s", **{"group": "g", name: "a\ud800"})  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="heartbeat_misses 0"):
             client.subscribe("s", group="g", heartbeat_misses=0)
         with pytest.raises(RequestError, match="time zone"):

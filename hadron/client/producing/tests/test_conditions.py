@@ -21,7 +21,9 @@ from hadron.model.errors import (
     OutcomeUnknownError,
     ProducerFencedError,
     RequestError,
+    SequenceError,
 )
+from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import NewRecord
 from hadron.model.schema import INDEXED, SchemaObject, StreamSpec
 
@@ -64,6 +66,32 @@ def test_a_record_that_expects_something_is_a_batch_of_its_own() -> None:
     assert [take(to) for _ in range(3)] == [before, special, after]
     assert [read_head(each.data).seq for each in (before, special, after)] == [0, 1, 2]
     assert (special.expect_offset, special.is_plain, before.is_plain) == (1, False, True)
+
+
+@pytest.mark.parametrize("first_told_last", [False, True])
+def test_whatever_is_refused_ahead_disturbs_nobody(first_told_last: bool) -> None:
+    """Each refusal has the node refuse all that is under way behind it."""
+    done: list[OutgoingBatch] = []
+    to = accumulator(done=done.append)
+    expecting = [
+        to.add_conditional(NewRecord(b"v", key="k", expect_key_offset=9), 1, 0.0)
+        for _ in range(3 * PRODUCER_WINDOW)
+    ]
+    plain, _ = to.add(NewRecord(b"w"), 1, 0.0)
+    for batch in expecting:
+        assert take(to) is batch
+        behind = list(iter(lambda: to.next_batch(eager=True), None))
+        if not first_told_last:
+            to.refused(batch, OffsetMismatchError("no", expected=9, actual=3))
+        for each in behind:
+            to.refused(each, SequenceError("gap"))
+        if first_told_last:
+            to.refused(batch, OffsetMismatchError("no", expected=9, actual=3))
+        to.resume()
+    assert take(to) is plain
+    to.acked(plain, 0, 0, False)
+    assert done == [*expecting, plain]
+    assert {type(each.error) for each in expecting} == {OffsetMismatchError}
 
 
 @pytest.mark.parametrize(("actual", "error"), [(9, OffsetMismatchError), (2, OutcomeUnknownError)])

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
 
 import anyio
 import pandas
 import pytest
+import trio.testing
 
-from hadron.client import Client, connect
+from hadron.client import Client, Producer, connect
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, start, until
 from hadron.model.batch import key_hash
@@ -209,6 +214,75 @@ async def test_leaving_raises_what_nobody_has_seen_and_only_that() -> None:
             await send_and_fail(client)
 
 
+@both
+async def test_whoever_waits_silences_no_other_record_of_the_batch() -> None:
+    async with next_one_fails() as (node, producer):
+        seen, unseen = [await producer.send_soon(value) for value in (b"seen", b"unseen")]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fails, seen.wait)
+            await until(lambda: seen._is_heard)
+            node.release_answers()
+        await fails(seen.wait)
+        await fails(producer.flush)
+        await fails(unseen.wait)
+        await producer.flush()
+
+
+@both
+async def test_send_many_silences_no_other_record_of_the_batch() -> None:
+    async with next_one_fails() as (node, producer):
+        await producer.send_soon(b"unseen")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fails, producer.send_many, ["theirs", {"a": 1}])
+            await until(lambda: node.produce_calls == 2)
+            node.release_answers()
+        await fails(producer.flush)
+        await producer.flush()
+
+
+@both
+async def test_who_is_told_by_waiting_is_not_told_by_flush() -> None:
+    async with next_one_fails() as (node, producer):
+        pending = [await producer.send_soon(b"x") for _ in range(3)]
+        async with anyio.create_task_group() as tasks:
+            # It waits first, and for the same batch as those that come behind it.
+            tasks.start_soon(producer.flush)
+            await until(lambda: node.produce_calls == 2)
+            for each in pending:
+                tasks.start_soon(fails, each.wait)
+            await until(lambda: all(each._is_heard for each in pending))
+            node.release_answers()
+        await producer.flush()
+
+
+@both
+async def test_who_stops_waiting_leaves_the_failure_to_flush() -> None:
+    async with next_one_fails() as (node, producer):
+        pending = await producer.send_soon(b"x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pending.wait)
+            await until(lambda: pending._is_heard)
+            tasks.cancel_scope.cancel()
+        node.release_answers()
+        await fails(producer.flush)
+
+
+@asynccontextmanager
+async def next_one_fails() -> AsyncIterator[tuple[FakeNode, Producer]]:
+    """A producer whose records gather for the next batch, which is refused."""
+    async with served() as (node, client), client.producer("s", linger_ms=60_000) as producer:
+        node.hold_answers = True
+        await producer.send_soon(b"under way")
+        await until(lambda: node.produce_calls == 1)
+        node.refusals.append(RequestError("no"))
+        yield node, producer
+
+
+async def fails(call: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    with pytest.raises(RequestError, match="no"):
+        await call(*args)
+
+
 async def send_and_fail(client: Client) -> None:
     async with client.producer("s") as producer:
         await producer.send_soon(b"x")
@@ -300,6 +374,24 @@ async def test_a_delivery_timeout_in_doubt_is_an_unknown_outcome() -> None:
         assert node.values() == [b"1", b"2"]
 
 
+def test_a_loop_that_was_busy_makes_no_record_older() -> None:
+    clock = trio.testing.MockClock(rate=1.0)
+
+    async def main() -> None:
+        async with served() as (node, client):
+            async with client.producer("s", delivery_timeout_s=5.0) as producer:
+                await producer.send(b"0")
+                for send in (producer.send, producer.send_soon):
+                    clock.jump(8.0)
+                    await send(b"1")
+                    await producer.flush()
+                clock.jump(8.0)
+                await producer.send_many([b"2"])
+            assert node.values() == [b"0", b"1", b"1", b"2"]
+
+    trio.run(main, clock=clock)
+
+
 @both
 async def test_a_delivery_timeout_tells_what_stood_in_the_way() -> None:
     async with served() as (node, client):
@@ -369,6 +461,17 @@ async def test_bad_settings_and_names_are_named() -> None:
             pass
         with pytest.raises(RequestError, match="closed"):
             await producer.send(b"x")
+
+
+@both
+async def test_a_wrong_patience_gives_nothing_up() -> None:
+    async with served() as (node, client), client.producer("s") as producer:
+        for wrong in ("30", float("nan"), -1):
+            await producer.send_soon(b"x")
+            with pytest.raises(RequestError, match=f"timeout_s {wrong!r} is"):
+                await producer.close(wrong)  # type: ignore[arg-type]
+        await producer.close(timedelta(seconds=30))  # type: ignore[arg-type]
+        assert node.values() == [b"x"] * 3
 
 
 @both

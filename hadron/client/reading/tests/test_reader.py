@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from hadron.client import Client
-from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.fake_node import FakeNode, Partition
 from hadron.client.tests.support import both, served, until
 from hadron.model.errors import (
     CorruptionError,
@@ -18,6 +18,8 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.record_batch import decode_batch
+from hadron.wire.calls import AnyCall
+from hadron.wire.messages import streams_pb2
 
 
 async def fill(client: Client, count: int, batch: int = 10, **options: Any) -> None:
@@ -176,6 +178,15 @@ async def test_fetch_gives_whole_batches_and_offsets_tell_the_range() -> None:
         ]
         with pytest.raises(RequestError, match="max_bytes"):
             await client.fetch("s", "local/p0", 0, max_bytes=0)
+        for wrong in (-1, 1 << 63, 1.5, float("nan"), "0", True):
+            with pytest.raises(RequestError, match=f"offset {wrong!r} is"):
+                await client.fetch("s", "local/p0", wrong)  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match=f"before {wrong!r} is"):
+                await client.offsets("s", before=wrong)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="at_ms 9223372036854775808 is out of bounds"):
+            await client.offsets("s", at_ms=1 << 63)
+        with pytest.raises(RequestError, match="stream is not valid Unicode"):
+            await client.fetch("a\ud800", "local/p0", 0)
 
 
 @both
@@ -208,6 +219,38 @@ async def test_who_follows_a_log_that_lost_records_is_told() -> None:
         await fill(client, 4, batch=2)
         with pytest.raises(LogTruncatedError):
             await anext(reader)
+
+
+@both
+async def test_who_reads_to_the_end_of_a_log_that_lost_it_is_told() -> None:
+    async with served() as (node, client):
+        await fill(client, 40, batch=1)
+        node.most_fetch_bytes = 1
+        reader = client.read("s")
+        assert (await anext(reader)).offset == 0
+        node.partition("s", "local/p0").lose(20)
+        with pytest.raises(OffsetOutOfRangeError):
+            async for _ in reader:
+                pass
+
+
+@both
+async def test_a_leader_that_has_nothing_yet_ends_no_read() -> None:
+    async with served() as (node, client):
+        await fill(client, 3, batch=1)
+        answer = node._answer_fetch
+        said: list[bool] = []
+
+        def say_nothing(call: AnyCall, request: streams_pb2.FetchRequest, log: Partition) -> None:
+            if said:
+                answer(call, request, log)
+            else:
+                said.append(request.exists)
+                call.send(streams_pb2.FetchResponse(next_offset=0), end=True)
+
+        node._answer_fetch = say_nothing  # type: ignore[method-assign]
+        assert [record.offset async for record in client.read("s")] == [0, 1, 2]
+        assert said == [True]
 
 
 @both

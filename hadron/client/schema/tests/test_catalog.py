@@ -103,3 +103,12 @@ async def test_a_change_that_overtakes_the_answer_is_not_missed() -> None:
     assert session.asked == [0, 4]
     # Nobody is asked again.
     assert (await catalog.stream("s")).metadata_index == 4
+
+
+async def test_the_end_of_a_stream_is_told_also_to_who_has_ended_it_himself() -> None:
+    """What was known of it was forgotten then: its producers hear of it by this alone."""
+    catalog = Catalog(cast(Session, SlowAnswers()))
+    gone = schema_pb2.DeletedObject(id=3, kind="Stream", namespace="default", name="s")
+    assert catalog._take(schema_pb2.SchemaChanges(from_index=3, to_index=4, deleted=[gone]))
+    other = schema_pb2.DeletedObject(id=4, kind="Stream", namespace="other", name="s")
+    assert not catalog._take(schema_pb2.SchemaChanges(from_index=4, to_index=5, deleted=[other]))
