@@ -303,8 +303,7 @@ class _Relay:
         self._end()
 
     def _overflow(self, message: str, hint: str) -> None:
-        """The leader may have done what it was sent: that is not called overloaded, which is said of
-        what was not done, and is done again."""
+        """What the leader was sent may be done: it is lost, not refused, or it is done again."""
         kind = OverloadedError if self._inner is None else ConnectionLostError
         self.fail(kind(message, hint))
 
@@ -359,7 +358,7 @@ class _Relay:
         if not self._outer.has_room(size):
             # It was not asked how much that would be.
             self._overflow(
-                f"{self._outer.peer} has not read the answers that it has here, this one is dropped",
+                f"{self._outer.peer} has not read the answers that it has here: this one is lost",
                 "read them before you ask for more",
             )
             return

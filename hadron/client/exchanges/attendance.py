@@ -27,7 +27,8 @@ _ATTEND: Final = method("Attend")
 _Request = exchanges_pb2.AttendRequest
 
 _PER_MESSAGE: Final = 100
-"""Subscriptions in one message: with the most and the longest patterns, it fits into a frame."""
+"""Subscriptions in one message: with the most and the longest patterns, it fits into a frame. The
+leader takes 1,000."""
 
 
 class Attendance:

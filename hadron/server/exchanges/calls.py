@@ -23,7 +23,7 @@ from hadron.serving.leading import Leading
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import Appended
 from hadron.wire.calls import Call
-from hadron.wire.messages import error_to_message, exchanges_pb2
+from hadron.wire.messages import check_count, error_to_message, exchanges_pb2
 
 _MAX_LISTED: Final = 1_000
 """Subscriptions that a description lists."""
@@ -124,6 +124,7 @@ def _attend(
     def on_message(message: exchanges_pb2.AttendRequest, _attachment: memoryview) -> None:
         kind = message.WhichOneof("kind")
         if kind == "subscribe":
+            check_count("subscriptions", len(message.subscribe.subscriptions))
             driver.subscribe(
                 session,
                 [
@@ -132,8 +133,10 @@ def _attend(
                 ],
             )
         elif kind == "unsubscribe":
+            check_count("ended subscriptions", len(message.unsubscribe.ids))
             driver.unsubscribe(session, message.unsubscribe.ids)
         elif kind == "dropped":
+            check_count("gaps", len(message.dropped.gaps))
             for gap in message.dropped.gaps:
                 driver.machine.told_dropped(session, gap.id, gap.messages)
         else:
