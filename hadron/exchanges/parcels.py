@@ -3,12 +3,12 @@ which of its subscriptions. Pure; the bytes of a batch are never looked at here.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-RUN_BYTES: Final = 64
-"""What a run counts beside its ids, in memory and on the wire."""
+RUN_BYTES: Final = 16
+"""What a run takes beside the ids, in memory and on the wire."""
 
 ID_BYTES: Final = 8
 
@@ -45,27 +45,45 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
 
-@dataclass(slots=True)
-class Parcel:
-    """What one publication is to one client."""
+class Layout:
+    """Which records of which batches are told apart. One is made for all clients whose
+    subscriptions match the same of a publication: a batch of many types has as many runs as
+    records.
 
-    batches: list[Published]
-    runs: list[Run]
-    size: int = 0
+    Attributes:
+        at, firsts, lasts, to: a column of each: of a run its batch, its first and last record, by
+            their index, and the number of those who get it.
+        counts: of messages, for each number.
+        form: whoever sends it keeps its own form of it here.
+    """
 
-    def add(self, batch: Published, first: int, last: int, ids: tuple[int, ...]) -> None:
-        """`ids` that are the same object are taken for the same, others are not looked at."""
+    __slots__ = ("at", "batches", "counts", "firsts", "form", "lasts", "to")
+
+    def __init__(self, numbers: int = 0) -> None:
+        self.batches: list[Published] = []
+        self.at, self.firsts, self.lasts, self.to = (array("I") for _ in range(4))
+        self.counts = [0] * numbers
+        self.form: Any = None
+
+    def add(self, batch: Published, first: int, last: int, to: int) -> None:
+        """In the order of records; a number is at most one more than those known."""
         if not self.batches or self.batches[-1] is not batch:
             self.batches.append(batch)
-            self.size += len(batch.data)
-        index = len(self.batches) - 1
-        if self.runs:
-            run = self.runs[-1]
-            if run.ids is ids and run.batch == index and run.last + 1 == first:
-                self.runs[-1] = Run(index, run.first, last, ids)
-                return
-        self.runs.append(Run(index, first, last, ids))
-        self.size += RUN_BYTES + ID_BYTES * len(ids)
+        at = len(self.batches) - 1
+        if to == len(self.counts):
+            self.counts.append(0)
+        self.counts[to] += last - first + 1
+        if self.at and self.at[-1] == at and self.to[-1] == to and self.lasts[-1] + 1 == first:
+            self.lasts[-1] = last
+            return
+        self.at.append(at)
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.to.append(to)
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(len(each.data) for each in self.batches)
 
     def keep(self) -> None:
         """It has to wait: let it hold its own bytes, and not all that came in the same frame."""
@@ -76,34 +94,64 @@ class Parcel:
             for each in self.batches
         ]
 
+
+class Parcel:
+    """What one publication is to one client.
+
+    Attributes:
+        recipients: ids of its subscriptions, by the numbers of the layout.
+        size: what it counts while it waits.
+    """
+
+    __slots__ = ("layout", "recipients", "size")
+
+    def __init__(
+        self, layout: Layout, recipients: Sequence[tuple[int, ...]], size: int | None = None
+    ) -> None:
+        self.layout = layout
+        self.recipients = recipients
+        self.size = layout.data_bytes + self.said_bytes if size is None else size
+
+    @property
+    def said_bytes(self) -> int:
+        """Beside the batches."""
+        return RUN_BYTES * len(self.layout.at) + ID_BYTES * sum(map(len, self.recipients))
+
+    @property
+    def runs(self) -> Iterator[Run]:
+        layout = self.layout
+        for at, first, last, to in zip(
+            layout.at, layout.firsts, layout.lasts, layout.to, strict=True
+        ):
+            yield Run(at, first, last, self.recipients[to])
+
+    def messages(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Of some subscriptions, so many for each."""
+        return zip(self.recipients, self.layout.counts, strict=True)
+
     def without(self, gone: Mapping[int, object], has: Mapping[int, object]) -> Parcel:
         """The same for the subscriptions that are left; `gone` were ended since it was made."""
-        if gone.keys().isdisjoint(each for run in self.runs for each in run.ids):
+        if gone.keys().isdisjoint(each for ids in self.recipients for each in ids):
             return self
-        runs = []
-        for run in self.runs:
-            ids = tuple(each for each in run.ids if each in has)
-            if ids:
-                runs.append(run._replace(ids=ids))
-        return Parcel(self.batches, runs, self.size)
+        left = [tuple(each for each in ids if each in has) for ids in self.recipients]
+        return Parcel(self.layout, left, self.size)
 
 
-def parts_of(parcel: Parcel, max_run_bytes: int = MESSAGE_BYTES) -> Iterator[Parcel]:
+def parts_of(parcel: Parcel, max_said_bytes: int = MESSAGE_BYTES) -> Iterator[Parcel]:
     """The same in parcels of which each is one message, whatever runs it has; mostly itself."""
-    total = parcel.size - sum(len(each.data) for each in parcel.batches)
-    if total <= max_run_bytes:
+    if parcel.said_bytes <= max_said_bytes:
         yield parcel
         return
-    part = Parcel([], [])
-    held = 0
+    layout, numbers, held = Layout(), dict[tuple[int, ...], int](), 0
     for run in parcel.runs:
-        size = RUN_BYTES + ID_BYTES * len(run.ids)
-        if held and held + size > max_run_bytes:
-            yield part
-            part, held = Parcel([], []), 0
-        part.add(parcel.batches[run.batch], run.first, run.last, run.ids)
+        size = RUN_BYTES + (0 if run.ids in numbers else ID_BYTES * len(run.ids))
+        if held and held + size > max_said_bytes:
+            yield Parcel(layout, tuple(numbers))
+            layout, numbers, held = Layout(), {}, 0
+        number = numbers.setdefault(run.ids, len(numbers))
+        layout.add(parcel.layout.batches[run.batch], run.first, run.last, number)
         held += size
-    yield part
+    yield Parcel(layout, tuple(numbers))
 
 
 class Gaps(NamedTuple):
