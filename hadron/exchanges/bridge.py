@@ -112,7 +112,7 @@ class Bridge:
                     return
                 position = self._position
                 found = await self._visible.read(self.stream.id, position, _TURN_BYTES)
-                if not self.is_closed and position == self._position:
+                if position == self._position and not self.is_closed:
                     self._publish(found)
                 await trio.lowlevel.checkpoint()
         except NotFoundError:
