@@ -6,7 +6,7 @@ a batch of two types in turn costs a step for each record, and one for each clie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from hadron.exchanges.parcels import Layout, Parcel, Published
@@ -86,13 +86,26 @@ class Packing:
     def _layout(self, chosen: Sequence[tuple[int, int]]) -> Layout:
         runs = [(*piece, to) for lot, to in chosen for piece in self._lots[lot]]
         if len(chosen) > 1:
-            # Stable, and each lot is in order already.
-            runs.sort(key=_place)
-        layout = Layout(1 + max(to for _, to in chosen))
-        for at, first, last, to in runs:
-            layout.add(self._batches[at], first, last, to)
-        return layout
+            # Each lot is in order already.
+            runs = list(_melted(sorted(runs)))
+        if len(self._batches) == 1:
+            return Layout(self._batches, runs)
+        places = {at: place for place, at in enumerate(dict.fromkeys(run[0] for run in runs))}
+        return Layout(
+            [self._batches[at] for at in places],
+            [(places[at], first, last, to) for at, first, last, to in runs],
+        )
 
 
-def _place(run: tuple[int, int, int, int]) -> tuple[int, int]:
-    return run[:2]
+def _melted(runs: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, int, int, int]]:
+    """Runs that follow one another, and go to the same, are one."""
+    known: tuple[int, int, int, int] | None = None
+    for at, first, last, to in runs:
+        if known is not None and known[0] == at and known[2] + 1 == first and known[3] == to:
+            known = at, known[1], last, to
+            continue
+        if known is not None:
+            yield known
+        known = at, first, last, to
+    if known is not None:
+        yield known

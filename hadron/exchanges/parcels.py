@@ -59,27 +59,18 @@ class Layout:
 
     __slots__ = ("at", "batches", "counts", "firsts", "form", "lasts", "to")
 
-    def __init__(self, numbers: int = 0) -> None:
-        self.batches: list[Published] = []
-        self.at, self.firsts, self.lasts, self.to = (array("I") for _ in range(4))
-        self.counts = [0] * numbers
+    def __init__(self, batches: list[Published], runs: Sequence[tuple[int, int, int, int]]) -> None:
+        """`runs`: (batch, first, last, number) of each, in order."""
+        self.batches = batches
+        self.at: Sequence[int]
+        self.firsts: Sequence[int]
+        self.lasts: Sequence[int]
+        self.to: Sequence[int]
+        self.at, self.firsts, self.lasts, self.to = zip(*runs, strict=True)
+        self.counts = [0] * (1 + max(self.to))
+        for _, first, last, to in runs:
+            self.counts[to] += last - first + 1
         self.form: Any = None
-
-    def add(self, batch: Published, first: int, last: int, to: int) -> None:
-        """In the order of records; a number is at most one more than those known."""
-        if not self.batches or self.batches[-1] is not batch:
-            self.batches.append(batch)
-        at = len(self.batches) - 1
-        if to == len(self.counts):
-            self.counts.append(0)
-        self.counts[to] += last - first + 1
-        if self.at and self.at[-1] == at and self.to[-1] == to and self.lasts[-1] + 1 == first:
-            self.lasts[-1] = last
-            return
-        self.at.append(at)
-        self.firsts.append(first)
-        self.lasts.append(last)
-        self.to.append(to)
 
     @property
     def data_bytes(self) -> int:
@@ -87,6 +78,8 @@ class Layout:
 
     def keep(self) -> None:
         """It has to wait: let it hold its own bytes, and not all that came in the same frame."""
+        self.at, self.firsts = array("I", self.at), array("I", self.firsts)
+        self.lasts, self.to = array("I", self.lasts), array("I", self.to)
         self.batches = [
             each._replace(data=bytes(each.data), topics=())
             if isinstance(each.data, memoryview)
@@ -142,16 +135,35 @@ def parts_of(parcel: Parcel, max_said_bytes: int = MESSAGE_BYTES) -> Iterator[Pa
     if parcel.said_bytes <= max_said_bytes:
         yield parcel
         return
-    layout, numbers, held = Layout(), dict[tuple[int, ...], int](), 0
+    some: list[Run] = []
+    known: set[tuple[int, ...]] = set()
+    held = 0
     for run in parcel.runs:
-        size = RUN_BYTES + (0 if run.ids in numbers else ID_BYTES * len(run.ids))
-        if held and held + size > max_said_bytes:
-            yield Parcel(layout, tuple(numbers))
-            layout, numbers, held = Layout(), {}, 0
-        number = numbers.setdefault(run.ids, len(numbers))
-        layout.add(parcel.layout.batches[run.batch], run.first, run.last, number)
+        size = RUN_BYTES + (0 if run.ids in known else ID_BYTES * len(run.ids))
+        if some and held + size > max_said_bytes:
+            yield parcel_of(parcel.layout.batches, some)
+            some, held = [], 0
+            known.clear()
+        some.append(run)
+        known.add(run.ids)
         held += size
-    yield Parcel(layout, tuple(numbers))
+    yield parcel_of(parcel.layout.batches, some)
+
+
+def parcel_of(batches: Sequence[Published], runs: Sequence[Run]) -> Parcel:
+    """With those of the batches that the runs are of."""
+    places: dict[int, int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
+    columns = [
+        (
+            places.setdefault(run.batch, len(places)),
+            run.first,
+            run.last,
+            numbers.setdefault(run.ids, len(numbers)),
+        )
+        for run in runs
+    ]
+    return Parcel(Layout([batches[each] for each in places], columns), tuple(numbers))
 
 
 class Gaps(NamedTuple):

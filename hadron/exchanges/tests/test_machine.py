@@ -295,14 +295,12 @@ def test_too_many_subscriptions_are_refused_and_those_that_are_there_stay(
 
 def test_a_message_with_very_many_runs_is_several() -> None:
     batch = Published(b"x", [])
-    layout = Layout()
-    for index in range(100):
-        layout.add(batch, index, index, index)
-    parcel = Parcel(layout, [tuple(range(each, each + 10)) for each in range(100)])
+    recipients = [tuple(range(each, each + 10)) for each in range(100)]
+    parcel = Parcel(Layout([batch], [(0, each, each, each) for each in range(100)]), recipients)
     parts = list(parts_of(parcel, 1_000))
     assert len(parts) >= 10
     assert [run.first for part in parts for run in part.runs] == list(range(100))
-    assert [run.ids for part in parts for run in part.runs] == parcel.recipients
+    assert [run.ids for part in parts for run in part.runs] == recipients
     assert all(part.layout.batches == [batch] for part in parts)
 
 

@@ -101,14 +101,19 @@ class CallSink:
 def _form_of(layout: Layout) -> exchanges_pb2.AttendEvent:
     """What all clients with a layout are told: to copy the columns takes a fiftieth of filling
     them."""
-    said = _Event.Messages(at=layout.at, firsts=layout.firsts, lasts=layout.lasts, to=layout.to)
+    form = _Event()
+    said = form.messages
+    said.at.extend(layout.at)
+    said.firsts.extend(layout.firsts)
+    said.lasts.extend(layout.lasts)
+    said.to.extend(layout.to)
     for batch in layout.batches:
         of_batch = said.batches.add(length=len(batch.data))
         if batch.stream:
             of_batch.template = batch.template
             of_batch.stream = batch.stream
             of_batch.partition = batch.partition
-    return _Event(messages=said)
+    return form
 
 
 def _attend(

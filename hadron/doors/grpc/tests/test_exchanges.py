@@ -213,7 +213,7 @@ async def test_an_answer_that_has_no_room_is_lost_and_not_refused() -> None:
     sent: list[bytes] = []
     told: list[Any] = []
     rpc = a_call(sent)
-    rpc._other.finish = told.append  # type: ignore[method-assign]
+    rpc._other.finish = told.append  # type: ignore[method-assign, assignment]
     held = Held(10, "answers", "read them")
     held.take(10)
     rpc.share = held.share()
