@@ -302,6 +302,7 @@ class Exchange:
     def _keep(self, session: Session, parcel: Parcel) -> bool:
         """Let it wait; False where there is no room."""
         gaps = Gaps(dict(session.missed))
+        parcel.size = parcel.layout.data_bytes + parcel.said_bytes
         size = parcel.size + gaps.size
         if session.waiting_bytes + size > min(SESSION_BYTES, self._room.free_bytes):
             return False

@@ -93,17 +93,17 @@ class Parcel:
 
     Attributes:
         recipients: ids of its subscriptions, by the numbers of the layout.
-        size: what it counts while it waits.
+        size: what it counts while it waits; 0 before.
     """
 
     __slots__ = ("layout", "recipients", "size")
 
     def __init__(
-        self, layout: Layout, recipients: Sequence[tuple[int, ...]], size: int | None = None
+        self, layout: Layout, recipients: Sequence[tuple[int, ...]], size: int = 0
     ) -> None:
         self.layout = layout
         self.recipients = recipients
-        self.size = layout.data_bytes + self.said_bytes if size is None else size
+        self.size = size
 
     @property
     def said_bytes(self) -> int:
