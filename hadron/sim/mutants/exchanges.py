@@ -100,9 +100,9 @@ plant(
     "bridge from the beginning of its stream",
     "a new leader publishes what its stream has once more",
     Edit(
-        "exchanges.bridge:Bridge.__init__",
-        "self._position = visible.bounds(stream.id).next_offset",
-        "self._position = visible.bounds(stream.id).first_offset",
+        "exchanges.bridge:Bridge.begin",
+        "self._visible.bounds(self.stream.id).next_offset",
+        "self._visible.bounds(self.stream.id).first_offset",
     ),
     scenarios=("messages-of-a-bridged-stream",),
 )
