@@ -480,12 +480,16 @@ class GroupDriver:
         if not said.ranges:
             for delivery in list(session.member.deliveries):
                 self.machine.extend(number, delivery, now)
-        for delivery, first, last in said.ranges:
+        lost = [
+            (delivery, first, last)
+            for delivery, first, last in said.ranges
             if not (
                 self.machine.extend(number, delivery, now)
                 or self.machine.taken.is_from(number, delivery, first, last)
-            ):
-                session.revoke(delivery, ((first, last),), "not held")
+            )
+        ]
+        if lost:
+            session.sink.revoke(lost, "not held")
         self._arm_timer(now)
 
     def resize(self, session: MemberSession, max_in_flight: int) -> None:

@@ -13,7 +13,7 @@ from hadron.delivery.effects import Assignment
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_IN_FLIGHT
+from hadron.model.limits import MAX_RANGES
 from hadron.model.transactions import TransactionId
 from hadron.state.groups.progress import GroupOptions, Token
 
@@ -72,10 +72,10 @@ Said: TypeAlias = Ack | Nack | Extend | Heartbeat | Flow
 
 def check_ranges(ranges: Sequence[DeliveryRange]) -> None:
     """Raises `RequestError` for what no member says."""
-    if len(ranges) > MAX_IN_FLIGHT:
+    if len(ranges) > MAX_RANGES:
         raise RequestError(
-            f"{len(ranges)} ranges in one message are more than {MAX_IN_FLIGHT}",
-            "a member holds no more records: send what was acknowledged more often",
+            f"{len(ranges)} ranges in one message are more than {MAX_RANGES}",
+            "send them in several messages",
         )
     for _, first, last in ranges:
         if first > last:

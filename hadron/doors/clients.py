@@ -1,8 +1,11 @@
 """The clients through which the door speaks to the cluster: one for each namespace in use.
 
 So finding leaders, tunnels, failover, partitioners and groups are the client's, and are here only
-by being called. A client is opened for any name, whether there is such a namespace or not; so where
-there is no room for another one, the one that nobody has used for longest is closed.
+by being called. Where there is no room for another one, the one that nobody has used for longest is
+closed.
+
+Rules: a client is opened for a namespace that is declared, and for no other name; that of `default`
+always has room; and who calls from one address has at most a share of the others in use.
 """
 
 from __future__ import annotations
@@ -22,20 +25,33 @@ from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.url import Endpoint
 from hadron.doors.defects import defect
 from hadron.model.errors import HadronError, OverloadedError
-from hadron.model.ids import check_name
+from hadron.model.ids import DEFAULT_NAMESPACE, check_name
 
 _log = logging.getLogger(__name__)
 
-_MAX_CLIENTS: Final = 32
-"""Namespaces that are spoken to at once; each has a connection to every leader that it needs."""
+_MAX_CLIENTS: Final = 64
+"""Namespaces that are spoken to at once, beside the default one; each has a connection to every
+leader that it needs."""
+
+_MAX_OF_PEER: Final = _MAX_CLIENTS // 2
+"""Of those, in use from one address, which may be that of a proxy: to hold slow requests open costs
+nothing."""
 
 _CONNECT_S: Final = 10.0
 REQUEST_S: Final = 30.0
 """How long a question is retried: most programs that speak HTTP give up after half a minute."""
 
 
-_used: ContextVar[set[str] | None] = ContextVar("used", default=None)
-"""The namespaces that the request under way has asked for."""
+class _Request(NamedTuple):
+    """`peer`: the address that it came from, "" for one without a share; `names`: the namespaces
+    that it has asked for."""
+
+    peer: str
+    names: set[str]
+
+
+_request: ContextVar[_Request | None] = ContextVar("request", default=None)
+"""The one under way."""
 
 
 class _Open(NamedTuple):
@@ -61,6 +77,8 @@ class Clients:
         """That which has been out of use for longest is first."""
         self._opening: dict[str, trio.Lock] = {}
         self._uses: Counter[str] = Counter()
+        self._peers: dict[str, Counter[str]] = {}
+        """The same by who uses them."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -68,50 +86,67 @@ class Clients:
             await trio.sleep_forever()
 
     @contextmanager
-    def using(self, namespace: str | None = None) -> Iterator[None]:
+    def using(self, namespace: str | None = None, *, peer: str = "") -> Iterator[None]:
         """A request, or whatever outlives one: the clients that it asks for in here, and that of
-        `namespace`, are in use up to the end."""
-        names: set[str] = set()
-        token = _used.set(names)
+        `namespace`, are in use up to the end, from that peer."""
+        request = _Request(peer, set())
+        token = _request.set(request)
         try:
             if namespace is not None:
                 self._use(namespace)
             yield
         finally:
-            _used.reset(token)
-            for name in names:
-                self._uses[name] -= 1
-                if not self._uses[name]:
-                    del self._uses[name]
+            _request.reset(token)
+            for name in request.names:
+                _count_down(self._uses, name)
+                if peer:
+                    _count_down(self._peers[peer], name)
+                    if not self._peers[peer]:
+                        del self._peers[peer]
                 self._touch(name)
 
     def _use(self, namespace: str) -> None:
-        names = _used.get()
-        if names is not None and namespace not in names:
-            names.add(namespace)
-            self._uses[namespace] += 1
+        """Raises `OverloadedError` where its peer uses too many others."""
+        request = _request.get()
+        if request is None or namespace in request.names:
+            return
+        if request.peer:
+            used = self._peers.setdefault(request.peer, Counter())
+            others = len(used) - (DEFAULT_NAMESPACE in used)
+            if namespace not in used and others >= _MAX_OF_PEER and namespace != DEFAULT_NAMESPACE:
+                raise OverloadedError(
+                    f"{others} namespaces are in use from {request.peer}, the limit is "
+                    f"{_MAX_OF_PEER}",
+                    "end some requests, or use another node for this one",
+                )
+            used[namespace] += 1
+        request.names.add(namespace)
+        self._uses[namespace] += 1
 
     def _touch(self, namespace: str) -> None:
         if (known := self._open.pop(namespace, None)) is not None:
             self._open[namespace] = known
 
     async def of(self, namespace: str) -> Client:
-        """Raises `PeerError` when no node answers, `RequestError` for a name that is none, and
-        `OverloadedError` when there are too many and all are in use."""
-        known = self._open.get(namespace)
-        if known is None:
+        """Raises `PeerError` when no node answers, `RequestError` for a name that is none,
+        `NotFoundError` for one that is not declared, and `OverloadedError` when there are too many
+        and all are in use."""
+        if namespace not in self._open and namespace != DEFAULT_NAMESPACE:
             check_name("namespace", namespace)
-            if len(self._opening) >= _MAX_CLIENTS and namespace not in self._opening:
-                self._make_room()
+            default = await self._opened(DEFAULT_NAMESPACE)
+            await default._catalog.check_namespace(namespace)
         self._use(namespace)
-        if known is not None:
-            self._touch(namespace)
-            return known.client
+        self._touch(namespace)
+        if namespace not in self._opening and namespace != DEFAULT_NAMESPACE:
+            self._make_room()
         return await self._opened(namespace)
 
     def _make_room(self) -> None:
+        """For one more. Raises `OverloadedError`."""
+        if len(self._opening.keys() - {DEFAULT_NAMESPACE}) < _MAX_CLIENTS:
+            return
         for namespace, known in self._open.items():
-            if namespace not in self._uses:
+            if namespace not in self._uses and namespace != DEFAULT_NAMESPACE:
                 del self._open[namespace]
                 self._opening.pop(namespace, None)
                 known.ended.set()
@@ -122,6 +157,8 @@ class Clients:
         )
 
     async def _opened(self, namespace: str) -> Client:
+        if (known := self._open.get(namespace)) is not None:
+            return known.client
         lock = self._opening.setdefault(namespace, trio.Lock())
         async with lock:
             if (known := self._open.get(namespace)) is not None:
@@ -179,3 +216,9 @@ class Clients:
             if own is not None and self._open.get(namespace) is own:
                 del self._open[namespace]
                 self._opening.pop(namespace, None)
+
+
+def _count_down(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]

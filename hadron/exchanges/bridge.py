@@ -7,6 +7,7 @@ reads nothing. Batches go out as their producers made them: of each only its hea
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 _TURN_BYTES: Final = 1 << 20
 """Published before others get a turn of the loop."""
+
+_TURN_RUNS: Final = 5_000
+"""The same, of records that follow one with another topic: each is a step by itself."""
 
 
 class Target(Protocol):
@@ -72,6 +76,12 @@ class Bridge:
             self.is_closed = True
             self._unwatch()
 
+    def begin(self) -> None:
+        """The first subscription comes, for what becomes visible from here on: also where there
+        were others, for which something is being read just now."""
+        with contextlib.suppress(NotFoundError):
+            self._position = self._visible.bounds(self.stream.id).next_offset
+
     def _moved(self) -> None:
         if self._working or self.is_closed:
             return
@@ -100,8 +110,9 @@ class Bridge:
                     self._position = self._visible.bounds(self.stream.id).next_offset
                 if self._position >= self._visible.bounds(self.stream.id).next_offset:
                     return
-                found = await self._visible.read(self.stream.id, self._position, _TURN_BYTES)
-                if not self.is_closed:
+                position = self._position
+                found = await self._visible.read(self.stream.id, position, _TURN_BYTES)
+                if position == self._position and not self.is_closed:
                     self._publish(found)
                 await trio.lowlevel.checkpoint()
         except NotFoundError:
@@ -121,8 +132,9 @@ class Bridge:
         self._target.interrupt(reason)
 
     def _publish(self, batches: Sequence[StampedBatch]) -> None:
+        """One batch in any case; of the others as many as a turn has time for."""
         published: list[Published] = []
-        without = 0
+        without = runs = 0
         for batch in batches:
             head = read_head(batch.data)
             first = max(0, self._position - batch.base_offset)
@@ -133,6 +145,9 @@ class Bridge:
                     Published(batch.data, topics, self.template, self.stream.name, self._partition)
                 )
             self._position = batch.next_offset
+            runs += len(topics)
+            if runs >= _TURN_RUNS:
+                break
         self._target.publish_bridged(published, without)
 
     def _topics(self, head: BatchHead, first: int) -> tuple[list[tuple[str, int, int]], int]:

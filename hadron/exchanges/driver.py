@@ -81,6 +81,8 @@ class ExchangeDriver:
         if sink is None:
             return
         self.bridge()
+        if self._bridge is not None and not self.has_subscriptions:
+            self._bridge.begin()
         done = []
         for id, patterns, group in wanted:
             try:

@@ -9,9 +9,10 @@ order of its publisher. It looks at no clock and at no bytes; who sends is the d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from hadron.exchanges.packing import Packing
 from hadron.exchanges.parcels import Gaps, Parcel, Published
 from hadron.exchanges.routes import Routes
 from hadron.model.errors import OverloadedError, RequestError
@@ -231,19 +232,7 @@ class Exchange:
         self, batches: Sequence[Published], now: float
     ) -> tuple[list[tuple[Session, Parcel | Gaps]], list[Session]]:
         """What is to be sent now, in this order, and which clients are to be cut off."""
-        parcels: dict[Session, Parcel] = {}
-        of = self._routes.of
-        for batch in batches:
-            for topic, first, last in batch.topics:
-                self.published += last - first + 1
-                route = of(topic)
-                for session, ids in route.clients:
-                    parcel = parcels.get(session)
-                    if parcel is None:
-                        parcel = parcels[session] = Parcel([], [])
-                    parcel.add(batch, first, last, ids)
-                for group, members in route.groups:
-                    self._share(batch, first, last, group, members, parcels)
+        parcels = self._pack(batches)
         sends: list[tuple[Session, Parcel | Gaps]] = []
         idle: list[Session] = []
         for session, parcel in parcels.items():
@@ -260,56 +249,67 @@ class Exchange:
         self.cut_off += len(idle)
         return sends, idle
 
+    def _pack(self, batches: Sequence[Published]) -> dict[Session, Parcel]:
+        packing = Packing()
+        of = self._routes.of
+        for batch in batches:
+            packing.begin(batch)
+            able: dict[tuple[str, str], Sequence[Subscription]] = {}
+            for topic, first, last in batch.topics:
+                self.published += last - first + 1
+                route = of(topic)
+                if route.clients:
+                    packing.add(route, first, last)
+                for group, members in route.groups:
+                    takers = able.get((topic, group))
+                    if takers is None:
+                        takers = able[topic, group] = self._able(members, packing)
+                    self._share(first, last, group, takers, packing)
+        return packing.parcels()
+
+    def _able(self, members: Sequence[Subscription], packing: Packing) -> Sequence[Subscription]:
+        """Those of a group that are given messages of a batch: who does not read only when nobody
+        else is there."""
+        if len(members) == 1:
+            return members
+        able = [each for each in members if not each.session.waiting and each.session.writable()]
+        able = able or [each for each in members if self._has_room(each.session, packing)]
+        return able or members
+
     def _share(
-        self,
-        batch: Published,
-        first: int,
-        last: int,
-        group: str,
-        members: Sequence[Subscription],
-        parcels: dict[Session, Parcel],
+        self, first: int, last: int, group: str, able: Sequence[Subscription], packing: Packing
     ) -> None:
-        """Give messages of one topic to a group: to its members in turn, in pieces of a run, and to
-        those that do not read only when nobody else is there."""
-        able = members
-        if len(members) > 1:
-            able = [
-                each for each in members if not each.session.waiting and each.session.writable()
-            ]
-            able = able or [each for each in members if self._has_room(each, parcels, batch)]
-            able = able or members
+        """Give messages of one topic to a group: to its members in turn, in pieces of a run."""
         turn = self._turns.get(group, 0)
         share = -(-(last - first + 1) // len(able))
         while first <= last:
             member = able[turn % len(able)]
             turn += 1
             stop = min(last, first + share - 1)
-            parcels.setdefault(member.session, Parcel([], [])).add(batch, first, stop, (member.id,))
+            packing.give(member, first, stop)
             first = stop + 1
         self._turns[group] = turn % (1 << 30)
 
-    def _has_room(
-        self, member: Subscription, parcels: Mapping[Session, Parcel], batch: Published
-    ) -> bool:
+    def _has_room(self, session: Session, packing: Packing) -> bool:
         """Whether the batch may wait for it, with what it is given already."""
-        session = member.session
-        size = len(batch.data) + (parcels[session].size if session in parcels else 0)
+        size = packing.size_with(session)
         return session.waiting_bytes + size <= min(SESSION_BYTES, self._room.free_bytes)
 
     def _count(self, parcel: Parcel) -> None:
-        for run in parcel.runs:
-            self.deliveries += (run.last - run.first + 1) * len(run.ids)
+        for ids, count in parcel.messages():
+            self.deliveries += count * len(ids)
 
     def _keep(self, session: Session, parcel: Parcel) -> bool:
         """Let it wait; False where there is no room."""
         gaps = Gaps(dict(session.missed))
+        parcel.size = parcel.layout.data_bytes + parcel.said_bytes
         size = parcel.size + gaps.size
         if session.waiting_bytes + size > min(SESSION_BYTES, self._room.free_bytes):
             return False
         if session.missed:
             session.waiting.append(gaps)
             session.missed.clear()
-        parcel.keep()
+        parcel.layout.keep()
         session.waiting.append(parcel)
         session.waiting_bytes += size
         self._room.hold(size)
@@ -319,11 +319,11 @@ class Exchange:
     def _drop(self, session: Session, parcel: Parcel, now: float) -> None:
         if session.unread_since is None:
             session.unread_since = now
-        for run in parcel.runs:
-            for id in run.ids:
-                session.missed[id] = session.missed.get(id, 0) + run.messages
-                session.subscriptions[id].dropped += run.messages
-            self.dropped += run.messages * len(run.ids)
+        for ids, count in parcel.messages():
+            for id in ids:
+                session.missed[id] = session.missed.get(id, 0) + count
+                session.subscriptions[id].dropped += count
+            self.dropped += count * len(ids)
 
     def _gaps(self, session: Session) -> Gaps:
         missed, session.missed = session.missed, {}
@@ -341,7 +341,7 @@ class Exchange:
             self._room.hold(-item.size)
             if session.ended:
                 item = self._without_ended(session, item)
-            if item.messages if isinstance(item, Gaps) else item.runs:
+            if item.messages if isinstance(item, Gaps) else any(item.recipients):
                 return item
         session.ended.clear()
         if session.missed:
@@ -353,10 +353,7 @@ class Exchange:
         has = session.subscriptions
         if isinstance(item, Gaps):
             return Gaps({id: count for id, count in item.messages.items() if id in has})
-        size = item.size
-        item = item.without(session.ended, has)
-        item.size = size
-        return item
+        return item.without(session.ended, has)
 
     def told_dropped(self, session: Session, id: int, messages: int) -> None:
         """A client has dropped messages itself."""

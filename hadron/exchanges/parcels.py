@@ -3,12 +3,12 @@ which of its subscriptions. Pure; the bytes of a batch are never looked at here.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-RUN_BYTES: Final = 64
-"""What a run counts beside its ids, in memory and on the wire."""
+RUN_BYTES: Final = 16
+"""What a run takes beside the ids, in memory and on the wire."""
 
 ID_BYTES: Final = 8
 
@@ -45,30 +45,41 @@ class Run(NamedTuple):
         return self.last - self.first + 1
 
 
-@dataclass(slots=True)
-class Parcel:
-    """What one publication is to one client."""
+class Layout:
+    """Which records of which batches are told apart. One is made for all clients whose
+    subscriptions match the same of a publication: a batch of many types has as many runs as
+    records.
 
-    batches: list[Published]
-    runs: list[Run]
-    size: int = 0
+    Attributes:
+        at, firsts, lasts, to: a column of each: of a run its batch, its first and last record, by
+            their index, and the number of those who get it.
+        counts: of messages, for each number.
+        form: whoever sends it keeps its own form of it here.
+    """
 
-    def add(self, batch: Published, first: int, last: int, ids: tuple[int, ...]) -> None:
-        """`ids` that are the same object are taken for the same, others are not looked at."""
-        if not self.batches or self.batches[-1] is not batch:
-            self.batches.append(batch)
-            self.size += len(batch.data)
-        index = len(self.batches) - 1
-        if self.runs:
-            run = self.runs[-1]
-            if run.ids is ids and run.batch == index and run.last + 1 == first:
-                self.runs[-1] = Run(index, run.first, last, ids)
-                return
-        self.runs.append(Run(index, first, last, ids))
-        self.size += RUN_BYTES + ID_BYTES * len(ids)
+    __slots__ = ("at", "batches", "counts", "firsts", "form", "lasts", "to")
+
+    def __init__(self, batches: list[Published], runs: Sequence[tuple[int, int, int, int]]) -> None:
+        """`runs`: (batch, first, last, number) of each, in order."""
+        self.batches = batches
+        self.at: Sequence[int]
+        self.firsts: Sequence[int]
+        self.lasts: Sequence[int]
+        self.to: Sequence[int]
+        self.at, self.firsts, self.lasts, self.to = zip(*runs, strict=True)
+        self.counts = [0] * (1 + max(self.to))
+        for _, first, last, to in runs:
+            self.counts[to] += last - first + 1
+        self.form: Any = None
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(len(each.data) for each in self.batches)
 
     def keep(self) -> None:
         """It has to wait: let it hold its own bytes, and not all that came in the same frame."""
+        self.at, self.firsts = array("I", self.at), array("I", self.firsts)
+        self.lasts, self.to = array("I", self.lasts), array("I", self.to)
         self.batches = [
             each._replace(data=bytes(each.data), topics=())
             if isinstance(each.data, memoryview)
@@ -76,34 +87,83 @@ class Parcel:
             for each in self.batches
         ]
 
+
+class Parcel:
+    """What one publication is to one client.
+
+    Attributes:
+        recipients: ids of its subscriptions, by the numbers of the layout.
+        size: what it counts while it waits; 0 before.
+    """
+
+    __slots__ = ("layout", "recipients", "size")
+
+    def __init__(
+        self, layout: Layout, recipients: Sequence[tuple[int, ...]], size: int = 0
+    ) -> None:
+        self.layout = layout
+        self.recipients = recipients
+        self.size = size
+
+    @property
+    def said_bytes(self) -> int:
+        """Beside the batches."""
+        return RUN_BYTES * len(self.layout.at) + ID_BYTES * sum(map(len, self.recipients))
+
+    @property
+    def runs(self) -> Iterator[Run]:
+        layout = self.layout
+        for at, first, last, to in zip(
+            layout.at, layout.firsts, layout.lasts, layout.to, strict=True
+        ):
+            yield Run(at, first, last, self.recipients[to])
+
+    def messages(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Of some subscriptions, so many for each."""
+        return zip(self.recipients, self.layout.counts, strict=True)
+
     def without(self, gone: Mapping[int, object], has: Mapping[int, object]) -> Parcel:
         """The same for the subscriptions that are left; `gone` were ended since it was made."""
-        if gone.keys().isdisjoint(each for run in self.runs for each in run.ids):
+        if gone.keys().isdisjoint(each for ids in self.recipients for each in ids):
             return self
-        runs = []
-        for run in self.runs:
-            ids = tuple(each for each in run.ids if each in has)
-            if ids:
-                runs.append(run._replace(ids=ids))
-        return Parcel(self.batches, runs, self.size)
+        left = [tuple(each for each in ids if each in has) for ids in self.recipients]
+        return Parcel(self.layout, left, self.size)
 
 
-def parts_of(parcel: Parcel, max_run_bytes: int = MESSAGE_BYTES) -> Iterator[Parcel]:
+def parts_of(parcel: Parcel, max_said_bytes: int = MESSAGE_BYTES) -> Iterator[Parcel]:
     """The same in parcels of which each is one message, whatever runs it has; mostly itself."""
-    total = parcel.size - sum(len(each.data) for each in parcel.batches)
-    if total <= max_run_bytes:
+    if parcel.said_bytes <= max_said_bytes:
         yield parcel
         return
-    part = Parcel([], [])
+    some: list[Run] = []
+    known: set[tuple[int, ...]] = set()
     held = 0
     for run in parcel.runs:
-        size = RUN_BYTES + ID_BYTES * len(run.ids)
-        if held and held + size > max_run_bytes:
-            yield part
-            part, held = Parcel([], []), 0
-        part.add(parcel.batches[run.batch], run.first, run.last, run.ids)
+        size = RUN_BYTES + (0 if run.ids in known else ID_BYTES * len(run.ids))
+        if some and held + size > max_said_bytes:
+            yield parcel_of(parcel.layout.batches, some)
+            some, held = [], 0
+            known.clear()
+        some.append(run)
+        known.add(run.ids)
         held += size
-    yield part
+    yield parcel_of(parcel.layout.batches, some)
+
+
+def parcel_of(batches: Sequence[Published], runs: Sequence[Run]) -> Parcel:
+    """With those of the batches that the runs are of."""
+    places: dict[int, int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
+    columns = [
+        (
+            places.setdefault(run.batch, len(places)),
+            run.first,
+            run.last,
+            numbers.setdefault(run.ids, len(numbers)),
+        )
+        for run in runs
+    ]
+    return Parcel(Layout([batches[each] for each in places], columns), tuple(numbers))
 
 
 class Gaps(NamedTuple):

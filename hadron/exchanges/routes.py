@@ -6,6 +6,7 @@ is too much is forgotten as a whole, and so is everything when a subscription co
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,10 +23,12 @@ MAX_TARGETS: Final = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Route:
     """Attributes:
+    audience: a number; topics with the same one have the same `clients`.
     clients: each with the subscriptions of it that get every message.
     groups: members that match, of each group that has one.
     """
 
+    audience: int
     clients: tuple[tuple[Session, tuple[int, ...]], ...]
     groups: tuple[tuple[str, tuple[Subscription, ...]], ...]
 
@@ -35,6 +38,8 @@ class Routes:
         self._trie: Trie[Subscription] = Trie()
         self._known: dict[str, Route] = {}
         self._targets = 0
+        self._audiences: dict[tuple[tuple[Session, tuple[int, ...]], ...], int] = {}
+        self._numbers = itertools.count()
 
     @property
     def nodes(self) -> int:
@@ -57,7 +62,7 @@ class Routes:
 
     def _forget(self) -> None:
         if self._known:
-            self._known = {}
+            self._known, self._audiences = {}, {}
             self._targets = 0
 
     def of(self, topic: str) -> Route:
@@ -73,12 +78,15 @@ class Routes:
                 groups.setdefault(subscription.group, []).append(subscription)
             else:
                 clients.setdefault(subscription.session, []).append(subscription.id)
-        route = Route(
-            tuple((session, tuple(ids)) for session, ids in clients.items()),
-            tuple((name, tuple(members)) for name, members in groups.items()),
-        )
         if len(self._known) >= MAX_TOPICS or self._targets + len(found) > MAX_TARGETS:
             self._forget()
+        reached = tuple((session, tuple(ids)) for session, ids in clients.items())
+        audience = self._audiences.get(reached)
+        if audience is None:
+            audience = self._audiences[reached] = next(self._numbers)
+        route = Route(
+            audience, reached, tuple((name, tuple(members)) for name, members in groups.items())
+        )
         self._known[topic] = route
         self._targets += len(found)
         return route

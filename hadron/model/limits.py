@@ -34,6 +34,14 @@ MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_ATTACHMENT_BYTES: Final = 16 << 20
 """The record bytes of a frame: several batches of one append or fetch."""
 
+MAX_ITEMS: Final = 1_000
+"""What one message asks for: subscriptions, transactions, statements, staged batches. Each takes a
+leader some ten to a hundred µs of its loop, and two bytes of a message; nobody else has a turn
+meanwhile (BOUNDS W1)."""
+
+MAX_RANGES: Final = 10_000
+"""Of deliveries, in one message: some µs each."""
+
 GROUP_COMMIT_BYTES: Final = 2 << 20
 """How much the writer takes into one SQLite transaction. Measured: larger transactions gain no
 throughput (one fsync per 2 MiB is already < 5 % of the time) and cost latency."""

@@ -22,6 +22,7 @@ from hadron.client.connecting.background import Background
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.session import Link
 from hadron.model.errors import (
+    ConnectionLostError,
     HadronError,
     NotFoundError,
     NotLeaderError,
@@ -301,6 +302,11 @@ class _Relay:
         self._outer.fail(error)
         self._end()
 
+    def _overflow(self, message: str, hint: str) -> None:
+        """What the leader was sent may be done: it is lost, not refused, or it is done again."""
+        kind = OverloadedError if self._inner is None else ConnectionLostError
+        self.fail(kind(message, hint))
+
     def _end(self) -> None:
         self._way.forget(self)
         self._early = []
@@ -313,13 +319,10 @@ class _Relay:
             return
         self._owed_to_client += message.ByteSize() + len(attachment)
         if self._owed_to_client > MAX_OWED_BYTES:
-            self.fail(
-                OverloadedError(
-                    f"{self._outer.peer} has sent {self._owed_to_client} bytes on {self._method} "
-                    f"that the leader of {self._replica_set} has not taken, the limit is "
-                    f"{MAX_OWED_BYTES}",
-                    "send only what there is credit for",
-                )
+            self._overflow(
+                f"{self._outer.peer} has sent {self._owed_to_client} bytes on {self._method} that "
+                f"the leader of {self._replica_set} has not taken, the limit is {MAX_OWED_BYTES}",
+                "send only what there is credit for",
             )
             return
         if self._inner is None:
@@ -354,11 +357,9 @@ class _Relay:
         size = message.ByteSize() + len(attachment)
         if not self._outer.has_room(size):
             # It was not asked how much that would be.
-            self.fail(
-                OverloadedError(
-                    f"{self._outer.peer} has not read the answers that it has here",
-                    "read them before you ask for more",
-                )
+            self._overflow(
+                f"{self._outer.peer} has not read the answers that it has here: this one is lost",
+                "read them before you ask for more",
             )
             return
         self._owed_to_leader += size

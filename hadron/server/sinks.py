@@ -20,7 +20,7 @@ from hadron.state.sinks import staging
 from hadron.state.sinks.progress import AdvanceSink
 from hadron.state.sinks.staging import GiveUpStaged, PublishStaged, StageBatches
 from hadron.wire.calls import Call
-from hadron.wire.messages import common_pb2, sinks_pb2, transactions_pb2
+from hadron.wire.messages import check_count, common_pb2, sinks_pb2, transactions_pb2
 
 _Stage: TypeAlias = Call[sinks_pb2.StageRequest, common_pb2.Empty]
 _GiveUp: TypeAlias = Call[sinks_pb2.GiveUpStagedRequest, common_pb2.Empty]
@@ -43,6 +43,7 @@ def _stage(
             "request",
             "stage fewer batches at a time",
         )
+    check_count("batches", len(request.lengths))
     command = StageBatches(
         item.id,
         request.write_id,

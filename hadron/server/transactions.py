@@ -30,7 +30,14 @@ from hadron.transactions.held import Shown
 from hadron.transactions.messages import Add, Answer, Commit, Rollback, Statement, TakeBlock
 from hadron.transactions.part import Transactions
 from hadron.wire.calls import Call
-from hadron.wire.messages import check_number, common_pb2, transaction_to, transactions_pb2
+from hadron.wire.messages import (
+    check_count,
+    check_number,
+    common_pb2,
+    items_of,
+    transaction_to,
+    transactions_pb2,
+)
 
 _Transact: TypeAlias = Call[transactions_pb2.TransactRequest, transactions_pb2.TransactEvent]
 _Outcome: TypeAlias = Call[transactions_pb2.OutcomeRequest, transactions_pb2.OutcomeResponse]
@@ -131,7 +138,8 @@ class _Session:
         self._call.end()
 
     def take(self, request: transactions_pb2.TransactRequest, attachment: memoryview) -> None:
-        """Raises `FrameError` for what no client says: that ends the call."""
+        """Raises `FrameError`, and `RequestError`, for what no client says: that ends the call."""
+        check_count("transactions and statements", sum(map(items_of, request.parts)))
         if request.take_block:
             self._caller.receive(TakeBlock())
         batches = Batches(attachment)

@@ -51,6 +51,11 @@ _FRAMES_PER_TURN: Final = 16
 """Of one connection, before others have theirs: about a millisecond. Small messages come by the
 thousand in one read, and who sends one at a time would wait for all of them."""
 
+_BYTES_PER_TURN: Final = 4 << 10
+"""Of their messages, without what is attached: two bytes may ask for something that takes some ten
+microseconds. A frame with more has a turn of its own; what one may ask for is bounded by who serves
+it (`limits.MAX_ITEMS`)."""
+
 KEEPALIVE_S: Final = 5.0
 SILENCE_LIMIT_S: Final = 15.0
 """A peer that sends nothing, not even pongs, for this long is gone. Three missed pings."""
@@ -315,7 +320,7 @@ class Connection(Caller):
                 received = decoder.received(count)
                 self._whole_frames += len(received)
                 self._budget.receiving(self, decoder.held_bytes)
-                if len(received) <= _FRAMES_PER_TURN:
+                if len(received) == 1:
                     self._dispatch_some(received)
                 else:
                     await self._dispatch_all(received)
@@ -339,12 +344,18 @@ class Connection(Caller):
 
     async def _dispatch_all(self, received: list[Frame]) -> None:
         """Some at a time: a few bytes can ask for a thousand answers, and others want a turn."""
-        for start in range(0, len(received), _FRAMES_PER_TURN):
-            if start:
+        some: list[Frame] = []
+        size = 0
+        for frame in received:
+            size += len(frame.message)
+            if some and (len(some) >= _FRAMES_PER_TURN or size > _BYTES_PER_TURN):
+                self._dispatch_some(some)
                 await self._wait_drained()
                 if self._gate is not None:
                     await self._gate.wait_turn()
-            self._dispatch_some(received[start : start + _FRAMES_PER_TURN])
+                some, size = [], len(frame.message)
+            some.append(frame)
+        self._dispatch_some(some)
 
     def _dispatch_some(self, received: list[Frame]) -> None:
         if self._closed is None:

@@ -12,9 +12,16 @@ from typing import Any, Final
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 
-from hadron.model.errors import FrameError, HadronError, OffsetMismatchError, error_from_code
+from hadron.model.errors import (
+    FrameError,
+    HadronError,
+    OffsetMismatchError,
+    RequestError,
+    error_from_code,
+)
 from hadron.model.ids import Ballot as BallotId
 from hadron.model.ids import LogPosition as LogPositionValue
+from hadron.model.limits import MAX_ITEMS
 from hadron.model.transactions import TransactionId as TransactionIdValue
 
 # One line for each file of proto/: `as` says that rooms import it from here.
@@ -140,6 +147,27 @@ def check_number(what: str, value: int) -> int:
     if value >> 63:
         raise FrameError(f"{what} {value} is out of range")
     return value
+
+
+def items_of(part: transactions_pb2.TransactRequest.Part) -> int:
+    """What it counts among those of a message: the transactions and statements in it, and those
+    that name much for more than one."""
+    return len(part.records or (1,)) + sum(map(weight_of, part.statements))
+
+
+def weight_of(statement: transactions_pb2.Statement) -> int:
+    """One; more where it names many deliveries, instances or attempts."""
+    named = len(statement.complete.instance_ids) + len(statement.fail.instance_ids)
+    named += len(statement.publish_staged.attempts)
+    return 1 + len(statement.acknowledge.ranges) // 10 + named // 100
+
+
+def check_count(what: str, count: int, most: int = MAX_ITEMS) -> None:
+    """Raises `RequestError` where one message asks for more than is done in one go (BOUNDS W1)."""
+    if count > most:
+        raise RequestError(
+            f"{count} {what} in one message, the limit is {most}", "send them in several messages"
+        )
 
 
 def ballot_from(message: common_pb2.Ballot) -> BallotId:

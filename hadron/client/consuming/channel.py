@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +30,8 @@ _RECORDS_PER_CONFIRMATION: Final = 1_000
 """Acks are confirmed at least this often, so that few are in doubt when a call is lost."""
 
 _RANGES_PER_MESSAGE: Final = 5_000
-"""Late acks of many single records must not make a message too large for its receiver."""
+"""Acks of many single records, and what of a batch is given back between them, must not make a
+message too large for its receiver (`limits.MAX_RANGES`)."""
 
 
 class LazyBatch:
@@ -221,11 +222,12 @@ class Channel:
             asked = next(self._next_confirmation)
             self._confirmations[asked] = _Sent(self._count_unasked, self._unasked, late, confirmed)
             self._count_unasked, self._unasked = 0, []
-        ack = groups_pb2.SubscribeRequest.Ack(
-            ranges=to_ranges(ranges),
-            confirmation=asked,
-            ballot=ballot_to(ballot) if ballot is not None else None,
-        )
+        of_ballot = ballot_to(ballot) if ballot is not None else None
+        *first, last = portions(ranges)
+        for some in first:
+            ack = groups_pb2.SubscribeRequest.Ack(ranges=some, ballot=of_ballot)
+            self.call.send(groups_pb2.SubscribeRequest(ack=ack))
+        ack = groups_pb2.SubscribeRequest.Ack(ranges=last, confirmation=asked, ballot=of_ballot)
         self.call.send(groups_pb2.SubscribeRequest(ack=ack))
 
     def confirmed(self, acked: groups_pb2.SubscribeEvent.Acked) -> None:
@@ -258,22 +260,19 @@ class Channel:
         """Give records back, to be delivered again after `delay_ms`; None is up to the leader."""
         if self.alive:
             self.send_acks()
-            nack = groups_pb2.SubscribeRequest.Nack(
-                ranges=to_ranges([AckRange(number, first, last) for first, last in ranges]),
-                delay_ms=delay_ms,
-                reason=reason,
-                unseen=unseen,
-            )
-            self.call.send(groups_pb2.SubscribeRequest(nack=nack))
+            for some in portions([AckRange(number, first, last) for first, last in ranges]):
+                nack = groups_pb2.SubscribeRequest.Nack(
+                    ranges=some, delay_ms=delay_ms, reason=reason, unseen=unseen
+                )
+                self.call.send(groups_pb2.SubscribeRequest(nack=nack))
 
     def send_extend(self, number: int, ranges: Iterable[Range]) -> None:
         """Start the ack deadline of a parcel again."""
         if self.alive:
             self.acks.touched.add(number)
-            extend = groups_pb2.SubscribeRequest.Extend(
-                ranges=to_ranges([AckRange(number, first, last) for first, last in ranges])
-            )
-            self.call.send(groups_pb2.SubscribeRequest(extend=extend))
+            for some in portions([AckRange(number, first, last) for first, last in ranges]):
+                extend = groups_pb2.SubscribeRequest.Extend(ranges=some)
+                self.call.send(groups_pb2.SubscribeRequest(extend=extend))
 
     def pause(self) -> None:
         """Bring nothing more: what is given back must not come here again."""
@@ -449,7 +448,13 @@ class Parcel:
             self.channel.acknowledge(self, first, last)
 
 
-def to_ranges(ranges: Iterable[AckRange]) -> list[groups_pb2.Range]:
+def portions(ranges: Sequence[AckRange]) -> Iterator[list[groups_pb2.Range]]:
+    """For one message each; one at least."""
+    for start in range(0, len(ranges) or 1, _RANGES_PER_MESSAGE):
+        yield _to_ranges(ranges[start : start + _RANGES_PER_MESSAGE])
+
+
+def _to_ranges(ranges: Iterable[AckRange]) -> list[groups_pb2.Range]:
     return [
         groups_pb2.Range(delivery=entry.delivery, first_offset=entry.first, last_offset=entry.last)
         for entry in ranges

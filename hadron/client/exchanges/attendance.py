@@ -27,7 +27,8 @@ _ATTEND: Final = method("Attend")
 _Request = exchanges_pb2.AttendRequest
 
 _PER_MESSAGE: Final = 100
-"""Subscriptions in one message: with the most and the longest patterns, it fits into a frame."""
+"""Subscriptions in one message: with the most and the longest patterns, it fits into a frame. The
+leader takes 1,000."""
 
 
 class Attendance:
@@ -149,15 +150,15 @@ class Attendance:
         if start != len(attachment):
             raise PeerError(f"{len(attachment)} bytes of batches are said to be {start}")
         inboxes = self._inboxes
-        counts = _counts(said)
-        for run in said.runs:
-            batch, first, last = batches[run.batch], run.first, run.last
-            count = last - first + 1
-            for id in run.ids:
+        recipients = [each.ids for each in said.recipients]
+        counts = _counts(said, recipients)
+        for at, first, last, to in _runs(said):
+            batch, count = batches[at], last - first + 1
+            for id in recipients[to]:
                 inbox = inboxes.get(id)
                 if inbox is not None:
                     # What one has of a batch counts as if the batch had no others.
-                    share = batch.message_bytes // counts.get((run.batch, id), count)
+                    share = batch.message_bytes // counts.get((at, id), count)
                     inbox.push(batch, first, last, share)
                     if inbox.failure is not None:
                         self._give_up(inbox)
@@ -176,13 +177,22 @@ class Attendance:
             inbox.fail(error)
 
 
-def _counts(said: exchanges_pb2.AttendEvent.Messages) -> Counter[tuple[int, int]]:
+def _runs(said: exchanges_pb2.AttendEvent.Messages) -> Iterator[tuple[int, int, int, int]]:
+    """(batch, first, last, recipients)."""
+    return zip(said.at, said.firsts, said.lasts, said.to, strict=True)
+
+
+def _counts(
+    said: exchanges_pb2.AttendEvent.Messages, recipients: Sequence[Sequence[int]]
+) -> Counter[tuple[int, int]]:
     """How many messages of a batch a subscription is given, by (batch, id): of those that come in
     several runs, as a bridge's batch of many types does; mostly there is none."""
     counts = Counter[tuple[int, int]]()
-    runs = Counter(run.batch for run in said.runs)
-    for run in said.runs:
-        if runs[run.batch] > 1:
-            for id in run.ids:
-                counts[run.batch, id] += run.last - run.first + 1
+    if len(said.at) > len(said.batches):
+        together = Counter[tuple[int, int]]()
+        for at, first, last, to in _runs(said):
+            together[at, to] += last - first + 1
+        for (at, to), count in together.items():
+            for id in recipients[to]:
+                counts[at, id] += count
     return counts

@@ -6,8 +6,9 @@ leader has refused, and what was never sent, is tried once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 import anyio
 
@@ -32,6 +33,8 @@ from hadron.model.services import ExchangeSpec
 from hadron.wire.calling import Caller
 from hadron.wire.messages import exchanges_pb2, method
 
+T = TypeVar("T")
+
 _PUBLISH: Final = method("PublishMessages")
 _DESCRIBE: Final = method("DescribeExchange")
 
@@ -55,20 +58,24 @@ class ExchangeCalls:
             item = self._items[name] = await self._catalog.one("Exchange", name)
         return item
 
-    # --- publishing -----------------------------------------------------------------------------
-
-    async def publish(self, name: str, batches: Sequence[bytes], *, logged: bool) -> Dispatched:
-        """Raises `OutcomeUnknownError` when it may have been published."""
+    async def _with(self, name: str, use: Callable[[SchemaObject], Awaitable[T]]) -> T:
+        """Use it as it was when it was looked up, and once more where it was made anew, or has
+        moved, since then."""
         item = await self.find(name)
         try:
-            return await self._publish(item, batches, logged=logged)
+            return await use(item)
         except NotFoundError:
-            # It was made anew, or has moved, since it was looked up; or it is gone.
             self._items.pop(name, None)
             known, item = item, await self.find(name)
             if item == known:
                 raise
-            return await self._publish(item, batches, logged=logged)
+            return await use(item)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    async def publish(self, name: str, batches: Sequence[bytes], *, logged: bool) -> Dispatched:
+        """Raises `OutcomeUnknownError` when it may have been published."""
+        return await self._with(name, partial(self._publish, batches=batches, logged=logged))
 
     async def _publish(
         self, item: SchemaObject, batches: Sequence[bytes], *, logged: bool
@@ -149,7 +156,13 @@ class ExchangeCalls:
     ) -> tuple[Attendance, Inbox]:
         """Once the leader has it. Raises what it refuses it for, and `PeerError` when it does not
         answer in time."""
-        item = await self.find(name)
+        return await self._with(
+            name, partial(self._subscribe, patterns=patterns, group=group, max_bytes=max_bytes)
+        )
+
+    async def _subscribe(
+        self, item: SchemaObject, patterns: Sequence[str], group: str, max_bytes: int
+    ) -> tuple[Attendance, Inbox]:
         attendance = self._attendances.get(item.id)
         if attendance is None or attendance.is_over:
             attendance = Attendance(self.session, item, self._ended)
@@ -164,7 +177,7 @@ class ExchangeCalls:
             if not inbox.is_confirmed:
                 raise DeadlineExceededError(
                     f"the leader of {_home(item)} has not answered within {limit_s:g} s: nobody is "
-                    f"subscribed to exchange {name!r}",
+                    f"subscribed to exchange {item.name!r}",
                     "see `hadron status`",
                 )
         except BaseException:

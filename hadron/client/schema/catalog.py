@@ -310,6 +310,14 @@ class Catalog:
             check_namespace(namespace, await self.objects("Namespace", "", ""))
         return found
 
+    async def check_namespace(self, name: str) -> None:
+        """Raises `NotFoundError` where it is not declared."""
+        if name != DEFAULT_NAMESPACE and not (await self._ask("Namespace", "", name))[0]:
+            # Whoever has answered may be a replica that is behind.
+            found, _ = await self._ask_leader("Namespace", "", name)
+            if not found:
+                check_namespace(name, await self.objects("Namespace", "", ""))
+
     async def one(self, kind: str, name: str) -> SchemaObject:
         """The object called `name` in the client's namespace, as it is now. Raises
         `NotFoundError`."""

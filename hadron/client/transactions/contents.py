@@ -31,8 +31,9 @@ SHARED_BYTES: Final = 16 << 10
 """Of one of the transactions that share a batch, and of what they find there: with more they gain
 little by it, and who reads one of them reads all."""
 
-_RANGES_PER_STATEMENT: Final = 10_000
-"""Some 200 kB: a statement has half a megabyte at most, besides its batch."""
+_RANGES_PER_STATEMENT: Final = 5_000
+"""Some 100 kB: a statement has half a megabyte at most, besides its batch, and a message has 10,000
+ranges at most (`wire.messages.weight_of`)."""
 
 _Statement = transactions_pb2.Statement
 

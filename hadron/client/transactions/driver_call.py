@@ -25,9 +25,17 @@ from hadron.client.transactions.contents import SHARED_BYTES, Contents, Place
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import ClosedError, HadronError, PeerError
 from hadron.model.ids import Ballot
+from hadron.model.limits import MAX_ITEMS
 from hadron.model.transactions import BLOCK_BITS, TransactionId
 from hadron.wire.calling import OpenedCall
-from hadron.wire.messages import ballot_from, error_from_message, method, transactions_pb2
+from hadron.wire.messages import (
+    ballot_from,
+    error_from_message,
+    items_of,
+    method,
+    transactions_pb2,
+    weight_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -321,11 +329,12 @@ class DriverCall:
         """As many parts as one message takes, the first in any case: a part has room in one."""
         parts: list[transactions_pb2.TransactRequest.Part] = []
         bodies: list[bytes] = []
-        size = 0
+        size = items = 0
         while self._parts:
             part, of_part = self._parts[0]
             size += part.ByteSize() + sum(map(len, of_part))
-            if parts and size > _MESSAGE_BYTES:
+            items += items_of(part)
+            if parts and (size > _MESSAGE_BYTES or items > MAX_ITEMS):
                 break
             self._parts.popleft()
             parts.append(part)
@@ -483,13 +492,15 @@ def _cut(
 ) -> list[tuple[Sequence[transactions_pb2.Statement], Sequence[bytes]]]:
     """In parts that one message has room for."""
     parts: list[tuple[Sequence[transactions_pb2.Statement], Sequence[bytes]]] = []
-    start = first_body = next_body = size = 0
+    start = first_body = next_body = size = items = 0
     for index, statement in enumerate(statements):
-        weight = statement.ByteSize() + statement.length
-        if size and size + weight > _MESSAGE_BYTES:
+        size += statement.ByteSize() + statement.length
+        items += weight_of(statement)
+        # The part counts as an item itself.
+        if index > start and (size > _MESSAGE_BYTES or items >= MAX_ITEMS):
             parts.append((statements[start:index], bodies[first_body:next_body]))
-            start, first_body, size = index, next_body, 0
-        size += weight
+            start, first_body = index, next_body
+            size, items = statement.ByteSize() + statement.length, weight_of(statement)
         next_body += bool(statement.length)
     parts.append((statements[start:], bodies[first_body:]))
     return parts

@@ -162,7 +162,8 @@ class GrpcDoor:
         scope: trio.CancelScope,
     ) -> None:
         try:
-            with scope, self._clients.using():
+            # Without its port.
+            with scope, self._clients.using(peer=rpc.peer.rpartition(":")[0]):
                 await serve(talk)
                 rpc.finish()
         except Exception as error:

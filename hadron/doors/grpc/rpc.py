@@ -18,7 +18,7 @@ from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.statuses import Status, status_of
 from hadron.doors.held import Share
-from hadron.model.errors import HadronError, OverloadedError
+from hadron.model.errors import HadronError, OutcomeUnknownError, OverloadedError
 
 
 class Other(Protocol):
@@ -89,13 +89,15 @@ class Rpc:
         return self._window > 0
 
     def send(self, data: bytes) -> None:
-        """After it was finished, nothing happens. Ends it where the door holds too much."""
+        """After it was finished, nothing happens. Ends it where the door holds too much: what was
+        asked may be done by then, and is not said to be refused."""
         if self.is_finished:
             return
         try:
             self.hold(len(data))
         except OverloadedError as error:
-            self.fail(error)
+            lost = f"it may have been done, but its answer is dropped: {error.message}"
+            self.fail(OutcomeUnknownError(lost, error.hint))
             self.on_cancel()
             return
         self._window -= len(data)

@@ -36,7 +36,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, self._door.room)
         try:
-            with self._door.clients.using():
+            with self._door.clients.using(peer=call.address):
                 await self._answer(call)
         finally:
             call.let_go()

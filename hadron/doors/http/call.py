@@ -106,6 +106,12 @@ class Call:
         self._is_told = False
 
     @property
+    def address(self) -> str:
+        """Of who asks, without its port; "" where that is not known."""
+        host, _ = self.scope.get("client") or ("", 0)
+        return str(host)
+
+    @property
     def who(self) -> str:
         """Who asks, in words."""
         host, port = self.scope.get("client") or ("", 0)

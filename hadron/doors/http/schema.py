@@ -13,6 +13,7 @@ from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
 from hadron.model.documents.rendering import to_document
 from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import proper_kind
 from hadron.model.problems import shorten
 from hadron.model.schema import SchemaObject
@@ -140,7 +141,8 @@ async def apply(door: Door, call: Call, query: ApplyQuery) -> Response:
             given = body.decode()
         except UnicodeDecodeError as error:
             raise RequestError(f"the body is no text in UTF-8: {error}") from None
-    client = await door.clients.of(query.namespace)
+    # Documents say themselves where they belong, and may make that namespace.
+    client = await door.clients.of(DEFAULT_NAMESPACE)
     applied = await client.apply(
         given, dry_run=query.dry_run, allow_destructive=query.allow_destructive
     )

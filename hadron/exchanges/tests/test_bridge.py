@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +16,11 @@ import trio.testing
 from hadron.exchanges.bridge import Bridge
 from hadron.exchanges.driver import ExchangeDriver, Exchanges
 from hadron.exchanges.parcels import Gaps, Parcel, Published
+from hadron.model.batch import StampedBatch
+from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
+from hadron.model.record import NewRecord
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.services import ExchangeSpec
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.schema import DeleteObjects
@@ -112,3 +118,85 @@ async def test_a_bridge_that_nobody_closed_before_its_stream_was_deleted_closes(
         await delete(stack, orders)
         assert stack.fatal == []
         assert bridge.is_closed
+
+
+class Records:
+    """A stream's visible records, read when the test says so; each has the type `t0` or `t1`."""
+
+    def __init__(self) -> None:
+        self.batches: list[StampedBatch] = []
+        self.asked: list[int] = []
+        self.may_read = trio.Event()
+        self.moved: Callable[[], None] = lambda: None
+
+    def grow(self, batches: int, count: int) -> None:
+        for _ in range(batches):
+            builder = BatchBuilder()
+            for number in range(count):
+                builder.add(NewRecord(value=b"", type=f"t{number % 2}"), 1)
+            end = self.bounds(0).next_offset
+            self.batches.append(StampedBatch(end, count, 1, 1, 1, builder.build()))
+        self.moved()
+
+    def bounds(self, _stream: int) -> Any:
+        end = self.batches[-1].next_offset if self.batches else 0
+        return SimpleNamespace(next_offset=end)
+
+    def watch(self, _stream: int, moved: Callable[[], None]) -> Callable[[], None]:
+        self.moved = moved
+        return lambda: None
+
+    def recent(self, _stream: int, _position: int, _max_bytes: int) -> None:
+        return None
+
+    async def read(self, _stream: int, position: int, _max_bytes: int) -> list[StampedBatch]:
+        self.asked.append(position)
+        await self.may_read.wait()
+        return [each for each in self.batches if each.next_offset > position]
+
+
+class Counting(Target):
+    """An exchange that counts the records and turns in which they come."""
+
+    def __init__(self) -> None:
+        super().__init__(has_subscriptions=True)
+        self.turns: list[int] = []
+
+    def publish_bridged(self, batches: Sequence[Published], without_topic: int) -> None:
+        assert without_topic == 0
+        self.turns.append(sum(len(each.topics) for each in batches))
+
+
+def a_stream() -> SchemaObject:
+    return SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(SET,)))
+
+
+@contextlib.asynccontextmanager
+async def bridging() -> AsyncIterator[tuple[Records, Counting, Bridge]]:
+    records, target, stream = Records(), Counting(), a_stream()
+    visible: Any = records
+    async with trio.open_nursery() as nursery:
+        yield records, target, Bridge(stream, "{type}", SET, visible, target, nursery.start_soon)
+
+
+async def test_who_subscribes_while_records_are_read_for_others_gets_none_of_them() -> None:
+    async with bridging() as (records, target, bridge):
+        records.grow(1, 4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert records.asked == [0]
+        # The last one leaves, and another comes.
+        bridge.begin()
+        records.may_read.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert target.turns == []
+        records.grow(1, 4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert target.turns == [4]
+
+
+async def test_batches_of_many_types_are_not_published_in_one_turn() -> None:
+    async with bridging() as (records, target, _):
+        records.may_read.set()
+        records.grow(5, 3_000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert target.turns == [6_000, 6_000, 3_000]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hadron.exchanges import machine as machines
 from hadron.exchanges.machine import Exchange, Room, Session
-from hadron.exchanges.parcels import Gaps, Parcel, Published, parts_of
+from hadron.exchanges.parcels import Gaps, Layout, Parcel, Published, parts_of
 from hadron.model.errors import OverloadedError, RequestError
 from hadron.model.topics import matches
 
@@ -101,7 +101,7 @@ class World:
             return
         for part in parts_of(item, 100):
             for run in part.runs:
-                start = int(bytes(part.batches[run.batch].data).rstrip(b"."))
+                start = int(bytes(part.layout.batches[run.batch].data).rstrip(b"."))
                 for id in run.ids:
                     assert id in client.live, "a message after unsubscribe"
                     client.told[id] += range(start + run.first, start + run.last + 1)
@@ -295,13 +295,35 @@ def test_too_many_subscriptions_are_refused_and_those_that_are_there_stay(
 
 def test_a_message_with_very_many_runs_is_several() -> None:
     batch = Published(b"x", [])
-    parcel = Parcel([], [])
-    for index in range(100):
-        parcel.add(batch, index, index, tuple(range(10)))
+    recipients = [tuple(range(each, each + 10)) for each in range(100)]
+    parcel = Parcel(Layout([batch], [(0, each, each, each) for each in range(100)]), recipients)
     parts = list(parts_of(parcel, 1_000))
-    assert len(parts) > 10
+    assert len(parts) >= 10
     assert [run.first for part in parts for run in part.runs] == list(range(100))
-    assert all(part.batches == [batch] for part in parts)
+    assert [run.ids for part in parts for run in part.runs] == recipients
+    assert all(part.layout.batches == [batch] for part in parts)
+
+
+def test_clients_with_the_same_subscriptions_share_what_they_are_told() -> None:
+    """A batch of two types in turn is taken apart once, and not for each client."""
+    exchange = Exchange(Room())
+    wanted = {"all": [">"], "also": ["eu", "us"], "eu": ["eu"], "other eu": ["eu"], "no": ["x"]}
+    sessions = {}
+    for number, (name, patterns) in enumerate(wanted.items()):
+        sessions[name] = exchange.attend(lambda: True)
+        exchange.subscribe(sessions[name], number, patterns, "")
+    batch = Published(b"x", [(("eu", "us")[each % 2], each, each) for each in range(100)])
+    sends, _ = exchange.publish([batch], 0.0)
+    told = {session: item for session, item in sends if isinstance(item, Parcel)}
+    assert sessions["no"] not in told
+    layouts = {name: told[sessions[name]].layout for name in wanted if name != "no"}
+    assert layouts["all"] is layouts["also"]
+    assert layouts["eu"] is layouts["other eu"]
+    assert len(layouts["all"].at) == 1, "who gets both types gets one run"
+    assert [run[1:] for run in told[sessions["other eu"]].runs] == [
+        (each, each, (3,)) for each in range(0, 100, 2)
+    ]
+    assert exchange.deliveries == 100 + 100 + 50 + 50
 
 
 def test_a_groups_message_waits_for_a_member_that_has_room() -> None:

@@ -11,7 +11,7 @@ import trio
 from hadron.exchanges.bridge import check_topics, topics_of
 from hadron.exchanges.driver import ExchangeDriver, Exchanges
 from hadron.exchanges.machine import Subscription
-from hadron.exchanges.parcels import Gaps, Parcel, Published
+from hadron.exchanges.parcels import Gaps, Layout, Parcel, Published
 from hadron.model.batch import judge_batch, split_batches
 from hadron.model.errors import HadronError, OutcomeUnknownError, RecordTooLargeError, RequestError
 from hadron.model.limits import MAX_BATCH_BYTES
@@ -23,7 +23,7 @@ from hadron.serving.leading import Leading
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import Appended
 from hadron.wire.calls import Call
-from hadron.wire.messages import error_to_message, exchanges_pb2
+from hadron.wire.messages import check_count, error_to_message, exchanges_pb2
 
 _MAX_LISTED: Final = 1_000
 """Subscriptions that a description lists."""
@@ -72,17 +72,14 @@ class CallSink:
         return self._call.peer
 
     def deliver(self, parcel: Parcel) -> None:
+        layout = parcel.layout
+        if layout.form is None:
+            layout.form = _form_of(layout)
         event = _Event()
-        messages = event.messages
-        for batch in parcel.batches:
-            said = messages.batches.add(length=len(batch.data))
-            if batch.stream:
-                said.template = batch.template
-                said.stream = batch.stream
-                said.partition = batch.partition
-        for index, first, last, ids in parcel.runs:
-            messages.runs.add(batch=index, first=first, last=last, ids=ids)
-        self._call.send(event, [batch.data for batch in parcel.batches])
+        event.CopyFrom(layout.form)
+        for ids in parcel.recipients:
+            event.messages.recipients.add(ids=ids)
+        self._call.send(event, [batch.data for batch in layout.batches])
 
     def tell_missed(self, gaps: Gaps) -> None:
         event = _Event()
@@ -99,6 +96,24 @@ class CallSink:
 
     def fail(self, error: HadronError) -> None:
         self._call.fail(error)
+
+
+def _form_of(layout: Layout) -> exchanges_pb2.AttendEvent:
+    """What all clients with a layout are told: to copy the columns takes a fiftieth of filling
+    them."""
+    form = _Event()
+    said = form.messages
+    said.at.extend(layout.at)
+    said.firsts.extend(layout.firsts)
+    said.lasts.extend(layout.lasts)
+    said.to.extend(layout.to)
+    for batch in layout.batches:
+        of_batch = said.batches.add(length=len(batch.data))
+        if batch.stream:
+            of_batch.template = batch.template
+            of_batch.stream = batch.stream
+            of_batch.partition = batch.partition
+    return form
 
 
 def _attend(
@@ -124,6 +139,7 @@ def _attend(
     def on_message(message: exchanges_pb2.AttendRequest, _attachment: memoryview) -> None:
         kind = message.WhichOneof("kind")
         if kind == "subscribe":
+            check_count("subscriptions", len(message.subscribe.subscriptions))
             driver.subscribe(
                 session,
                 [
@@ -132,8 +148,10 @@ def _attend(
                 ],
             )
         elif kind == "unsubscribe":
+            check_count("ended subscriptions", len(message.unsubscribe.ids))
             driver.unsubscribe(session, message.unsubscribe.ids)
         elif kind == "dropped":
+            check_count("gaps", len(message.dropped.gaps))
             for gap in message.dropped.gaps:
                 driver.machine.told_dropped(session, gap.id, gap.messages)
         else:

@@ -27,7 +27,13 @@ from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.streams.skips import skips
 from hadron.wire.calls import Call
-from hadron.wire.messages import check_number, common_pb2, pipelines_pb2, transactions_pb2
+from hadron.wire.messages import (
+    check_count,
+    check_number,
+    common_pb2,
+    pipelines_pb2,
+    transactions_pb2,
+)
 
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
@@ -107,6 +113,7 @@ def _run_stages(
     def on_message(message: pipelines_pb2.RunStagesRequest, _attachment: memoryview) -> None:
         if message.credit:
             dispatcher.grant(session, message.credit)
+        check_count("micro-batches", len(message.begun))
         if message.begun:
             dispatcher.begin(session, message.begun, message.code_version)
 

@@ -16,11 +16,14 @@ from hadron.server.tests.test_bad_input import one_node
 from hadron.wire.messages import (
     cluster_pb2,
     common_pb2,
+    exchanges_pb2,
     forward_pb2,
     groups_pb2,
     method,
     schema_pb2,
+    sinks_pb2,
     streams_pb2,
+    transactions_pb2,
 )
 
 LONG = "\0" * 1_500_000
@@ -143,9 +146,9 @@ MESSAGES: dict[str, tuple[Any, str]] = {
         Subscribe(ack=Subscribe.Ack(ranges=[_range(5, 1)])),
         "5 to 1 are no range",
     ),
-    "more ranges than it can hold records": (
-        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0, 1)] * 100_001)),
-        "more than 100000",
+    "more ranges than are dealt with at once": (
+        Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0, 1)] * 10_001)),
+        "more than 10000",
     ),
     "a ballot": (
         Subscribe(ack=Subscribe.Ack(ranges=[_range(0, 0)], ballot=common_pb2.Ballot(epoch=HUGE))),
@@ -232,3 +235,88 @@ async def test_an_absurd_number(
                 await connection.request(method(what), request, timeout_s=10)
         else:
             await connection.request(method(what), request, timeout_s=10)
+
+
+Attend, Transact = exchanges_pb2.AttendRequest, transactions_pb2.TransactRequest
+Statement = transactions_pb2.Statement
+MANY = 1_001
+
+CROWDED: dict[str, tuple[str, Any, Any, str]] = {
+    "subscriptions": (
+        "Attend",
+        Attend(open=Attend.Open(exchange="x")),
+        Attend(subscribe=Attend.Subscribe(subscriptions=[Attend.Subscription()] * MANY)),
+        "1001 subscriptions",
+    ),
+    "ended subscriptions": (
+        "Attend",
+        Attend(open=Attend.Open(exchange="x")),
+        Attend(unsubscribe=Attend.Unsubscribe(ids=range(MANY))),
+        "1001 ended subscriptions",
+    ),
+    "gaps": (
+        "Attend",
+        Attend(open=Attend.Open(exchange="x")),
+        Attend(dropped=exchanges_pb2.Missed(gaps=[exchanges_pb2.Missed.Gap()] * MANY)),
+        "1001 gaps",
+    ),
+    "transactions": (
+        "Transact",
+        Transact(),
+        Transact(parts=[Transact.Part()] * MANY),
+        "1001 transactions",
+    ),
+    "transactions that share statements": (
+        "Transact",
+        Transact(),
+        Transact(parts=[Transact.Part(records=[1] * 100)] * 11),
+        "1100 transactions",
+    ),
+    "statements": (
+        "Transact",
+        Transact(),
+        Transact(parts=[Transact.Part(statements=[Statement()] * 500)] * 2),
+        "1002 transactions and statements",
+    ),
+    "acknowledged ranges": (
+        "Transact",
+        Transact(),
+        Transact(
+            parts=[
+                Transact.Part(
+                    statements=[
+                        Statement(acknowledge=Statement.Acknowledge(ranges=[_range(0, 0)] * 5_000))
+                    ]
+                    * 2
+                )
+            ]
+        ),
+        "1003 transactions and statements",
+    ),
+    "staged batches": ("Stage", sinks_pb2.StageRequest(lengths=[1] * MANY), None, "1001 batches"),
+}
+
+
+@pytest.mark.parametrize("name", list(CROWDED))
+async def test_a_small_message_that_asks_for_much(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """It would hold the leader's loop for as long as all of it takes (BOUNDS W1)."""
+    what, opening, message, says = CROWDED[name]
+    async with one_node(tmp_path, caplog) as (nodes, connection):
+        async with nodes.client() as client:
+            await client.apply({"kind": "Exchange", "name": "x", "replica_set": nodes.config.name})
+            item = await client.stream("events")
+        if message is None:
+            opening.stream_id = item.id
+            with pytest.raises(HadronError, match=says):
+                await connection.request(method(what), opening, timeout_s=10)
+            return
+        async with connection.open_stream(method(what), opening) as stream:
+            if what == "Attend":
+                await stream.receive()
+            await stream.send(message)
+            # Behind what the opening is answered with, by some.
+            with pytest.raises(HadronError, match=says):  # noqa: PT012
+                while await stream.receive():
+                    pass

@@ -11,11 +11,9 @@ plant(
     Edit(
         "exchanges.machine:Exchange._share",
         "            first = stop + 1\n",
-        "            other = members[turn % len(members)]\n"
+        "            other = able[turn % len(able)]\n"
         "            if other is not member:\n"
-        "                parcels.setdefault(other.session, Parcel([], [])).add(\n"
-        "                    batch, first, stop, (other.id,)\n"
-        "                )\n"
+        "                packing.give(other, first, stop)\n"
         "            first = stop + 1\n",
     ),
     scenarios=("subscribers-that-are-too-slow",),
@@ -26,7 +24,7 @@ plant(
     "what has no room at the leader is dropped without a word",
     Edit(
         "exchanges.machine:Exchange._drop",
-        "session.missed[id] = session.missed.get(id, 0) + run.messages",
+        "session.missed[id] = session.missed.get(id, 0) + count",
         "pass",
     ),
     scenarios=("a-client-that-does-not-read",),
@@ -102,9 +100,9 @@ plant(
     "bridge from the beginning of its stream",
     "a new leader publishes what its stream has once more",
     Edit(
-        "exchanges.bridge:Bridge.__init__",
-        "self._position = visible.bounds(stream.id).next_offset",
-        "self._position = visible.bounds(stream.id).first_offset",
+        "exchanges.bridge:Bridge.begin",
+        "self._visible.bounds(self.stream.id).next_offset",
+        "self._visible.bounds(self.stream.id).first_offset",
     ),
     scenarios=("messages-of-a-bridged-stream",),
 )

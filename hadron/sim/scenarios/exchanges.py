@@ -137,10 +137,11 @@ class _Raw:
         for each in event.messages.batches:
             batches.append(decode_batch(attachment[at : at + each.length]))
             at += each.length
-        for run in event.messages.runs:
-            for record in batches[run.batch].records(run.first, run.last + 1):
+        said = event.messages
+        for batch, first, last, to in zip(said.at, said.firsts, said.lasts, said.to, strict=True):
+            for record in batches[batch].records(first, last + 1):
                 number = int(record.value_bytes.partition(b" ")[0])
-                self.story += [(id, number, 1) for id in run.ids]
+                self.story += [(id, number, 1) for id in said.recipients[to].ids]
 
     async def wait_confirmed(self, id: int) -> None:
         while id not in self.confirmed:  # noqa: ASYNC110

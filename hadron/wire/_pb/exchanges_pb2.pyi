@@ -81,7 +81,7 @@ class AttendEvent(_message.Message):
         error: _common_pb2.Error
         def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
     class Messages(_message.Message):
-        __slots__ = ("batches", "runs")
+        __slots__ = ("batches", "at", "firsts", "lasts", "to", "recipients")
         class Batch(_message.Message):
             __slots__ = ("length", "template", "stream", "partition")
             LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -93,22 +93,24 @@ class AttendEvent(_message.Message):
             stream: str
             partition: str
             def __init__(self, length: _Optional[int] = ..., template: _Optional[str] = ..., stream: _Optional[str] = ..., partition: _Optional[str] = ...) -> None: ...
-        class Run(_message.Message):
-            __slots__ = ("batch", "first", "last", "ids")
-            BATCH_FIELD_NUMBER: _ClassVar[int]
-            FIRST_FIELD_NUMBER: _ClassVar[int]
-            LAST_FIELD_NUMBER: _ClassVar[int]
+        class Recipients(_message.Message):
+            __slots__ = ("ids",)
             IDS_FIELD_NUMBER: _ClassVar[int]
-            batch: int
-            first: int
-            last: int
             ids: _containers.RepeatedScalarFieldContainer[int]
-            def __init__(self, batch: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
+            def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
         BATCHES_FIELD_NUMBER: _ClassVar[int]
-        RUNS_FIELD_NUMBER: _ClassVar[int]
+        AT_FIELD_NUMBER: _ClassVar[int]
+        FIRSTS_FIELD_NUMBER: _ClassVar[int]
+        LASTS_FIELD_NUMBER: _ClassVar[int]
+        TO_FIELD_NUMBER: _ClassVar[int]
+        RECIPIENTS_FIELD_NUMBER: _ClassVar[int]
         batches: _containers.RepeatedCompositeFieldContainer[AttendEvent.Messages.Batch]
-        runs: _containers.RepeatedCompositeFieldContainer[AttendEvent.Messages.Run]
-        def __init__(self, batches: _Optional[_Iterable[_Union[AttendEvent.Messages.Batch, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[AttendEvent.Messages.Run, _Mapping]]] = ...) -> None: ...
+        at: _containers.RepeatedScalarFieldContainer[int]
+        firsts: _containers.RepeatedScalarFieldContainer[int]
+        lasts: _containers.RepeatedScalarFieldContainer[int]
+        to: _containers.RepeatedScalarFieldContainer[int]
+        recipients: _containers.RepeatedCompositeFieldContainer[AttendEvent.Messages.Recipients]
+        def __init__(self, batches: _Optional[_Iterable[_Union[AttendEvent.Messages.Batch, _Mapping]]] = ..., at: _Optional[_Iterable[int]] = ..., firsts: _Optional[_Iterable[int]] = ..., lasts: _Optional[_Iterable[int]] = ..., to: _Optional[_Iterable[int]] = ..., recipients: _Optional[_Iterable[_Union[AttendEvent.Messages.Recipients, _Mapping]]] = ...) -> None: ...
     OPENED_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from hadron.client.consuming.channel import LazyBatch, Parcel
+from hadron.client.consuming.acks import AckRange
+from hadron.client.consuming.channel import LazyBatch, Parcel, portions
 from hadron.model.batch_building import encode_values
+from hadron.model.limits import MAX_RANGES
 from hadron.model.ranges import Range
 from hadron.wire.messages import groups_pb2
 
@@ -49,3 +51,12 @@ def test_what_is_skipped_is_not_handed_out(skipped: list[Range], left: list[Rang
     if left:
         part = parcel.part(*left[-1])
         assert list(part.ranges()) == left[-1:]
+
+
+def test_what_is_said_at_once_goes_in_several_messages() -> None:
+    """A leader takes no more of it in one."""
+    ranges = [AckRange(1, 2 * each, 2 * each) for each in range(12_000)]
+    said = list(portions(ranges))
+    assert max(map(len, said)) <= MAX_RANGES
+    assert [each.first_offset for some in said for each in some] == [each.first for each in ranges]
+    assert list(portions([])) == [[]], "all that the member holds, of an extension"

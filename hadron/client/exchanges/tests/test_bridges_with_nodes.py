@@ -247,7 +247,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_nobody_else_notices(
             assert "has read nothing" in ended[0].message
             found = await prices.describe()
             assert (found.cut_off, found.subscriptions) == (1, 1)
-            received = sum(len(each.messages.runs) for each in heard)
+            received = sum(len(each.messages.at) for each in heard)
             assert found.dropped > 0
             assert received < sent
 

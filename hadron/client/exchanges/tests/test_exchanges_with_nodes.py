@@ -215,3 +215,18 @@ async def test_who_publishes_many_hears_how_many_are_published(
         monkeypatch.setattr(client._exchanges, "publish", once)
         with pytest.raises(OutcomeUnknownError, match="the first 5,000 messages are published"):
             await client.exchange("prices").publish_many([("t", 1)] * 10_000)
+
+
+async def test_an_exchange_that_was_made_anew_is_found_by_who_knew_the_old_one(
+    tmp_path: Path,
+) -> None:
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client, nodes.client() as own:
+        for _ in range(2):
+            await own.apply(PLAIN)
+            async with client.exchange("prices").subscribe("eu") as messages:
+                await client.exchange("prices").publish("eu", 1)
+                assert values(await take(messages, 1)) == [1]
+            await own.delete([("Exchange", "default", "prices")])
+        with pytest.raises(NotFoundError):
+            async with client.exchange("prices").subscribe("eu"):
+                pass

@@ -25,6 +25,9 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.record import NewRecord
+from hadron.wire.messages import check_count, groups_pb2, items_of, transactions_pb2
+
+Statement = transactions_pb2.Statement
 
 ONE = ("local/p0",)
 TWO = ("local/p0", "local/p1")
@@ -62,6 +65,20 @@ async def test_a_block_commits_all_of_it_in_one_message() -> None:
         async with client.transaction():
             pass
         assert len(node.outcomes) == 1, "nothing to do is nothing to say"
+
+
+def test_many_statements_go_in_several_messages() -> None:
+    """A driver takes no more of them in one."""
+    ranges = [groups_pb2.Range(delivery=1, first_offset=2 * each) for each in range(5_000)]
+    acknowledged = Statement(acknowledge=Statement.Acknowledge(ranges=ranges))
+    published = [Statement(length=each % 2) for each in range(3_000)]
+    statements = [acknowledged, *published, acknowledged, acknowledged]
+    bodies = [b"x"] * 1_500
+    parts = driver_call._cut(statements, bodies)
+    assert [each for some, _ in parts for each in some] == statements
+    assert [len(some) for _, some in parts] == [sum(each.length for each in of) for of, _ in parts]
+    for some, _ in parts:
+        check_count("items", items_of(transactions_pb2.TransactRequest.Part(statements=some)))
 
 
 @both

@@ -17,6 +17,7 @@ from hadron.doors.grpc.exchanging import send_or_end
 from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.tests.support import MESSAGES, Program, until
+from hadron.doors.held import Held
 from hadron.model.errors import OverloadedError
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.wire._pb import messages_pb2 as pb
@@ -205,6 +206,21 @@ async def test_a_subscription_that_was_cut_off_ends_though_nobody_reads(
         with pytest.raises(OverloadedError, match="nothing was taken"):
             await send_or_end(talk, messages, b"x")
     assert 40 <= trio.current_time() <= 61
+
+
+async def test_an_answer_that_has_no_room_is_lost_and_not_refused() -> None:
+    """Libraries repeat what was refused; this was done."""
+    sent: list[bytes] = []
+    told: list[Any] = []
+    rpc = a_call(sent)
+    rpc._other.finish = told.append  # type: ignore[method-assign, assignment]
+    held = Held(10, "answers", "read them")
+    held.take(10)
+    rpc.share = held.share()
+    rpc.send(b"published")
+    assert not sent
+    assert [each.code for each in told] == [grpc.StatusCode.UNKNOWN]
+    assert "may have been done" in told[0].message
 
 
 async def test_each_task_that_waits_for_room_is_woken(
