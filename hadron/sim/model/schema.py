@@ -207,11 +207,11 @@ class Schema:
         for each in replica_sets:
             self.registered[each.name] = each.uuid, each.epoch, each.metadata_index
         self.index = last.to_index
-        known = [(each.id, self.objects[each.id]) for each in said if each.kind in KINDS]
-        self._declare(entry, known, refuse=False)
+        taken = [(each.id, self.objects[each.id]) for each in said if each.kind in KINDS]
+        self._declare(entry, taken, refuse=False)
         return {
             "metadata_index": last.to_index,
-            "objects": [_told(*each) for each in known],
+            "objects": [_told(*each) for each in taken],
             "deleted": [_tombstone(*each) for each in gone],
             "replica_sets": [
                 _registered(each.name, each.uuid, each.epoch, each.metadata_index)
