@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
 from hadron.delivery.port import Ack, Extend, Flow, Heartbeat
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import (
@@ -472,7 +473,7 @@ class TestDeadLetters:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(give_back)
             await until(lambda: member.driver.machine.dying == 10)
-            assert "the limit" in member.driver.machine.held_back(100)
+            assert "the limit" in held_back(member.driver.machine, 100)
             assert len(member.offsets) == 10
             gate.set()
         await until(lambda: stack.visible.bounds(2).next_offset == 100)
