@@ -312,8 +312,7 @@ class Group:
         assert 0 < count <= member.credit, (count, member.credit)
         delivery = self.held.begin(member, first, last, tries, now)
         member.has_apart = tries.is_apart
-        if member.is_on_trial:
-            member.tried = delivery.number
+        member.tried = delivery.number if member.is_on_trial else 0
         assert not tries.is_apart or member.outstanding == 0 < count == 1, (member.holds(), count)
         member.credit -= count
         member.delivered += count
@@ -471,6 +470,7 @@ class Group:
         holder = self.members[delivery.member]
         holder.credit += size(released)
         holder.is_stalled = False
+        holder.tried = holder.tried if holder.is_on_trial else 0
         self.takers.offer(holder)
         return released
 

@@ -238,7 +238,7 @@ class Takers:
 
     def recovered(self, member: Member) -> None:
         """It has dealt with a record."""
-        member.in_vain = member.rests = 0
+        member.in_vain = member.rests = member.tried = 0
         self._end_rest(member)
         self.offer(member)
 
