@@ -75,9 +75,8 @@ async def stand(world: World) -> None:
             break
     for life in world.rules.lives.values():
         if left := _left_over(world, life):
-            world.rules.complain(
-                f"{life.name}: {left[:5]}, {len(left)} in all, come to nobody, and members have room"
-            )
+            what = f"{left[:5]}, {len(left)} in all"
+            world.rules.complain(f"{life.name}: {what}, come to nobody, and members have room")
     for seat, part in parts.items():
         if part.call is not None:
             world.leave(seat)
@@ -134,7 +133,9 @@ def _act(world: World, seat: Seat, part: Part, *, comes: bool) -> None:
         if comes:
             world.join(seat, is_healthy=True)
         return
-    call.set_writable(is_writable=True)
+    # Else the leader would look at it, whether it should or not.
+    if not call.writable:
+        call.set_writable(is_writable=True)
     if call.holder.max_in_flight != _WINDOW:
         call.flow(_WINDOW)
     own = list[tuple[Token, Range]]()
