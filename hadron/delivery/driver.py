@@ -282,6 +282,8 @@ class GroupDriver:
                 return
             keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
             effect = machine.assign(wanted, batch.next_offset, end, now, keys)
+            if machine.takers.interrupted:
+                self._end_batches(machine.takers.take_interrupted())
             if isinstance(effect, Assignment):
                 self.sessions[effect.member].deliver(effect, batch)
             elif effect is not None:
@@ -297,10 +299,13 @@ class GroupDriver:
             self._shelf.clear()
         elif machine.frontier.needs_window:
             self._read_window()
-        for number in machine.rest():
+        self._end_batches(machine.rest())
+        self._arm_timer(now)
+
+    def _end_batches(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
             if number in self.sessions:
                 self.sessions[number].sink.end_batch()
-        self._arm_timer(now)
 
     async def _pump_later(self) -> None:
         await trio.lowlevel.checkpoint()

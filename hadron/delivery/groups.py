@@ -26,6 +26,7 @@ from hadron.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
     OverloadedError,
+    PeerError,
     RequestError,
     ShuttingDownError,
 )
@@ -430,18 +431,21 @@ class Groups(Part):
         those are sent away, and join again.
         """
         parse_start(to)
-        reason = NotReadyError(f"group {name!r} is being reset", "members join again")
+        reason = f"group {name!r} is being reset", "members join again"
 
         async def change(known: Progress) -> int:
             floor = await self._start(stream_id, to)
             self._check_start(stream_id, name, floor)
             self._check_members(stream_id, name, "reset", force=force)
-            self._send_away((stream_id, name), reason)
             if known.group_id:
+                # It may be refused. What members have in doubt they forget when they are told of
+                # the fence; of the other error they would know already (GROUPS G8).
+                self._send_away((stream_id, name), PeerError(*reason))
                 await self._controller.execute(
                     ResetGroup(known.group_id, floor, self._on.numbers.last)
                 )
             else:
+                self._send_away((stream_id, name), NotReadyError(*reason))
                 fence = (*self._controller.ballot, self._on.numbers.last)
                 self._new_driver(
                     (stream_id, name), Progress(0, stream_id, name, floor, known.options, fence)

@@ -158,10 +158,17 @@ class Group:
         """Nothing new is delivered before there are fewer pieces."""
         return self.unsettled >= MAX_UNSETTLED
 
+    @property
+    def has_enough_in_flight(self) -> bool:
+        """The same, before members hold, and transactions have, fewer records."""
+        return self.in_flight + self.taken.records >= MAX_GROUP_IN_FLIGHT
+
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
         if self.takers.resting:
             self.takers.wake(now)
+        if self.takers.draining is not None:
+            self.takers.look_at_drain(now, is_needed=self.waiting.any_apart)
         if not self.takers:
             return None
         found = self._source(visible_end, now)
@@ -179,13 +186,14 @@ class Group:
         if self.rules.is_strict:
             return self._next_in_order(visible_end, now)
         again = self.waiting.due(now) if self.waiting else None
-        is_apart = again is not None and again.tries.is_apart
-        if again is not None and (not is_apart or self.takers.make_way()):
+        if again is not None and again.tries.is_apart and not self.takers.make_way(now):
+            again = self.waiting.due(now, beside_others=True)
+        if again is not None:
             # Who gets one record at a time, and could not deal with this one, is tried with another
             # one: else nothing would ever follow it.
             is_tried = self.takers.is_alone_on_trial(again.avoid) and self._has_new(visible_end)
             if not is_tried:
-                return Next(again.first, again.avoid, is_apart)
+                return Next(again.first, again.avoid, again.tries.is_apart)
         return Next(self.frontier.cursor) if self._has_new(visible_end) else None
 
     def _next_in_order(self, visible_end: int, now: float) -> Next | None:
@@ -207,7 +215,7 @@ class Group:
             frontier.cursor < visible_end
             and not frontier.needs_window
             and not self.is_full
-            and self.in_flight + self.taken.records < MAX_GROUP_IN_FLIGHT
+            and not self.has_enough_in_flight
             and not self._late
         )
 
@@ -215,24 +223,6 @@ class Group:
         """Records that could be delivered now, about: who wants a batch waits for enough."""
         again = self.waiting.records if self.waiting and self.waiting.due(now) else 0
         return again + max(0, visible_end - self.frontier.cursor)
-
-    def held_back(self, visible_end: int) -> str:
-        """Why nothing new is delivered although there is something; "" when it is."""
-        if self.frontier.cursor >= visible_end:
-            return ""
-        if (count := self.in_flight + self.taken.records) >= MAX_GROUP_IN_FLIGHT:
-            return f"{count} records are in flight, which is the limit"
-        if self.is_full:
-            unlogged = f", {self.unlogged} of which wait for a majority of the nodes"
-            return (
-                f"{self.unsettled} pieces are not acknowledged{unlogged if self.unlogged else ''}, "
-                "which is the limit: acknowledge the oldest records"
-            )
-        if not self.rules.is_strict:
-            return ""
-        for first, _, transaction in self.taken.holders(0, self.frontier.cursor):
-            return f"strict order: transaction {transaction} is acknowledging offset {first}"
-        return "strict order: a record that was given back comes first" if self.waiting else ""
 
     def next_due(self, now: float) -> float | None:
         """When something is to be done without anybody's doing: a delayed redelivery, a deadline,
@@ -322,6 +312,7 @@ class Group:
         assert 0 < count <= member.credit, (count, member.credit)
         delivery = self.held.begin(member, first, last, tries, now)
         member.has_apart = tries.is_apart
+        member.tried = delivery.number if member.is_on_trial else 0
         assert not tries.is_apart or member.outstanding == 0 < count == 1, (member.holds(), count)
         member.credit -= count
         member.delivered += count
@@ -479,6 +470,7 @@ class Group:
         holder = self.members[delivery.member]
         holder.credit += size(released)
         holder.is_stalled = False
+        holder.tried = holder.tried if holder.is_on_trial else 0
         self.takers.offer(holder)
         return released
 

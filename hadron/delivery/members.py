@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hadron.delivery.patience import FREE_IN_A_ROW, rest_s
+from hadron.delivery.patience import DRAIN_PAUSE_S, DRAIN_S, FREE_IN_A_ROW, rest_s
 from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range, RangeSet
 
@@ -57,7 +57,8 @@ class Member:
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
         has_apart: what it was given last is to be alone with it.
-        drains: it gets nothing before it holds nothing.
+        drains: it gets nothing before it holds nothing, or that takes too long.
+        tried: the delivery of one record that it was given last while it was on trial.
         in_vain: ranges that it has given back since it acknowledged something.
         rests: how often it has rested since then.
         rests_until: it gets nothing before; None while it does not rest.
@@ -76,6 +77,7 @@ class Member:
     waiting_since: float | None = None
     has_apart: bool = False
     drains: bool = False
+    tried: int = 0
     in_vain: int = 0
     rests: int = 0
     rests_until: float | None = None
@@ -84,7 +86,7 @@ class Member:
 
     @property
     def is_on_trial(self) -> bool:
-        """It gets one record at a time, until it deals with one."""
+        """It gets one record at a time, beside what it held before, until it deals with one."""
         return self.is_stalled or self.rests > 0
 
     @property
@@ -100,11 +102,16 @@ class Member:
         """Whether it has credit that is worth a message."""
         if self.credit <= 0 or self.rests_until is not None:
             return False
-        if self.deliveries and self.is_on_trial:
+        if self.is_alone:
             return False
-        if self.outstanding and (self.has_apart or self.drains):
-            return False
+        if self.is_on_trial:
+            return self.tried not in self.deliveries
         return self.credit >= self.quantum or not self.deliveries or self.filled > 0
+
+    @property
+    def is_alone(self) -> bool:
+        """It gets nothing beside what it holds."""
+        return self.outstanding > 0 and (self.has_apart or self.drains)
 
     @property
     def takes_more(self) -> bool:
@@ -152,6 +159,8 @@ class Takers:
         """Those that have given back too much in a row."""
         self.draining: Member | None = None
         """It is to hold nothing, so that it can be given a record apart."""
+        self._drains_since = 0.0
+        self._drain_again = float("-inf")
         self.interrupted: list[int] = []
         """Members whose batches ended without a delivery that could have said so."""
 
@@ -161,7 +170,7 @@ class Takers:
     @property
     def is_timed(self) -> bool:
         """Whether somebody waits for a time."""
-        return bool(self.patient or self.resting)
+        return bool(self.patient or self.resting or self.draining)
 
     def is_alone_on_trial(self, number: int) -> bool:
         """Whether only this member would take something, and gets one record at a time."""
@@ -187,26 +196,30 @@ class Takers:
 
     # --- records that are delivered apart -------------------------------------------------------
 
-    def make_way(self) -> bool:
+    def make_way(self, now: float) -> bool:
         """Whether somebody takes something who holds nothing. If not, one gets nothing more until
-        that is so."""
-        if self.any_is_empty():
+        that is so; see `patience`."""
+        takes = [each for each in self._line.values() if each.takes_more]
+        if any(not each.outstanding for each in takes):
             return True
-        self.drain_one()
+        if takes and self.draining is None and now >= self._drain_again:
+            self.draining, self._drains_since = takes[0], now
+            takes[0].drains = True
         return False
 
-    def any_is_empty(self) -> bool:
-        """Whether somebody takes something who holds nothing."""
-        return self.filling is None and any(
-            not each.outstanding and each.takes_more for each in self._line.values()
-        )
+    def look_at_drain(self, now: float, *, is_needed: bool) -> None:
+        """It is over once nothing waits that is to be delivered apart, or its member has dealt with
+        nothing for too long."""
+        member = self.draining
+        if member is None or (is_needed and now < self._drains_until(member)):
+            return
+        if is_needed:
+            self._drain_again = now + DRAIN_PAUSE_S
+        self._drained(member)
+        self.offer(member)
 
-    def drain_one(self) -> None:
-        """One of those who take something gets nothing more until it holds nothing."""
-        if self.draining is None and self.filling is None:
-            self.draining = next(iter(self._line.values()), None)
-            if self.draining is not None:
-                self.draining.drains = True
+    def _drains_until(self, member: Member) -> float:
+        return max(self._drains_since, member.dealt_at) + DRAIN_S
 
     def _drained(self, member: Member) -> None:
         if self.draining is member:
@@ -225,8 +238,9 @@ class Takers:
 
     def recovered(self, member: Member) -> None:
         """It has dealt with a record."""
-        member.in_vain = member.rests = 0
+        member.in_vain = member.rests = member.tried = 0
         self._end_rest(member)
+        self.offer(member)
 
     def wake(self, now: float) -> None:
         """Those that have rested may be given something again."""
@@ -234,11 +248,11 @@ class Takers:
             assert member.rests_until is not None
             if member.rests_until <= now:
                 self._end_rest(member)
+                self.offer(member)
 
     def _end_rest(self, member: Member) -> None:
         member.rests_until = None
-        if self.resting.pop(member.number, None) is not None:
-            self.offer(member)
+        self.resting.pop(member.number, None)
 
     # --- whose turn it is -----------------------------------------------------------------------
 
@@ -246,7 +260,7 @@ class Takers:
         """Whose turn it is; `available` is how many records there are: who wants a batch may wait
         for more."""
         if self.filling is not None:
-            if self.filling.takes_more:
+            if self.filling.takes_more and not wanted.is_apart:
                 return self.filling
             self.interrupt()
         idle: list[Member] = []
@@ -303,6 +317,10 @@ class Takers:
         """Nothing follows for anybody: members that are to be told that their batch has ended."""
         if self.filling is not None:
             self.interrupt()
+        return self.take_interrupted()
+
+    def take_interrupted(self) -> list[int]:
+        """Members that are to be told so, before they are given anything more."""
         numbers, self.interrupted = self.interrupted, []
         return numbers
 
@@ -313,7 +331,7 @@ class Takers:
         self.patient.clear()
 
     def next_due(self, now: float) -> float | None:
-        """When somebody will have waited for a batch long enough, or rested."""
+        """When somebody will have waited for a batch long enough, or rested, or got nothing."""
         dues = [
             member.waiting_since + member.batch_wait_s
             for member in self.patient.values()
@@ -322,4 +340,6 @@ class Takers:
         dues += [
             member.rests_until for member in self.resting.values() if member.rests_until is not None
         ]
+        if self.draining is not None:
+            dues.append(self._drains_until(self.draining))
         return min((due for due in dues if due > now), default=None)

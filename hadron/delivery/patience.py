@@ -1,4 +1,5 @@
-"""How long a record that was given back waits, and a member that gives everything back. Pure.
+"""How long a record that was given back waits, a member that gives everything back, and one that is
+to be empty. Pure.
 
 A member that gives back what it gets as fast as it gets it would keep the leader busy with nothing
 else, and use up every record's attempts in a second. So a record waits longer each time, and who
@@ -33,6 +34,13 @@ FREE_IN_A_ROW: Final = 32
 member rests."""
 
 REST_CAP_S: Final = 5.0
+
+DRAIN_S: Final = 30.0
+"""For so long a member that is to be empty gets nothing while it deals with nothing, either: who
+works for longer on what it has would wait with free hands."""
+
+DRAIN_PAUSE_S: Final = 180.0
+"""After that, before one is emptied again: so a sixth of a member's time is lost at most."""
 
 
 def again_after_s(attempt: int, asked_s: float | None, share: float) -> float:

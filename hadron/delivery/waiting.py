@@ -29,6 +29,10 @@ class Again:
     avoid: int
 
 
+_Due = tuple[int, int, int, Again]
+"""How often it was delivered, its first offset, and the number of its entry, before itself."""
+
+
 class Waiting:
     """All of a group. Times are seconds on the monotonic clock."""
 
@@ -38,7 +42,10 @@ class Waiting:
         """By their first offset."""
         self._firsts: list[int] = []
         self._delayed: list[tuple[float, int, Again]] = []
-        self._due: list[tuple[int, int, int, Again]] = []
+        self._due: list[_Due] = []
+        self._due_apart: list[_Due] = []
+        self._apart = 0
+        """Items that are to be delivered apart."""
         self._entries = 0
         """Tells entries of the heaps apart, so that items are never compared."""
 
@@ -61,8 +68,8 @@ class Waiting:
 
     @property
     def any_apart(self) -> bool:
-        """Whether something is to be delivered apart; looks at all items."""
-        return any(item.tries.is_apart for item in self._items.values())
+        """Whether something is to be delivered apart."""
+        return self._apart > 0
 
     def lowest(self) -> Again | None:
         return self._items[self._firsts[0]] if self._firsts else None
@@ -82,26 +89,37 @@ class Waiting:
         insort(self._firsts, item.first)
         self._items[item.first] = item
         self.records += item.last - item.first + 1
+        self._apart += item.tries.is_apart
+
+    def _gone(self, item: Again) -> None:
+        self.records -= item.last - item.first + 1
+        self._apart -= item.tries.is_apart
 
     def _is_current(self, item: Again) -> bool:
         return self._items.get(item.first) is item
 
     # --- going ----------------------------------------------------------------------------------
 
-    def due(self, now: float) -> Again | None:
+    def due(self, now: float, *, beside_others: bool = False) -> Again | None:
         """Of those that are due, the one that was delivered least often, and of these the one with
         the lowest offsets: what nobody can deal with holds up nothing else. What is to be delivered
-        apart comes last."""
+        apart counts as delivered once more, and is none of those that may be `beside_others`."""
         while self._delayed and self._delayed[0][0] <= now:
             item = heapq.heappop(self._delayed)[2]
             if self._is_current(item):
                 self._entries += 1
                 often = item.tries.attempt + item.tries.is_apart
-                order = often, item.first, self._entries, item
-                heapq.heappush(self._due, order)
-        while self._due and not self._is_current(self._due[0][3]):
-            heapq.heappop(self._due)
-        return self._due[0][3] if self._due else None
+                heap = self._due_apart if item.tries.is_apart else self._due
+                heapq.heappush(heap, (often, item.first, self._entries, item))
+        heaps = (self._due,) if beside_others else (self._due, self._due_apart)
+        firsts = [heap[0] for heap in heaps if self._has_current(heap)]
+        return min(firsts)[3] if firsts else None
+
+    def _has_current(self, heap: list[_Due]) -> bool:
+        """Whether there is anything; then its first entry stands for something."""
+        while heap and not self._is_current(heap[0][3]):
+            heapq.heappop(heap)
+        return bool(heap)
 
     def next_due(self, now: float) -> float | None:
         """When the next delay is over, of those that are not."""
@@ -141,7 +159,7 @@ class Waiting:
             replace(item, first=max(first, item.first), last=min(last, item.last)) for item in items
         ]
         for item in items:
-            self.records -= item.last - item.first + 1
+            self._gone(item)
         for item in items[:1] + items[1:][-1:]:
             self._keep_outside(item, first, last)
         return taken
@@ -154,7 +172,7 @@ class Waiting:
         """first … last, which are of this item, go; what is left of it waits on."""
         del self._items[item.first]
         del self._firsts[bisect_left(self._firsts, item.first)]
-        self.records -= item.last - item.first + 1
+        self._gone(item)
         self._keep_outside(item, first, last)
 
     def _keep_outside(self, item: Again, first: int, last: int) -> None:

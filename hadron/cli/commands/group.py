@@ -287,6 +287,7 @@ def _member(partition: str, member: groups_pb2.DescribeGroupResponse.Member) -> 
         (member.is_blocked, "does not read"),
         (member.is_stalled, "missed an ack deadline"),
         (member.gives_all_back, "gives everything back"),
+        (member.is_alone, "gets nothing beside what it holds"),
         (not member.max_in_flight, "paused"),
     )
     return {

@@ -19,7 +19,7 @@ from hadron.client.connecting import forks
 from hadron.client.connecting.session import Session
 from hadron.client.consuming.channel import Channel, Parcel
 from hadron.client.consuming.deliveries import AckSender, Delivery, Source
-from hadron.client.consuming.membership import Membership
+from hadron.client.consuming.membership import Membership, flush_all
 from hadron.client.consuming.settings import MemberSettings
 from hadron.client.schema.catalog import Catalog
 from hadron.client.transactions.contents import StreamName
@@ -317,16 +317,10 @@ class Consumer(AckSender):
         (default: the client's `request_timeout_s`). Those records are delivered again.
         """
         limit_s = self._session.request_timeout_s if timeout_s is None else timeout_s
-        deadline = anyio.current_time() + limit_s
-        trouble: HadronError | None = None
-        for membership in list(self._memberships.values()):
-            try:
-                await membership.flush(max(0.0, deadline - anyio.current_time()))
-            except HadronError as error:
-                trouble = error
-        self._session.check_open()
-        if trouble is not None:
-            raise trouble
+        try:
+            await flush_all(list(self._memberships.values()), limit_s)
+        finally:
+            self._session.check_open()
 
     async def _send_acks_soon(self) -> None:
         while True:

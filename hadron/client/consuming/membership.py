@@ -8,7 +8,7 @@ acknowledged, before or after, is told to the leader on the next call (PROTOCOL 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import anyio
@@ -340,3 +340,26 @@ class Membership:
                 "their records may be delivered again",
             )
         self.conflict = None
+
+
+async def flush_all(memberships: Sequence[Membership], timeout_s: float) -> None:
+    """The same of several, together: who is away takes none of the others' time. Raises what they
+    raise as one error, which tells of each."""
+    troubles: dict[str, HadronError] = {}
+
+    async def flush(membership: Membership) -> None:
+        try:
+            await membership.flush(timeout_s)
+        except HadronError as error:
+            troubles[membership.partition] = error
+
+    async with anyio.create_task_group() as tasks:
+        for membership in memberships:
+            tasks.start_soon(flush, membership)
+    if not troubles:
+        return
+    found = [troubles[each] for each in sorted(troubles)]
+    kind = next((type(each) for each in found if isinstance(each, ConflictError)), type(found[0]))
+    raise kind(
+        "; ".join(each.message for each in found), "; ".join({each.hint: None for each in found})
+    )

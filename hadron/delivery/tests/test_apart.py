@@ -6,6 +6,9 @@ import pytest
 
 from hadron.delivery.effects import Assignment, Exhausted, Rules
 from hadron.delivery.machine import Group
+from hadron.delivery.members import Member
+from hadron.delivery.patience import DRAIN_PAUSE_S, DRAIN_S
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.test_rules import deliver, drain, join
 from hadron.model.transactions import TransactionId
 from hadron.state.groups.attempts import Attempts
@@ -121,6 +124,93 @@ def test_who_is_emptied_and_goes_holds_up_nothing() -> None:
     group.leave(busy.number, 0.0)
     last = join(group)
     assert drain(group, 2) == [(last.number, 1, 1)]
+
+
+def kept_busy(group: Group) -> Member:
+    """A member that works on the first record for long, and would take three beside it; the next
+    two have ended members."""
+    busy = join(group, 4)
+    assert drain(group, 1) == [(busy.number, 0, 0)]
+    group.resize(busy.number, 1)
+    lose(group, 2, 3)
+    group.resize(busy.number, 4)
+    return busy
+
+
+def test_who_is_emptied_gets_what_follows_once_others_have_dealt_with_it() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    busy = kept_busy(group)
+    assert drain(group, 8) == []
+    assert busy.is_alone
+    assert "gets nothing more" in held_back(group, 8)
+    other = join(group, 1)
+    for offset in (1, 2):
+        given = deliver(group, 8)
+        assert given is not None
+        assert (given.member, given.first) == (other.number, offset)
+        group.acknowledge(other.number, given.delivery, offset, offset)
+    group.leave(other.number, 0.0)
+    assert held_back(group, 8) == ""
+    assert drain(group, 8) == [(busy.number, 3, 5)]
+
+
+def test_who_works_for_long_on_what_it_has_is_not_emptied_for_ever() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    busy = kept_busy(group)
+    assert drain(group, 8) == []
+    assert group.next_due(0.0) == DRAIN_S
+    assert drain(group, 8, DRAIN_S) == [(busy.number, 3, 5)]
+    assert "wait for a member that holds nothing" in held_back(group, 8)
+    (later,) = [number for number, each in busy.deliveries.items() if 3 in each.held]
+    group.acknowledge(busy.number, later, 3, 5, DRAIN_S)
+    assert drain(group, 8, DRAIN_S) == [(busy.number, 6, 7)]
+    again = DRAIN_S + DRAIN_PAUSE_S
+    assert drain(group, 20, again) == [], "it is tried again"
+    for number, each in list(busy.deliveries.items()):
+        for held in each.held.ranges():
+            group.acknowledge(busy.number, number, *held, again)
+    assert drain(group, 20, again) == [(busy.number, 1, 1)]
+
+
+def test_who_deals_with_what_it_has_is_emptied_however_long_that_takes() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    busy = join(group, 8)
+    assert drain(group, 4) == [(busy.number, 0, 3)]
+    group.resize(busy.number, 4)
+    lose(group, 2, 6)
+    group.resize(busy.number, 8)
+    now = 0.0
+    for offset in range(4):
+        assert drain(group, 9, now) == []
+        due = group.next_due(now)
+        assert due == now + DRAIN_S
+        now = due - 1.0
+        group.acknowledge(busy.number, 1, offset, offset, now)
+    assert drain(group, 9, now) == [(busy.number, 4, 4)]
+
+
+def test_what_was_delivered_more_often_does_not_wait_behind_it() -> None:
+    """A dead letter that cannot be written comes again and again."""
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    busy, other = join(group, 4), join(group, 4)
+    assert drain(group, 8) == [(1, 0, 3), (2, 4, 7)]
+    lose(group, 2, 10)
+    group.acknowledge(other.number, 2, 4, 5)
+    group.put_back(Exhausted(5, 5, 4, "refused"), 0.0)
+    group.acknowledge(busy.number, 1, 0, 0)
+    assert [each[1:] for each in drain(group, 10)] == [(5, 5)]
+
+
+def test_a_batch_that_was_begun_ends_for_it() -> None:
+    group = Group(0, (), rules=Rules(max_attempts=2))
+    lose(group, 2, 2)
+    batched = join(group, 100, size=3)
+    assert drain(group, 2) == [(batched.number, 0, 0)]
+    assert group.acknowledge(batched.number, 3, 0, 0)
+    group.put_back(Exhausted(0, 0, 1, "refused"), 0.0)
+    other = join(group)
+    assert drain(group, 2) == [(batched.number, 0, 0), (other.number, 1, 1)]
+    assert group.rest() == [batched.number]
 
 
 def test_a_batch_that_is_apart_has_one_record() -> None:

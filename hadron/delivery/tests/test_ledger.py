@@ -12,6 +12,7 @@ import pytest
 from hadron.delivery import ledger as module
 from hadron.delivery import machine
 from hadron.delivery.ledger import LoggedLedger
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer
 from hadron.serving.tests.stack import Stack, leading
 from hadron.state.groups.endings import EndDeliveries
@@ -94,11 +95,11 @@ async def test_what_waits_for_the_log_holds_back_what_is_new(
         member.acknowledge(number, number)
     group = member.driver.machine
     assert (member.driver.ledger.unlogged, group.unsettled) == (24, 49)
-    assert "of which wait for a majority" in group.held_back(1_000)
+    assert "of which wait for a majority" in held_back(group, 1_000)
     assert len(member.offsets) == 100
     monkeypatch.setattr(stack.controller, "submit", submit)
     for each in waiting:
         each()
     await member.call.until(lambda: len(member.offsets) > 100)
     assert member.driver.ledger.unlogged == 0
-    assert group.held_back(1_000) == ""
+    assert held_back(group, 1_000) == ""

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
 from hadron.delivery.port import Ack, Extend, Flow, Heartbeat
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import (
@@ -22,6 +23,7 @@ from hadron.model.errors import (
     NotFoundError,
     NotReadyError,
     OffsetOutOfRangeError,
+    PeerError,
     RequestError,
 )
 from hadron.model.record import NewRecord
@@ -30,6 +32,7 @@ from hadron.model.schema import INDEXED, StreamSpec
 from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state.groups import progress as groups
 from hadron.state.groups import views as group_views
+from hadron.state.groups.changes import ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords
 from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, CreateGroup
 from hadron.state.schema import DeleteObjects
@@ -472,7 +475,7 @@ class TestDeadLetters:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(give_back)
             await until(lambda: member.driver.machine.dying == 10)
-            assert "the limit" in member.driver.machine.held_back(100)
+            assert "the limit" in held_back(member.driver.machine, 100)
             assert len(member.offsets) == 10
             gate.set()
         await until(lambda: stack.visible.bounds(2).next_offset == 100)
@@ -772,7 +775,7 @@ class TestChanging:
             await stack.groups.reset(1, "billing", "7", force=True)
         assert member.call.failure is None
         assert await stack.groups.reset(1, "billing", "1", force=True) == (3, 1)
-        assert isinstance(member.call.failure, NotReadyError)
+        assert isinstance(member.call.failure, PeerError)
         assert member.call.failure.retryable
         again = await Consumer(stack).join()
         assert member.fence < again.fence == (*stack.ballot, 1)
@@ -783,6 +786,27 @@ class TestChanging:
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
         await until(lambda: not stack.groups._collecting)
         assert await stack.rows("SELECT * FROM hadron_group_ack") == []
+
+    async def test_members_forget_nothing_for_a_reset_that_is_refused(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Retention is quicker. What they have acknowledged, and is in doubt, counts as ever."""
+        for _ in range(3):
+            await stack.append(1, b"x")
+        member = await Consumer(stack).join()
+        execute = stack.controller.execute
+
+        async def slow(command: Any, *given: Any) -> Any:
+            if isinstance(command, ResetGroup):
+                await execute(TrimStream(1, 1))
+            return await execute(command, *given)
+
+        monkeypatch.setattr(stack.controller, "execute", slow)
+        with pytest.raises(OffsetOutOfRangeError):
+            await stack.groups.reset(1, "billing", "earliest", force=True)
+        assert not isinstance(member.call.failure, NotReadyError), "they would take it for a reset"
+        again = await Consumer(stack).join()
+        assert again.fence == member.fence
 
     async def test_what_was_given_back_is_not_acknowledged_by_a_delivery_from_before_a_reset(
         self, stack: Stack

@@ -10,6 +10,7 @@ from hadron.delivery.keys import BatchKeys
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Member
 from hadron.delivery.patience import again_after_s
+from hadron.delivery.telling import held_back
 from hadron.delivery.tries import Tries
 from hadron.delivery.waiting import Again
 
@@ -64,6 +65,18 @@ class TestDeadlines:
         assert (effects.ended, effects.exhausted) == ([(0, 3, 1)], [])
         assert drain(group, 8, 11.0) == [(2, 0, 3)]
         assert group.acknowledge(slow.number, 1, 0, 3, 12.0) == [], "it is somebody else's now"
+
+    def test_what_it_is_still_at_work_on_is_nothing_that_it_waits_for(self) -> None:
+        group = Group(0, (), rules=Rules(deadline_s=10.0))
+        member = join(group, 4)
+        assert drain(group, 1, 0.0) == [(1, 0, 0)]
+        assert drain(group, 8, 0.0) == [(1, 1, 3)]
+        assert group.extend(member.number, 1, 9.0)
+        assert group.expire(10.0).expired
+        assert member.is_stalled
+        assert drain(group, 8, 10.0) == [(1, 4, 4)], "one at a time, beside it"
+        assert group.acknowledge(member.number, 3, 4, 4, 11.0)
+        assert [each[1:] for each in drain(group, 8, 11.0)] == [(1, 3)]
 
     def test_alone_it_is_given_one_at_a_time_until_it_settles_something(self) -> None:
         group = Group(0, (), rules=Rules(deadline_s=10.0))
@@ -216,9 +229,10 @@ class TestPatience:
         *,
         end: int = 1_000,
         delay_s: float | None = None,
+        now: float = 0.0,
     ) -> int:
         """Give everything back at once until then; returns how often."""
-        now, count = 0.0, 0
+        count = 0
         while now < until_s:
             while (found := deliver(group, end, now)) is not None:
                 assert found.member == member.number
@@ -289,6 +303,42 @@ class TestPatience:
         assert deliver(group, 1_000, now) is None
         group.acknowledge(member.number, found.delivery, found.first, found.last, now)
         assert sum(last - first + 1 for _, first, last in drain(group, 1_000, now)) > 75
+
+    def test_who_works_on_one_for_long_is_tried_beside_it(self) -> None:
+        group = Group(0, ())
+        member = join(group, 10)
+        (kept,) = drain(group, 1)
+        assert kept == (member.number, 0, 0)
+        self.give_back(group, member, 10.0)
+        assert member.rests
+        found, now = None, 10.0
+        while found is None:
+            due = group.next_due(now)
+            assert due is not None, "else nobody ever looks at it again"
+            now = due
+            found = deliver(group, 40, now)
+        assert found.first == found.last, "a trial is one record"
+        assert deliver(group, 40, now) is None, "one at a time"
+        group.acknowledge(member.number, found.delivery, found.first, found.last, now)
+        assert sum(last - first + 1 for _, first, last in drain(group, 40, now + 30.0)) == 9
+
+    def test_the_trial_is_over_with_what_it_held_before(self) -> None:
+        """It deals with that, and still works on the one that it is tried with."""
+        group = Group(0, ())
+        member = join(group, 10)
+        drain(group, 1)
+        self.give_back(group, member, 10.0)
+        now, found = 20.0, None
+        while found is None:
+            found, now = deliver(group, 1_000, now), now + 1.0
+        assert group.acknowledge(member.number, 1, 0, 0, now) == [(0, 0)]
+        assert sum(last - first + 1 for _, first, last in drain(group, 1_000, now + 30.0)) == 9
+        for number in set(member.deliveries) - {found.delivery}:
+            group.refuse(member.number, number, 0, 1_000, now, delay_s=0.0)
+        self.give_back(group, member, now + 10.0, now=now)
+        assert member.rests
+        assert found.delivery in member.deliveries
+        assert deliver(group, 1_000, now + 60.0), "the next trial is another one"
 
     def test_others_go_on(self) -> None:
         group = Group(0, ())
@@ -428,7 +478,7 @@ class TestStrictOrder:
         drain(group, 8)
         group.refuse(member.number, 1, 0, 0, now=0.0, delay_s=9.0)
         assert drain(group, 8, 8.9) == []
-        assert "strict" in group.held_back(8)
+        assert "strict" in held_back(group, 8)
         assert drain(group, 8, 9.0) == [(1, 0, 0)]
 
     def test_so_does_a_dead_letter_until_it_is_written(self) -> None:
@@ -571,12 +621,12 @@ class TestBounds:
                         for number in list(member.deliveries):
                             group.acknowledge(member.number, number, offset, offset)
         assert 100 <= group.unsettled <= 100 + 1_000 // 2, "what was in flight comes apart"
-        assert "the limit" in group.held_back(end)
+        assert "the limit" in held_back(group, end)
         assert group.frontier.cursor < 2_000
         for number, delivery in list(member.deliveries.items()):
             for first, last in delivery.held.ranges():
                 group.acknowledge(member.number, number, first, last)
-        assert group.held_back(end) == ""
+        assert held_back(group, end) == ""
         assert deliver(group, end) is not None
 
     def test_so_do_too_many_records_in_flight(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,7 +636,7 @@ class TestBounds:
             join(group, 10)
         drain(group, 10_000)
         assert 100 <= group.in_flight <= 100 + BATCH
-        assert "in flight" in group.held_back(10_000)
+        assert "in flight" in held_back(group, 10_000)
 
     def test_a_member_that_takes_nothing_is_not_looked_at(self) -> None:
         group = Group(0, ())

@@ -6,6 +6,7 @@ import pytest
 
 from hadron.delivery.effects import Effects, Rules
 from hadron.delivery.machine import Group
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.test_rules import deliver, drain, join, key_of
 from hadron.model.transactions import TransactionId
 
@@ -130,7 +131,7 @@ class TestOrder:
         drain(group, 4)
         group.take(A, [(0, 0)], 0.0)
         assert drain(group, 4) == []
-        assert "transaction local/p1/1.7/1" in group.held_back(4)
+        assert "transaction local/p1/1.7/1" in held_back(group, 4)
         group.leave(member.number, 0.0)
         join(group)
         assert drain(group, 4) == []

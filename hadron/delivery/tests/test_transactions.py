@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.delivery.port import Extend
+from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import ConflictError, HadronError
 from hadron.model.ranges import Range
@@ -176,7 +177,7 @@ class TestAParticipant:
         lsn = await prepare(stack, A, (0, 0))
         await wait_all_tasks_blocked(0.001)
         assert member.offsets == [0]
-        assert f"transaction {A} is acknowledging" in member.driver.machine.held_back(3)
+        assert f"transaction {A} is acknowledging" in held_back(member.driver.machine, 3)
         await finish(stack, A, lsn)
         await member.until(0, 1)
 

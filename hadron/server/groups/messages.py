@@ -14,6 +14,7 @@ from hadron.delivery.groups import Groups
 from hadron.delivery.joining import ORDERS
 from hadron.delivery.port import Ack, DeliveryRange, Extend, Flow, Heartbeat, Nack, Opened, Said
 from hadron.delivery.sessions import MemberSession
+from hadron.delivery.telling import held_back
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError, NotFoundError, RequestError
 from hadron.model.ids import Ballot
@@ -274,7 +275,7 @@ def add_live(
     answer.waiting_again = machine.waiting.records
     answer.delayed = machine.waiting.delayed(now)
     answer.behind_their_key = machine.keys.behind if machine.keys is not None else 0
-    answer.held_back = machine.held_back(next_offset)
+    answer.held_back = held_back(machine, next_offset)
     shown = itertools.islice(driver.sessions.values(), _MAX_MEMBERS)
     answer.members.extend(_member(session, now) for session in shown)
 
@@ -298,4 +299,5 @@ def _member(session: MemberSession, now: float) -> groups_pb2.DescribeGroupRespo
         delivered=member.delivered,
         acknowledged=member.acknowledged,
         gives_all_back=member.rests > 0,
+        is_alone=member.is_alone,
     )

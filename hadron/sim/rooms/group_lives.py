@@ -29,6 +29,10 @@ class Holder:
     is_writable: bool = True
     dealt_at: float = float("-inf")
     is_stalled: bool = False
+    gives_back: bool = False
+    """Something, since it has acknowledged anything."""
+    tried: int = 0
+    """The latest delivery that it was given since."""
 
 
 @dataclass(eq=False)

@@ -146,6 +146,7 @@ class Rules:
             self.complain(f"{what}, which has gone, or does not read")
         if to.is_stalled and count > 1:
             self.complain(f"{what}, which let a deadline pass and dealt with nothing since")
+        to.tried = number if to.gives_back else 0
         if to.batch_size:
             to.filled += count
             if to.filled > to.batch_size:
@@ -285,6 +286,7 @@ class Rules:
         life.not_before.pop(offset, None)
         life.rightful.add((offset, self.records[offset].number))
         by.dealt_at = now
+        by.gives_back, by.tried = False, 0
 
     def number_at(self, offset: int) -> int:
         return self.records[offset].number if offset < len(self.records) else -1
@@ -308,6 +310,7 @@ class Rules:
                 self._end(life, offset, now, delay_s=delay_s, is_unseen=is_unseen)
         if released and not is_unseen:
             by.dealt_at = now
+        by.gives_back = by.gives_back or bool(released)
         self._rearm(life, released, now)
 
     def extended(self, life: Life, by: Holder, number: int | None, now: float) -> None:
@@ -391,6 +394,7 @@ class Rules:
                     f"{given.expires:.3f}"
                 )
             holder.is_stalled = holder.dealt_at <= given.armed
+            holder.gives_back = True
             self._end(life, offset, now)
             self.reached["expired"] += 1
 

@@ -2,7 +2,8 @@
 steps a second; and what must be true all the while, and once everything has healed.
 
 `delivery` is real, with its tables and `serving`'s view of them; `group_log` is all that is below,
-`group_world` what happens, and `group_rules` what must be true.
+`group_world` what happens, `group_rules` what must be true, and `group_standing` what must go on
+while each member works on one record all day.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import trio
 
 from hadron.fakes.scheduling import SimTime, StuckError, run_seeded
 from hadron.fakes.trace import Trace
+from hadron.sim.rooms.group_standing import stand
 from hadron.sim.rooms.group_world import COMING_S, Seat, World
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.small_limits import drawn, limited
@@ -133,6 +135,7 @@ def history(seed: int) -> History:
             world = World(seed, nursery)
             worlds.append(world)
             found.steps = await world.play()
+            await stand(world)
             await _heal(world)
             nursery.cancel_scope.cancel()
 

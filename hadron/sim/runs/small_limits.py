@@ -127,6 +127,7 @@ LIMITS: Final = {
     "participants that are noted at once": Limit(
         ("transactions.limits:MAX_NOTES", "transactions.notes:MAX_NOTES"), (1, 3)
     ),
+    "ranges given back in a row": Limit(("delivery.members:FREE_IN_A_ROW",), (1, 4)),
 }
 
 _USUAL: Final = 0.4

@@ -80,7 +80,23 @@ BUGS: Final[dict[str, Edit]] = {
         "delivery.members:Takers.pick", "if not member.outstanding:", "if True:"
     ),
     "others are given to who has one that is to be alone": Edit(
-        "delivery.members:Member.wants", "self.has_apart or self.drains", "self.drains"
+        "delivery.members:Member.is_alone", "self.has_apart or self.drains", "self.drains"
+    ),
+    "who is to be empty gets nothing more for ever, though nothing waits for that any more": Edit(
+        "delivery.machine:Group.next_wanted", "if self.takers.draining is not None:", "if False:"
+    ),
+    "who is to be empty gets nothing more while it works on one record all day": Edit(
+        "delivery.members:Takers.look_at_drain",
+        "(is_needed and now < self._drains_until(member))",
+        "is_needed",
+    ),
+    "who gives everything back is not tried while it works on one record all day": Edit(
+        "delivery.members:Member.wants",
+        "return self.tried not in self.deliveries",
+        "return not self.deliveries",
+    ),
+    "who has rested is given nothing more": Edit(
+        "delivery.members:Takers.wake", "                self.offer(member)\n", ""
     ),
     "a record that a transaction has is given to somebody": Edit(
         "delivery.taking:Taking.keep", "if not self._taken:", "if True:"

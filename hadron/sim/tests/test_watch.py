@@ -300,7 +300,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
             ),
             Edit(
                 "delivery.groups:Groups.reset",
-                "            self._send_away((stream_id, name), reason)\n",
+                "                self._send_away((stream_id, name), PeerError(*reason))\n",
                 "",
             ),
         ),

@@ -293,7 +293,7 @@ class DescribeGroupRequest(_message.Message):
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("group", "options", "created_ms", "members", "waiting_again", "delayed", "behind_their_key", "attempts", "held_back")
     class Member(_message.Message):
-        __slots__ = ("name", "peer", "connected_ms", "silent_ms", "max_in_flight", "credit", "in_flight", "oldest_delivery_ms", "heartbeat_interval_ms", "heartbeat_threshold", "is_blocked", "is_stalled", "delivered", "acknowledged", "gives_all_back")
+        __slots__ = ("name", "peer", "connected_ms", "silent_ms", "max_in_flight", "credit", "in_flight", "oldest_delivery_ms", "heartbeat_interval_ms", "heartbeat_threshold", "is_blocked", "is_stalled", "delivered", "acknowledged", "gives_all_back", "is_alone")
         NAME_FIELD_NUMBER: _ClassVar[int]
         PEER_FIELD_NUMBER: _ClassVar[int]
         CONNECTED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class DescribeGroupResponse(_message.Message):
         DELIVERED_FIELD_NUMBER: _ClassVar[int]
         ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
         GIVES_ALL_BACK_FIELD_NUMBER: _ClassVar[int]
+        IS_ALONE_FIELD_NUMBER: _ClassVar[int]
         name: str
         peer: str
         connected_ms: int
@@ -324,7 +325,8 @@ class DescribeGroupResponse(_message.Message):
         delivered: int
         acknowledged: int
         gives_all_back: bool
-        def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., connected_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., credit: _Optional[int] = ..., in_flight: _Optional[int] = ..., oldest_delivery_ms: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_threshold: _Optional[int] = ..., is_blocked: _Optional[bool] = ..., is_stalled: _Optional[bool] = ..., delivered: _Optional[int] = ..., acknowledged: _Optional[int] = ..., gives_all_back: _Optional[bool] = ...) -> None: ...
+        is_alone: bool
+        def __init__(self, name: _Optional[str] = ..., peer: _Optional[str] = ..., connected_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., credit: _Optional[int] = ..., in_flight: _Optional[int] = ..., oldest_delivery_ms: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., heartbeat_threshold: _Optional[int] = ..., is_blocked: _Optional[bool] = ..., is_stalled: _Optional[bool] = ..., delivered: _Optional[int] = ..., acknowledged: _Optional[int] = ..., gives_all_back: _Optional[bool] = ..., is_alone: _Optional[bool] = ...) -> None: ...
     class Attempt(_message.Message):
         __slots__ = ("first_offset", "last_offset", "attempts")
         FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]

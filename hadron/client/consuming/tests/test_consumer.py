@@ -317,6 +317,31 @@ async def test_flush_says_when_acks_came_too_late() -> None:
 
 
 @both
+async def test_flush_tells_of_each_partition_what_came_of_it_there() -> None:
+    """One is away, with acknowledgements in doubt, one has refused some, and one is well."""
+    names = ("a/p0", "b/p0", "c/p0")
+    async with served(FakeNode(partitions=names)) as (_, client):
+        for partition in names:
+            await fill(client, 1, partition=partition)
+        async with client.subscribe("s", group="g") as subscription:
+            got = [await subscription.__anext__() for _ in names]
+            away, late, well = [subscription._consumer._memberships[each] for each in names]
+            for delivery in got:
+                await delivery.ack()
+            away._end()
+            late._late.lost += 3
+            with pytest.raises(ConnectionLostError) as told:
+                await subscription.flush(timeout_s=0.5)
+            assert well._is_settled
+            assert "to a/p0 are not confirmed" in told.value.message
+            assert "3 acknowledgements to b/p0 came too late" in told.value.message
+            assert "c/p0" not in told.value.message
+            with pytest.raises(ConnectionLostError) as told:
+                await subscription.flush(timeout_s=0.1)
+            assert "b/p0" not in told.value.message, "it was told"
+
+
+@both
 async def test_flush_gives_up_in_time_and_leaving_does_not_wait_for_ever() -> None:
     async with served(request_timeout_s=0.2) as (node, client):
         await fill(client, 1)
