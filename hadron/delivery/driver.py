@@ -282,8 +282,7 @@ class GroupDriver:
                 return
             keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
             effect = machine.assign(wanted, batch.next_offset, end, now, keys)
-            if machine.takers.interrupted:
-                self._end_batches(machine.takers.take_interrupted())
+            self._end_batches(machine.takers.take_interrupted())
             if isinstance(effect, Assignment):
                 self.sessions[effect.member].deliver(effect, batch)
             elif effect is not None:
