@@ -167,6 +167,8 @@ class Group:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
         if self.takers.resting:
             self.takers.wake(now)
+        if self.takers.lingering:
+            self.takers.end_linger(now)
         if self.takers.draining is not None:
             self.takers.look_at_drain(now, is_needed=self.waiting.any_apart)
         if not self.takers:

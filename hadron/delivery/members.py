@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hadron.delivery.patience import DRAIN_PAUSE_S, DRAIN_S, FREE_IN_A_ROW, rest_s
+from hadron.delivery.patience import DRAIN_PAUSE_S, DRAIN_S, FREE_IN_A_ROW, LINGER_S, rest_s
 from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range, RangeSet
 
@@ -59,6 +59,7 @@ class Member:
         has_apart: what it was given last is to be alone with it.
         drains: it gets nothing before it holds nothing, or that takes too long.
         tried: the delivery of one record that it was given last while it was on trial.
+        has_lingered: its credit is small, and has been there for a while.
         in_vain: ranges that it has given back since it acknowledged something.
         rests: how often it has rested since then.
         rests_until: it gets nothing before; None while it does not rest.
@@ -78,6 +79,7 @@ class Member:
     has_apart: bool = False
     drains: bool = False
     tried: int = 0
+    has_lingered: bool = False
     in_vain: int = 0
     rests: int = 0
     rests_until: float | None = None
@@ -91,8 +93,8 @@ class Member:
 
     @property
     def quantum(self) -> int:
-        """Smallest useful delivery: sending single records to a member that takes hundreds would
-        cost a message each."""
+        """Smallest useful delivery, but for what has lingered: sending single records to a member
+        that takes hundreds would cost a message each."""
         if self.batch_size:
             return min(self.batch_size, self.max_in_flight)
         return max(1, self.max_in_flight // 4)
@@ -106,7 +108,22 @@ class Member:
             return False
         if self.is_on_trial:
             return self.tried not in self.deliveries
-        return self.credit >= self.quantum or not self.deliveries or self.filled > 0
+        return (
+            self.credit >= self.quantum
+            or not self.deliveries
+            or self.filled > 0
+            or self.has_lingered
+        )
+
+    @property
+    def lingers(self) -> bool:
+        """It would be given something if its credit had been there for a while."""
+        return (
+            0 < self.credit < self.quantum
+            and not self.batch_size
+            and not (self.is_on_trial or self.is_alone)
+            and self.is_writable()
+        )
 
     @property
     def is_alone(self) -> bool:
@@ -157,6 +174,9 @@ class Takers:
         """Its batch is being sent: it goes on before anybody else gets something."""
         self.resting: dict[int, Member] = {}
         """Those that have given back too much in a row."""
+        self.lingering: dict[int, Member] = {}
+        """Those with little credit, which has been there for less than a while."""
+        self._linger_until: float | None = None
         self.draining: Member | None = None
         """It is to hold nothing, so that it can be given a record apart."""
         self._drains_since = 0.0
@@ -170,7 +190,7 @@ class Takers:
     @property
     def is_timed(self) -> bool:
         """Whether somebody waits for a time."""
-        return bool(self.patient or self.resting or self.draining)
+        return bool(self.patient or self.resting or self.lingering or self.draining)
 
     def is_alone_on_trial(self, number: int) -> bool:
         """Whether only this member would take something, and gets one record at a time."""
@@ -179,8 +199,12 @@ class Takers:
 
     def offer(self, member: Member) -> None:
         """The member may have become one that takes something."""
-        if member.number not in self._line and member.takes_more:
+        if member.number in self._line:
+            return
+        if member.takes_more:
             self._line[member.number] = member
+        elif member.lingers:
+            self.lingering[member.number] = member
 
     def remove(self, member: Member) -> None:
         self._line.pop(member.number, None)
@@ -192,6 +216,7 @@ class Takers:
         """The member has gone."""
         self.remove(member)
         self.resting.pop(member.number, None)
+        self.lingering.pop(member.number, None)
         self._drained(member)
 
     # --- records that are delivered apart -------------------------------------------------------
@@ -254,6 +279,17 @@ class Takers:
         member.rests_until = None
         self.resting.pop(member.number, None)
 
+    # --- those with little credit ---------------------------------------------------------------
+
+    def end_linger(self, now: float) -> None:
+        """All of them at once, however short a time each has been among them: a timer for all."""
+        if self._linger_until is None or now < self._linger_until:
+            return
+        lingering, self.lingering, self._linger_until = self.lingering, {}, None
+        for member in lingering.values():
+            member.has_lingered = member.lingers
+            self.offer(member)
+
     # --- whose turn it is -----------------------------------------------------------------------
 
     def pick(self, available: int, now: float, wanted: Next) -> Member | None:
@@ -294,6 +330,7 @@ class Takers:
         `is_last`: there is nothing more for it now."""
         self.remove(member)
         self._drained(member)
+        member.has_lingered = False
         ends = False
         if member.batch_size:
             member.filled += count
@@ -331,7 +368,7 @@ class Takers:
         self.patient.clear()
 
     def next_due(self, now: float) -> float | None:
-        """When somebody will have waited for a batch long enough, or rested, or got nothing."""
+        """When somebody will have waited for a batch long enough, rested, lingered or got nothing."""
         dues = [
             member.waiting_since + member.batch_wait_s
             for member in self.patient.values()
@@ -342,4 +379,8 @@ class Takers:
         ]
         if self.draining is not None:
             dues.append(self._drains_until(self.draining))
+        if self.lingering:
+            if self._linger_until is None:
+                self._linger_until = now + LINGER_S
+            dues.append(self._linger_until)
         return min((due for due in dues if due > now), default=None)

@@ -35,6 +35,11 @@ member rests."""
 
 REST_CAP_S: Final = 5.0
 
+LINGER_S: Final = 0.05
+"""So long a member's credit waits for more, to be given in one message: a quarter of what it takes
+is worth one at once. Where each record is a long job its other hands would be free as long as that
+is not there."""
+
 DRAIN_S: Final = 30.0
 """For so long a member that is to be empty gets nothing while it deals with nothing, either: who
 works for longer on what it has would wait with free hands."""

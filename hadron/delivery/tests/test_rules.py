@@ -121,7 +121,10 @@ class TestDeadlines:
             member = join(group, 8)
             drain(group, 16, 0.0)
             assert group.acknowledge(member.number, 1, 0, 0, acknowledged)
-            due = group.next_due(acknowledged)
+            lingered = group.next_due(acknowledged)
+            assert lingered is not None
+            assert drain(group, 8, lingered) == []
+            due = group.next_due(lingered)
             assert due is not None
             group.expire(due)
             assert member.is_stalled
