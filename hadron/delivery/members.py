@@ -368,7 +368,7 @@ class Takers:
         self.patient.clear()
 
     def next_due(self, now: float) -> float | None:
-        """When somebody will have waited for a batch long enough, rested, lingered, or been drained."""
+        """When somebody will have waited, rested, lingered or been drained for long enough."""
         dues = [
             member.waiting_since + member.batch_wait_s
             for member in self.patient.values()
