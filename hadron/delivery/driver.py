@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.effects import Assignment, Effects, Exhausted, Rules
+from hadron.delivery.effects import Effects, Exhausted, Rules
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.ledger import Confirmation, Ledger, LoggedLedger, MemoryLedger
@@ -283,10 +283,11 @@ class GroupDriver:
             keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
             effect = machine.assign(wanted, batch.next_offset, end, now, keys)
             self._end_batches(machine.takers.take_interrupted())
-            if isinstance(effect, Assignment):
-                self.sessions[effect.member].deliver(effect, batch)
-            elif effect is not None:
+            if isinstance(effect, Exhausted):
                 self._carry_out(Effects(exhausted=[effect]))
+            elif effect is not None and effect.member in self.sessions:
+                # Else its connection broke with the end of another one's batch; it has left.
+                self.sessions[effect.member].deliver(effect, batch)
         if not self._pumping_later:
             self._pumping_later = True
             self._nursery.start_soon(self._pump_later)
@@ -302,9 +303,8 @@ class GroupDriver:
         self._arm_timer(now)
 
     def _end_batches(self, numbers: Sequence[int]) -> None:
-        for number in numbers:
-            if number in self.sessions:
-                self.sessions[number].sink.end_batch()
+        for session in filter(None, map(self.sessions.get, numbers)):
+            session.sink.end_batch()
 
     async def _pump_later(self) -> None:
         await trio.lowlevel.checkpoint()

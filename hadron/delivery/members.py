@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hadron.delivery.patience import DRAIN_PAUSE_S, DRAIN_S, FREE_IN_A_ROW, LINGER_S, rest_s
+from hadron.delivery.patience import (
+    BATCH_LINGERS,
+    DRAIN_PAUSE_S,
+    DRAIN_S,
+    FREE_IN_A_ROW,
+    LINGER_S,
+    rest_s,
+)
 from hadron.delivery.tries import Tries
 from hadron.model.ranges import Range, RangeSet
 
@@ -59,7 +66,7 @@ class Member:
         has_apart: what it was given last is to be alone with it.
         drains: it gets nothing before it holds nothing, or that takes too long.
         tried: the delivery of one record that it was given last while it was on trial.
-        has_lingered: its credit is small, and has been there for a while.
+        lingered: how often `LINGER_S` has passed with credit that is less than a quantum.
         in_vain: ranges that it has given back since it acknowledged something.
         rests: how often it has rested since then.
         rests_until: it gets nothing before; None while it does not rest.
@@ -79,7 +86,7 @@ class Member:
     has_apart: bool = False
     drains: bool = False
     tried: int = 0
-    has_lingered: bool = False
+    lingered: int = 0
     in_vain: int = 0
     rests: int = 0
     rests_until: float | None = None
@@ -116,11 +123,15 @@ class Member:
         )
 
     @property
+    def has_lingered(self) -> bool:
+        """Its credit is small, and nothing more has come to it for a while."""
+        return self.lingered >= (BATCH_LINGERS if self.batch_size else 1)
+
+    @property
     def lingers(self) -> bool:
         """It would be given something if its credit had been there for a while."""
         return (
             0 < self.credit < self.quantum
-            and not self.batch_size
             and not (self.is_on_trial or self.is_alone)
             and self.is_writable()
         )
@@ -264,6 +275,7 @@ class Takers:
     def recovered(self, member: Member) -> None:
         """It has dealt with a record."""
         member.in_vain = member.rests = member.tried = 0
+        member.is_stalled = False
         self._end_rest(member)
         self.offer(member)
 
@@ -287,7 +299,7 @@ class Takers:
             return
         lingering, self.lingering, self._linger_until = self.lingering, {}, None
         for member in lingering.values():
-            member.has_lingered = member.lingers
+            member.lingered = member.lingered + 1 if member.lingers else 0
             self.offer(member)
 
     # --- whose turn it is -----------------------------------------------------------------------
@@ -330,7 +342,7 @@ class Takers:
         `is_last`: there is nothing more for it now."""
         self.remove(member)
         self._drained(member)
-        member.has_lingered = False
+        member.lingered = 0
         ends = False
         if member.batch_size:
             member.filled += count

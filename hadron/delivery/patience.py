@@ -40,6 +40,9 @@ LINGER_S: Final = 0.05
 is worth one at once. Where each record is a long job its other hands would be free as long as that
 is not there."""
 
+BATCH_LINGERS: Final = 100
+"""As often, five seconds: where batches are wanted, and what is kept leaves no room for one."""
+
 DRAIN_S: Final = 30.0
 """For so long a member that is to be empty gets nothing while it deals with nothing, either: who
 works for longer on what it has would wait with free hands."""

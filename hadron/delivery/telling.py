@@ -7,7 +7,7 @@ from hadron.delivery.machine import Group
 
 def held_back(group: Group, visible_end: int) -> str:
     """Why something is not delivered although members have credit; "" when it is."""
-    return _apart(group) or _new(group, visible_end)
+    return _new(group, visible_end) or _apart(group)
 
 
 def _apart(group: Group) -> str:

@@ -15,7 +15,6 @@ from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer
 from hadron.endpoints.port import CallerSink, Headers, Opening, ServerSink, Terms, Value
 from hadron.model.errors import (
     CallFailedError,
-    CallUnknownError,
     ConnectionLostError,
     DeadlineExceededError,
     FrameError,
@@ -289,26 +288,12 @@ class Broker:
             call.allowance -= cost(value)
             call.has_ended = value.is_last
             if call.runs:
-                self._pass_on(call.runs[0], value)
+                call.runs[0].server.sink.value(call.runs[0].number, value)
             else:
                 try:
                     call.endpoint.add_waiting(call, value)
                 except OverloadedError as error:
                     call.endpoint.fail(call, error)
-
-    def _pass_on(self, run: Run, value: Value) -> None:
-        server = run.server
-        if server.sink.has_room(len(value.data)):
-            server.sink.value(run.number, value)
-            return
-        server.endpoint.fail(
-            run.call,
-            CallUnknownError(
-                f"the server {server.terms.name!r} of {server.endpoint.label} does not read what "
-                "it is sent, and too much waits for it",
-                "it has run the call in part, or not at all; start more servers",
-            ),
-        )
 
     def caller_end(self, caller: Caller, number: int) -> None:
         call = self._call(caller, number)

@@ -101,10 +101,6 @@ class ServerSink(Protocol):
         """A call, with its first value if that is here, and so much time left."""
         ...
 
-    def has_room(self, size: int) -> bool:
-        """Whether it reads what it is told: so many bytes may wait for it besides."""
-        ...
-
     def value(self, number: int, value: Value) -> None: ...
 
     def end(self, number: int) -> None:

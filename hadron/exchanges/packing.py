@@ -1,7 +1,8 @@
 """Who gets what of one publication, put together once for all clients that get the same. Pure.
 
 Records are grouped by their audience: the clients, with their subscriptions, that get them all. So
-a batch of two types in turn costs a step for each record, and one for each client; not the product.
+a batch of two types in turn costs a step for each record, and one for each client, where what they
+subscribe to is equal; else a step for each record and kind of client.
 """
 
 from __future__ import annotations

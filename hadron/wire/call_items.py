@@ -65,6 +65,11 @@ class CallItems:
     def __bool__(self) -> bool:
         return bool(self._message.items)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a message's worth waits: what can wait elsewhere should."""
+        return self.size >= _MESSAGE_BYTES
+
     def add(self, number: int, kind: int) -> Item:
         """An item, to be filled before the next one is added; `weigh` it where it was given more
         than numbers, a value and headers."""

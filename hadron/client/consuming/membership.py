@@ -310,6 +310,17 @@ class Membership:
         wait at the same time hear of it, and of what nobody waited for the next one.
         """
         known = self._late.told
+        await self.settle(timeout_s)
+        if error := self.tell(known):
+            raise error
+
+    @property
+    def told(self) -> int:
+        """How many acknowledgements that did not count somebody has heard of."""
+        return self._late.told
+
+    async def settle(self, timeout_s: float) -> None:
+        """Until it is known of every ack so far what came of it, or so long."""
         with anyio.move_on_after(timeout_s):
             while not self._is_settled and self.failure is None:
                 channel = self.channel
@@ -322,11 +333,14 @@ class Membership:
                     if self._changed is None:
                         self._changed = anyio.Event()
                     await self._changed.wait()
+
+    def tell(self, known: int) -> HadronError | None:
+        """What came of them, to somebody who knew of `known` before; it counts as heard."""
         lost = self._late.told = self._late.lost
         if lost > known:
             if self.conflict is not None:
-                raise self.conflict
-            raise ConnectionLostError(
+                return self.conflict
+            return ConnectionLostError(
                 f"up to {lost - known} acknowledgements to {self.partition} came too late: others "
                 "have the records, their attempts were used up, the group was reset, or the log "
                 "has lost them",
@@ -335,30 +349,26 @@ class Membership:
             )
         if not self._is_settled:
             trouble = self.failure or self.trouble or "the leader does not confirm them"
-            raise ConnectionLostError(
+            return ConnectionLostError(
                 f"acknowledgements to {self.partition} are not confirmed in time: {trouble}",
                 "their records may be delivered again",
             )
         self.conflict = None
+        return None
 
 
 async def flush_all(memberships: Sequence[Membership], timeout_s: float) -> None:
     """The same of several, together: who is away takes none of the others' time. Raises what they
     raise as one error, which tells of each."""
-    troubles: dict[str, HadronError] = {}
-
-    async def flush(membership: Membership) -> None:
-        try:
-            await membership.flush(timeout_s)
-        except HadronError as error:
-            troubles[membership.partition] = error
-
+    known = {each: each.told for each in memberships}
     async with anyio.create_task_group() as tasks:
         for membership in memberships:
-            tasks.start_soon(flush, membership)
-    if not troubles:
+            tasks.start_soon(membership.settle, timeout_s)
+    # Only here: who is cancelled before has heard of nothing.
+    troubles = {each.partition: each.tell(known[each]) for each in memberships}
+    found = [error for _, error in sorted(troubles.items()) if error is not None]
+    if not found:
         return
-    found = [troubles[each] for each in sorted(troubles)]
     kind = next((type(each) for each in found if isinstance(each, ConflictError)), type(found[0]))
     raise kind(
         "; ".join(each.message for each in found), "; ".join({each.hint: None for each in found})

@@ -54,12 +54,13 @@ _TOLD_FAILURES: Final = 5
 class Pending:
     """A record that was accepted; `wait` tells what became of it."""
 
-    __slots__ = ("_batch", "_index", "_is_heard")
+    __slots__ = ("_batch", "_hearers", "_index")
 
     def __init__(self, batch: OutgoingBatch, index: int) -> None:
         self._batch = batch
         self._index = index
-        self._is_heard = False
+        self._hearers = 0
+        """Those who wait for it, and who has seen its failure."""
 
     def __repr__(self) -> str:
         batch = self._batch
@@ -79,26 +80,25 @@ class Pending:
         if batch.is_done:
             await anyio.lowlevel.checkpoint()
         else:
-            self._hear(True)
+            self._hear(1)
             try:
                 await wait_done(batch)
             except BaseException:
-                self._hear(False)
+                self._hear(-1)
                 raise
         return receipt_of(self)
 
-    def _hear(self, is_heard: bool) -> None:
-        """Whether somebody has seen its failure, or waits for it."""
-        if is_heard is not self._is_heard:
-            self._is_heard = is_heard
-            self._batch.heard += 1 if is_heard else -1
+    def _hear(self, more: int) -> None:
+        before = bool(self._hearers)
+        self._hearers += more
+        self._batch.heard += bool(self._hearers) - before
 
 
 def receipt_of(pending: Pending) -> Receipt:
     """Of one that is done. Raises what `Pending.wait` raises."""
     batch = pending._batch
     if batch.state is BatchState.FAILED:
-        pending._hear(True)
+        pending._hear(1)
         raise batch.failure()
     return Receipt(
         batch.stream,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hadron.delivery.effects import Rules
 from hadron.delivery.machine import Group
-from hadron.delivery.patience import LINGER_S
+from hadron.delivery.patience import BATCH_LINGERS, LINGER_S
 from hadron.delivery.tests.test_rules import drain, join
+from hadron.model.transactions import TransactionId
 
 
 def test_a_free_hand_gets_its_record_while_the_others_are_at_long_jobs() -> None:
@@ -55,10 +59,31 @@ def test_who_is_gone_or_does_not_read_runs_no_timer() -> None:
     assert group.next_due(due) is None
 
 
-def test_a_batch_waits_for_its_size_as_it_is_to() -> None:
+def test_who_keeps_one_record_of_a_batch_gets_all_else() -> None:
+    """What is kept leaves no room for a batch: a smaller one comes after some seconds."""
     group = Group(0, ())
-    worker = join(group, 8, size=4, wait_s=1.0)
-    assert drain(group, 100, 1.0) == [(1, 0, 3), (1, 4, 7)]
-    group.acknowledge(worker.number, 1, 0, 2, 2.0)
-    assert drain(group, 100, 2.0) == []
-    assert group.next_due(2.0) is None
+    worker = join(group, 8, size=8)
+    assert drain(group, 100, 1.0) == [(1, 0, 7)]
+    group.acknowledge(worker.number, 1, 1, 7, 2.0)
+    now = 2.0
+    while not (found := drain(group, 100, now)):
+        due = group.next_due(now)
+        assert due is not None
+        assert due <= now + LINGER_S + 1e-9
+        now = due
+    assert found == [(1, 8, 14)]
+    assert now == pytest.approx(2.0 + BATCH_LINGERS * LINGER_S)
+    assert group.next_due(now) is None
+
+
+def test_who_deals_with_records_in_transactions_is_tried_no_more() -> None:
+    group = Group(0, (), rules=Rules(deadline_s=1.0))
+    worker = join(group, 4)
+    drain(group, 8, 0.0)
+    group.expire(1.0)
+    assert worker.is_stalled
+    [(number, first, last)] = drain(group, 8, 1.0)
+    assert (number, first, last) == (1, 4, 4)
+    group.take(TransactionId("local/p0", 1, 1, 9), [(4, 4)], 1.5)
+    group.finish([(4, 4)], 1.5)
+    assert not worker.is_stalled

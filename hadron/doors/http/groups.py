@@ -164,7 +164,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
         door.ports.random.token_bytes(_NAME_BYTES)
     ).decode().rstrip("=")
     name = _name(call, query, consumer)
-    member = await _member(door, name, asked)
+    member = await _member(door, call.address, name, asked)
     with _asking(member):
         try:
             taken = await _poll(door, call, member, asked)
@@ -188,7 +188,7 @@ async def poll(door: Door, call: Call, query: Query) -> Response | None:
     return response
 
 
-async def _member(door: Door, name: Name, asked: Poll) -> Consumer:
+async def _member(door: Door, peer: str, name: Name, asked: Poll) -> Consumer:
     """The one that polls, joined when it is not there. Raises `RequestError` where it is, or its
     group, and is otherwise than is asked for now."""
     start_text = asked.start or "earliest"
@@ -204,7 +204,7 @@ async def _member(door: Door, name: Name, asked: Poll) -> Consumer:
     @asynccontextmanager
     async def join() -> AsyncIterator[Subscription]:
         # It outlives this request, and so must the client.
-        with door.clients.using(name.namespace):
+        with door.clients.using(name.namespace, peer=peer):
             async with client.subscribe(
                 name.stream,
                 group=name.group,

@@ -69,10 +69,6 @@ class Serving:
     def __init__(self) -> None:
         self.told = []
         self.writable = True
-        self.room = 1 << 24
-
-    def has_room(self, size: int) -> bool:
-        return size <= self.room
 
     def open(
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None

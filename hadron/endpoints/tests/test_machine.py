@@ -313,16 +313,6 @@ def test_who_does_not_read_its_answers_is_not_waited_for() -> None:
     assert (error.type, error.retryable) == ("AnswerLost", False)
 
 
-def test_a_server_that_does_not_read_is_not_sent_more() -> None:
-    room = Room(input=STREAM)
-    serving = room.serve(2)
-    room.caller.call(1, b"x", is_last=False)
-    serving.room = 10
-    room.broker.caller_value(room.caller.it, 1, Value(0, bytes(11), False))
-    assert isinstance(room.caller.error_of(1), CallUnknownError)
-    assert serving.told[-1] == (1, "cancel")
-
-
 def test_nobody_gives_more_credit_than_it_was_sent() -> None:
     room = Room(input=STREAM, output=STREAM)
     serving = room.serve()

@@ -88,6 +88,33 @@ async def test_who_comes_while_it_is_under_way_waits_for_the_next(made: Asking) 
     assert {peer.sent for peer in made.peers.values()} == {2}, "nobody wants another one"
 
 
+async def test_a_slow_round_does_not_hold_up_the_next_one(
+    mock_clock: trio.testing.MockClock, made: Asking
+) -> None:
+    await made.ask("a", 5.0)
+    slow = {name: peer.asked.pop() for name, peer in made.peers.items()}
+    mock_clock.jump(0.1)
+    await made.ask("b", 5.0)
+    assert {peer.sent for peer in made.peers.values()} == {1}
+    mock_clock.jump(0.2)
+    await trio.testing.wait_all_tasks_blocked()
+    assert {peer.sent for peer in made.peers.values()} == {2}
+    await made.answer("n2", "n3")
+    assert made.told == {"a": (3, True), "b": (3, True)}, "what answers the second says it of both"
+    for on_answer in slow.values():
+        on_answer()
+
+
+async def test_nobody_is_asked_again_and_again_for_one_who_waits(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001
+    made: Asking,
+) -> None:
+    await made.ask("a", 5.0)
+    await trio.sleep(6)
+    assert {peer.sent for peer in made.peers.values()} == {1}
+    assert made.told == {"a": (1, False)}
+
+
 async def test_what_was_lost_with_a_connection_is_asked_again(made: Asking) -> None:
     await made.ask("a")
     await made.ask("b")

@@ -150,6 +150,7 @@ class _ServerSession:
         call.on_message = self._received
         call.on_end = self._ended
         call.on_writable = self._writable
+        self._stream.on_writable = self._update
         if not call.is_open:
             # Its connection broke with the welcome: nobody will say so.
             self._ended(None)
@@ -192,8 +193,11 @@ class _ServerSession:
             raise FrameError(f"a server says nothing of the kind {kind}")
 
     def _writable(self) -> None:
-        self._broker.server_writable(self._server, trio.current_time())
+        self._update()
         self._driver.settle()
+
+    def _update(self) -> None:
+        self._broker.server_writable(self._server, trio.current_time())
 
     def _ended(self, error: HadronError | None) -> None:
         self._driver.detach(self._stream)

@@ -54,9 +54,6 @@ class _Stream:
         self._items = CallItems(message)
         driver.attach(self)
 
-    def has_room(self, size: int) -> bool:
-        return self._call.has_room(self._items.size + size)
-
     def _item(self, number: int, kind: int) -> Item:
         if not self._items:
             self._driver.touch(self)
@@ -81,6 +78,9 @@ class CallerStream(_Stream):
     def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
         super().__init__(driver, call, endpoints_pb2.CallResponse)
         self._own = f"{call.principal.name} at {call.peer}"
+
+    def has_room(self, size: int) -> bool:
+        return self._call.has_room(self._items.size + size)
 
     def who(self, said: str) -> str:
         """Who calls, in words: the sender of the stream, or whom that says to call for."""
@@ -114,10 +114,18 @@ class ServerStream(_Stream):
 
     def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
         super().__init__(driver, call, endpoints_pb2.ServeResponse)
+        self.on_writable: Callable[[], None] = lambda: None
+        """What was gathered is sent, and there may be more: else that is heard of the call."""
 
     @property
     def writable(self) -> bool:
-        return self._call.writable
+        return self._call.writable and not self._items.is_full
+
+    def flush(self) -> None:
+        was_full = self._items.is_full
+        super().flush()
+        if was_full and self.writable:
+            self.on_writable()
 
     def welcome(self) -> None:
         """It was attached: an empty message."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.client import IncomingCall
+from hadron.endpoints.driver import Endpoints
+from hadron.endpoints.port import Terms
+from hadron.endpoints.tests.support import KEY, Room
 from hadron.model.errors import (
     CallFailedError,
     CallUnknownError,
+    ConnectionLostError,
     DeadlineExceededError,
     FrameError,
     HadronError,
@@ -27,6 +31,7 @@ from hadron.model.record import JSON, TEXT
 from hadron.model.schema import SchemaObject
 from hadron.model.services import STREAM, EndpointSpec
 from hadron.server.endpoints import calls as module
+from hadron.server.endpoints.streams import ServerStream
 from hadron.testing.nodes import running_nodes
 from hadron.wire.calling import MessageStream
 from hadron.wire.messages import endpoints_pb2 as pb
@@ -313,6 +318,57 @@ async def test_who_waits_with_much_in_the_headers_is_served_all_the_same(tmp_pat
                     await wait_all_tasks_blocked(0.01)
                 go_on.set()
         assert sorted(answers) == list(range(600))
+
+
+def test_one_turn_gives_a_server_no_more_than_a_message_of_calls() -> None:
+    """What its connection has no room for waits where others may take it."""
+    room, turn, wire = Room(idempotent=True), Turn(), Wire()
+    lost = room.serve(1_000, name="lost")
+    stream = ServerStream(cast(Endpoints, turn), cast(Any, wire))
+    for number in range(1, 61):
+        room.caller.call(number, bytes(1 << 20))
+    server = room.broker.attach_server(KEY, stream, Terms(1_000, "", "s", "s", 0.0), 1.0)
+    stream.on_writable = lambda: room.broker.server_writable(server, 1.0)
+    room.broker.detach_server(lost.it, ConnectionLostError("gone"), 2.0)
+    turn.settle()
+    assert (wire.calls, len(room.endpoint.waiting)) == (1, 59)
+    while room.endpoint.waiting:
+        wire.window = 3 << 20
+        stream.on_writable()
+        turn.settle()
+        assert wire.window > -(2 << 20)
+    assert wire.calls == 60
+
+
+class Turn:
+    """Of `Endpoints` what a stream needs."""
+
+    def __init__(self) -> None:
+        self._touched: dict[Any, None] = {}
+        self.attach = self.detach = lambda _stream: None
+
+    def touch(self, stream: Any) -> None:
+        self._touched[stream] = None
+
+    settle = Endpoints.settle
+
+
+class Wire:
+    """Of `Call` what a stream needs: a window of 1 MiB."""
+
+    peer = "p"
+
+    def __init__(self) -> None:
+        self.window = 1 << 20
+        self.calls = 0
+
+    @property
+    def writable(self) -> bool:
+        return self.window > 0
+
+    def send(self, message: Any, chunks: Sequence[Any] = ()) -> None:
+        self.window -= message.ByteSize() + sum(map(len, chunks))
+        self.calls += len(message.items)
 
 
 async def test_many_that_fail_at_once_with_long_texts_are_each_told(tmp_path: Path) -> None:

@@ -187,6 +187,11 @@ class Schema:
                 for each, item in sorted(self.objects.items())
                 if each not in kept and not _has_lost(last, each)
             ]
+        gone = [
+            each
+            for each in gone
+            if each[1] not in self.objects or self.objects[each[1]].name == each[2]
+        ]
         for index, object_id, name in gone:
             self._forget(entry, index, object_id, name)
         if last.is_whole:

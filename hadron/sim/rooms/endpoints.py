@@ -190,9 +190,6 @@ class FakeServer:
     def held(self) -> list[_Run]:
         return [run for run in self.runs.values() if not run.said_last]
 
-    def has_room(self, size: int) -> bool:  # noqa: ARG002
-        return True
-
     def open(
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
     ) -> None:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from hadron.model.errors import ConfigurationError, HadronError, RequestError
-from hadron.model.limits import TOKEN_BYTES
+from hadron.model.limits import MAX_ITEMS, TOKEN_BYTES
 from hadron.spark.source.connecting import connect
 from hadron.spark.source.options import SinkOptions, parse_sink_options
 
@@ -170,7 +170,8 @@ class _Task:
 
     def _take(self, sink: Any, partition: str, batch: bytes, records: int) -> None:
         waiting = self._waiting.setdefault(partition, [])
-        if waiting and sum(map(len, waiting)) + len(batch) > _STAGE_BYTES:
+        is_full = sum(map(len, waiting)) + len(batch) > _STAGE_BYTES or len(waiting) >= MAX_ITEMS
+        if waiting and is_full:
             self._stage(sink, partition)
             waiting = self._waiting.setdefault(partition, [])
         waiting.append(batch)

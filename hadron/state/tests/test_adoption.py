@@ -302,6 +302,10 @@ def test_an_id_means_one_object_for_ever() -> None:
     with pytest.raises(HandshakeError, match=r"default/b \(id 1\) is Stream default/a here"):
         push(new, other)
     assert dump(other.db) == before
+    delete(new, 1)
+    push(new, other)
+    assert list(streams.all_bounds(other.db)) == [1], "what is here under that id is another one"
+    assert schema.current_index(other.db) == schema.current_index(new.db)
 
 
 def test_a_metadata_set_restored_without_a_stream_does_not_take_its_records_away() -> None:

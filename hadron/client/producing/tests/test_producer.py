@@ -220,7 +220,7 @@ async def test_whoever_waits_silences_no_other_record_of_the_batch() -> None:
         seen, unseen = [await producer.send_soon(value) for value in (b"seen", b"unseen")]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fails, seen.wait)
-            await until(lambda: seen._is_heard)
+            await until(lambda: seen._hearers)
             node.release_answers()
         await fails(seen.wait)
         await fails(producer.flush)
@@ -241,6 +241,22 @@ async def test_send_many_silences_no_other_record_of_the_batch() -> None:
 
 
 @both
+async def test_one_of_two_who_wait_gives_up_and_the_other_one_is_told() -> None:
+    async with next_one_fails() as (node, producer):
+        pending = await producer.send_soon(b"x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fails, pending.wait)
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as impatient:
+                    impatient.start_soon(pending.wait)
+                    await until(lambda: pending._hearers == 2)
+                    scope.cancel()
+            assert pending._hearers == 1
+            node.release_answers()
+        await producer.flush()
+
+
+@both
 async def test_who_is_told_by_waiting_is_not_told_by_flush() -> None:
     async with next_one_fails() as (node, producer):
         pending = [await producer.send_soon(b"x") for _ in range(3)]
@@ -250,7 +266,7 @@ async def test_who_is_told_by_waiting_is_not_told_by_flush() -> None:
             await until(lambda: node.produce_calls == 2)
             for each in pending:
                 tasks.start_soon(fails, each.wait)
-            await until(lambda: all(each._is_heard for each in pending))
+            await until(lambda: all(each._hearers for each in pending))
             node.release_answers()
         await producer.flush()
 
@@ -261,7 +277,7 @@ async def test_who_stops_waiting_leaves_the_failure_to_flush() -> None:
         pending = await producer.send_soon(b"x")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pending.wait)
-            await until(lambda: pending._is_heard)
+            await until(lambda: pending._hearers)
             tasks.cancel_scope.cancel()
         node.release_answers()
         await fails(producer.flush)
