@@ -309,14 +309,14 @@ def _deletions(
         # Their own indexes are not known; any that are not taken do, they are forgotten at once.
         yield from (Tombstone(-row[0], *row) for row in gone)
         return
-    for gone in (each for part in parts for each in part.deleted):
+    for told in (each for part in parts for each in part.deleted):
         row = db.execute(
-            f"SELECT kind, namespace, name FROM {SCHEMA_OBJECT} WHERE id = ?", (gone.id,)
+            f"SELECT kind, namespace, name FROM {SCHEMA_OBJECT} WHERE id = ?", (told.id,)
         ).fetchone()
         # An id that is another one's here was given by a metadata set that had lost its log; what
         # is here under it has records.
-        if row is None or row == (gone.kind, gone.namespace, gone.name):
-            yield gone
+        if row is None or row == (told.kind, told.namespace, told.name):
+            yield told
 
 
 def _is_lost(parts: list[AdoptObjects], object_id: int) -> bool:

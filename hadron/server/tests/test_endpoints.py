@@ -350,7 +350,8 @@ class Turn:
     def touch(self, stream: Any) -> None:
         self._touched[stream] = None
 
-    settle = Endpoints.settle
+    def settle(self) -> None:
+        Endpoints.settle(cast(Endpoints, self))
 
 
 class Wire:

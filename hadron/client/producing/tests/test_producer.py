@@ -220,7 +220,7 @@ async def test_whoever_waits_silences_no_other_record_of_the_batch() -> None:
         seen, unseen = [await producer.send_soon(value) for value in (b"seen", b"unseen")]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fails, seen.wait)
-            await until(lambda: seen._hearers)
+            await until(lambda: bool(seen._hearers))
             node.release_answers()
         await fails(seen.wait)
         await fails(producer.flush)
@@ -277,7 +277,7 @@ async def test_who_stops_waiting_leaves_the_failure_to_flush() -> None:
         pending = await producer.send_soon(b"x")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pending.wait)
-            await until(lambda: pending._hearers)
+            await until(lambda: bool(pending._hearers))
             tasks.cancel_scope.cancel()
         node.release_answers()
         await fails(producer.flush)
