@@ -85,7 +85,7 @@ plant(
     "refusal told to one of those who wait",
     "of two tasks that wait for acknowledgements only the first hears that some were refused",
     Edit(
-        "client.consuming.membership:Membership.flush",
+        "client.consuming.membership:Membership.tell",
         "lost = self._late.told = self._late.lost",
         "known, lost = self._late.told, self._late.lost\n        self._late.told = lost",
     ),
