@@ -140,6 +140,8 @@ class Connection(Caller):
         self._has_blocked = False
         """Some call was told that it may not send, for what waits already."""
         self._decoder = FrameDecoder()
+        self._turn_bytes = 0
+        """Of messages dealt with since others have had a turn, over several reads."""
         self._whole_frames = 0
         self._flushing = False
         self._flush_needed = anyio.Event()
@@ -320,10 +322,7 @@ class Connection(Caller):
                 received = decoder.received(count)
                 self._whole_frames += len(received)
                 self._budget.receiving(self, decoder.held_bytes)
-                if len(received) == 1:
-                    self._dispatch_some(received)
-                else:
-                    await self._dispatch_all(received)
+                await self._dispatch_all(received)
             except StrangerError as error:
                 return self._answer_stranger(error)
             except FrameError as error:
@@ -345,15 +344,16 @@ class Connection(Caller):
     async def _dispatch_all(self, received: list[Frame]) -> None:
         """Some at a time: a few bytes can ask for a thousand answers, and others want a turn."""
         some: list[Frame] = []
-        size = 0
         for frame in received:
-            size += len(frame.message)
-            if some and (len(some) >= _FRAMES_PER_TURN or size > _BYTES_PER_TURN):
+            size = len(frame.message)
+            is_much = self._turn_bytes and self._turn_bytes + size > _BYTES_PER_TURN
+            if is_much or len(some) >= _FRAMES_PER_TURN:
                 self._dispatch_some(some)
+                some, self._turn_bytes = [], 0
                 await self._wait_drained()
                 if self._gate is not None:
                     await self._gate.wait_turn()
-                some, size = [], len(frame.message)
+            self._turn_bytes += size
             some.append(frame)
         self._dispatch_some(some)
 

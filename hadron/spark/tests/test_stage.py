@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -177,8 +178,10 @@ def test_a_session_is_warmed_up_on_every_core(spark: SparkSession) -> None:
     (job,) = tracker.getJobIdsForGroup("warming")
     found = tracker.getJobInfo(job)
     assert found is not None
-    (stage,) = (tracker.getStageInfo(each) for each in found.stageIds)
-    assert stage is not None
+    (stage_id,) = found.stageIds
+    # The tracker hears of a task's end after who waits for its result.
+    while (stage := tracker.getStageInfo(stage_id)) is None or stage.numActiveTasks:
+        time.sleep(0.01)
     assert stage.numCompletedTasks == stage.numTasks == spark.sparkContext.defaultParallelism
 
 
