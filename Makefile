@@ -14,6 +14,8 @@ UV := $(shell uv --version >/dev/null 2>&1 && command -v uv)
 PYTHON ?=
 # As many processes as there are cores; whoever has nothing left takes from the others.
 IN_PARALLEL := --numprocesses logical --dist worksteal
+# A test that is listed is to be marked `long`, so that `make test` stays short.
+SLOW_ONES := --durations 20 --durations-min 4
 # Tests start hundreds of commands and nodes, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
@@ -24,11 +26,11 @@ help: ## this list
 demo: $(STAMP) ## the main job: three nodes, 27,004 flights, two Spark stages, everything verified
 	@$(BIN)/hadron demo
 
-test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores
-	$(BIN)/python -m pytest -m "not long" $(IN_PARALLEL)
+test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores: ten minutes on two
+	$(BIN)/python -m pytest -m "not (long or spark)" $(IN_PARALLEL) $(SLOW_ONES)
 
-test-long: $(STAMP) ## what takes minutes and needs no cluster: a hundred seeds twice, planted bugs
-	$(BIN)/python -m pytest -m long hadron $(IN_PARALLEL)
+test-long: $(STAMP) ## what takes longer: Spark, each test of seconds, a hundred seeds twice, planted bugs
+	$(BIN)/python -m pytest -m "long or spark" hadron $(IN_PARALLEL)
 
 check: $(STAMP) ## lint, types, rooms, the lock, and whether the generated code is fresh
 	$(BIN)/python -m ruff check .

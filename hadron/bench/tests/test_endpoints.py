@@ -11,6 +11,7 @@ from hadron.bench import endpoints
 from hadron.bench.endpoints import Plan
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_every_bar_is_judged(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

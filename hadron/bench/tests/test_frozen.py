@@ -50,6 +50,7 @@ async def _check(url: str) -> None:
                 raise AssertionError("it joined")
 
 
+@pytest.mark.long
 def test_a_frozen_member_stands_still_until_the_block_ends(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
         anyio.run(partial(_check, cluster.url), backend="trio")

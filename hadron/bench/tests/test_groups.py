@@ -43,6 +43,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     )
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_every_bar_is_judged(
     plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

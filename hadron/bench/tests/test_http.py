@@ -10,6 +10,7 @@ from hadron.bench import http
 from hadron.bench.http import AT_ONCE, MIN_PER_S, PARTS, Plan
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_every_bar_is_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from hadron.bench import transactions
 from hadron.bench.transactions import PARTS, Plan
 
 
+@pytest.mark.long
 def test_every_figure_is_measured_and_every_bar_is_judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

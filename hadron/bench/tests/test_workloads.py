@@ -55,6 +55,7 @@ def test_a_percentile_is_the_median_of_the_rounds() -> None:
     assert measured.records == 30
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_each_figure_says_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(1, 100, "os", "json", 0.2) == 0
@@ -77,6 +78,7 @@ def test_each_figure_says_what_it_stands_on(capsys: pytest.CaptureFixture[str]) 
         assert 0 < found[f"{name}_p50_ms"] <= found[f"{name}_p99_ms"] <= found[f"{name}_p999_ms"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 def test_the_table_shows_them_beside_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(1, 100, "os", "table", 0.1) == 0

@@ -55,6 +55,7 @@ def raise_epoch(cluster: LocalCluster) -> None:
     cluster.config_path.write_text(text.replace("epoch: 1", "epoch: 2"))
 
 
+@pytest.mark.long
 def test_a_backup_and_back(tmp_path: Path, say: Say) -> None:
     backup, config = tmp_path / "monday", tmp_path / "cluster.yaml"
     with LocalCluster(tmp_path, nodes=1) as cluster:
@@ -154,6 +155,7 @@ def test_what_is_no_backup(tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyP
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b"]
 
 
+@pytest.mark.long
 def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
     files = write_configs(tmp_path / "cluster", {"meta": 1, "eu/p0": 2})
     backup = tmp_path / "monday"
@@ -225,6 +227,7 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
         assert wait_until(is_quiet, 10)
 
 
+@pytest.mark.long
 def test_what_is_missing_from_a_clusters_backup(
     tmp_path: Path, say: Say, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_worker_answers_lines(tmp_path: Path) -> None:
         assert marks.read_text() == "xx"
 
 
+@pytest.mark.long
 def test_programs_know_the_headers_of_a_call() -> None:
     program = (
         "import json, os, sys\n"
@@ -160,6 +161,7 @@ def test_the_time_of_a_call_is_that_of_the_whole_command() -> None:
     assert time.monotonic() - begun_s < 5, "a client tries for 10 s"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -182,6 +184,7 @@ def test_a_call_whose_input_does_not_end(asked: list[str], said: str) -> None:
     assert said in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_worker_that_says_too_much_answers_nobody_else(tmp_path: Path, at_once: bool) -> None:
     """Its line of its own is taken for the answer at most to the call that it was said for."""
@@ -204,6 +207,7 @@ def test_a_worker_that_says_too_much_answers_nobody_else(tmp_path: Path, at_once
                 time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_late_answers_nobody_else() -> None:
     """Its call was given up: another one takes its place before the next call."""
     program = (
@@ -229,6 +233,7 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 @pytest.mark.parametrize("options", [["--worker"], []])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -276,6 +281,7 @@ def test_a_value_that_is_broken_is_its_callers_fault(
         assert process.stderr.read() == ""
 
 
+@pytest.mark.long
 def test_streams_are_lines() -> None:
     add = "import sys; print(sum(int(line) for line in sys.stdin))"
     with serving("sum", "--exec", python(add)):

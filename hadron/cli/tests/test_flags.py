@@ -66,6 +66,7 @@ def _names_an_option(text: str) -> bool:
     )
 
 
+@pytest.mark.long
 def test_no_error_of_what_all_doors_share_names_an_option() -> None:
     root = Path(hadron.__file__).parent
     found = [

@@ -42,6 +42,7 @@ class Blocking:
         return call
 
 
+@pytest.mark.long
 async def test_commands_while_a_region_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +135,7 @@ async def test_a_region_that_is_away_can_be_left_out_of_reading(tmp_path: Path) 
         assert await following.find_starts(client, one, Position("earliest")) == {EU: 0}
 
 
+@pytest.mark.long
 async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_the_same_words_are_shown_once_a_minute() -> None:
     assert shows("a")
 
 
+@pytest.mark.long
 def test_commands_say_what_they_try(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     shell.good("cluster", "down")
 
 
+@pytest.mark.long
 def test_promote_and_restart(shell: Shell) -> None:
     shell.good("apply", "-f", "-", stdin="kind: Stream\nname: s\npartitions: [local/p0]\n")
     shell.good("pub", "s", "before")
@@ -90,6 +91,7 @@ def test_promote_and_restart(shell: Shell) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_old_leader_is_not_told_and_then_an_old_file_is_used(shell: Shell) -> None:
     old = shell.config.read_text()
     shell.good("promote", "n3")

@@ -410,6 +410,7 @@ def test_interrupts_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.long
 def test_no_traceback_without_debug(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
     config.write_text("cluster: x\nreplicaset: {}\n")

@@ -154,6 +154,7 @@ def test_a_dry_run_makes_no_secret_and_changes_nothing() -> None:
     assert as_json("get", "tokens", "-A") == []
 
 
+@pytest.mark.long
 def test_every_mistake_is_told_at_once_by_file_and_line(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text("kind: Exchange\nname: x\nreplica_set: local/p0\ncolour: red\n")
@@ -179,6 +180,7 @@ def test_every_mistake_is_told_at_once_by_file_and_line(tmp_path: Path) -> None:
     assert as_json("get", "streams", "-A") == []
 
 
+@pytest.mark.long
 def test_mistakes_are_told_without_a_server(tmp_path: Path) -> None:
     path = tmp_path / "schema.yaml"
     path.write_text("kind: Exchange\nname: x\nreplica_set: local/p0\ncolour: red\n")

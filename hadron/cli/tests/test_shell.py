@@ -102,6 +102,7 @@ class TestCreate:
         good("apply", "-f", "-", stdin=document)
         assert good("get", "stream", "kept", "-o", "yaml") == document
 
+    @pytest.mark.long
     def test_endpoints_and_exchanges(self) -> None:
         assert good("create", "endpoint", "rows", "--stream-output", "--idempotent") == (
             b"Endpoint default/rows created\n"
@@ -320,6 +321,7 @@ class TestRecords:
         )
         assert good("read", stream) == b"x\n"
 
+    @pytest.mark.long
     def test_a_reader_that_goes_away_ends_a_quiet_stream(self, stream: str) -> None:
         good("pub", stream, "x")
         for group in ((), ("-G", "quiet")):

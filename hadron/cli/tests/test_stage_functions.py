@@ -51,6 +51,7 @@ def test_a_module_that_does_not_import_here_is_told(here: Path) -> None:
     assert "ended Python" in notes[2]
 
 
+@pytest.mark.long
 def test_spark_is_not_started_and_nothing_hangs(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ Hadron = Callable[..., Awaitable[tuple[int, str, str]]]
 """Runs a command: its status, and what it says."""
 
 
+@pytest.mark.long
 async def test_looking_at_transactions_and_ending_one_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

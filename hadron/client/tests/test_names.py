@@ -41,6 +41,7 @@ def error_classes() -> dict[str, str]:
         known |= more
 
 
+@pytest.mark.long
 def test_every_error_that_users_can_meet_is_in_hadron() -> None:
     found = error_classes()
     assert len(found) > 25

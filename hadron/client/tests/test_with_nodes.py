@@ -62,6 +62,7 @@ async def test_a_leader_that_crashes_again_and_again_costs_no_record(tmp_path: P
         assert consumed == set(range(len(sent)))
 
 
+@pytest.mark.long
 async def test_only_the_leader_says_that_there_is_no_such_stream(
     tmp_path: Path, clock: MockClock
 ) -> None:

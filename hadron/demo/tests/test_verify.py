@@ -59,6 +59,7 @@ def exit_status(directory: Path) -> tuple[int, str]:
     return result.return_value, result.output
 
 
+@pytest.mark.long
 def test_accepts_what_is_right(nodes: dict[str, Path], tmp_path: Path) -> None:
     report = verify(nodes)
     assert report.problems == []
@@ -88,6 +89,7 @@ def test_finds_a_forgery_in_every_file(
     assert "differs" not in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", ["flights", "verdicts"])
 @pytest.mark.parametrize("change", [remove_one, double_one, alter_one])
 def test_finds_a_change_in_one_file(
@@ -100,6 +102,7 @@ def test_finds_a_change_in_one_file(
     assert not any(line.startswith(("problem: n1", "problem: n3")) for line in output.splitlines())
 
 
+@pytest.mark.long
 def test_names_the_flight(nodes: dict[str, Path]) -> None:
     forge(nodes["n3"], "verdicts", replace_one, reseal=True)
     text = "\n".join(verify(nodes).problems)
@@ -110,6 +113,7 @@ def test_names_the_flight(nodes: dict[str, Path]) -> None:
     assert "n3: its log differs from n1's from lsn" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [

@@ -103,6 +103,7 @@ class TestTaking:
             assert 20 <= len(batches) <= acknowledged
             assert manifest.committed_lsn == manifest.lsn <= nodes.status("n1").committed_lsn
 
+    @pytest.mark.long
     async def test_what_is_not_committed_is_not_in_it(
         self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -206,6 +206,7 @@ def judge(directory: Path, truth: Content) -> str:
     return "wrong" if not lost else "tail lost" if lost > 1 else "last entry lost"
 
 
+@pytest.mark.long
 async def test_no_flipped_bit_and_no_cut_is_ever_served(
     disks: list[Disk], memory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,6 +260,7 @@ async def spoilt(directory: Path, name: str, file: str, seed: int) -> AsyncItera
         yield nodes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["n1", "n2"])
 @pytest.mark.parametrize(
     ("file", "seed"),

@@ -413,6 +413,7 @@ def converse(one: Directory, other: Directory) -> None:
     one.merge(other.statements(), 0.0)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), _SAID), max_size=12), st.integers())
 def test_directories_that_have_spoken_are_equal(

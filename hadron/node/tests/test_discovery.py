@@ -174,6 +174,7 @@ def led_by_n2(config: ReplicaSetConfig) -> ReplicaSetConfig:
     return replace(config, epoch=config.epoch + 1, nodes=nodes)
 
 
+@pytest.mark.long
 async def test_a_replica_that_is_started_early_with_the_next_file_misleads_nobody(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from hadron.testing.nodes import running_nodes
 SETTINGS = replace(testing_nodes._QUICK, state_digest_interval_s=0.01)
 
 
+@pytest.mark.long
 async def test_a_replica_whose_tables_differ_is_found_and_takes_a_snapshot(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

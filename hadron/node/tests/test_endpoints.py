@@ -375,6 +375,7 @@ async def lose_server(nodes: Nodes, client: Client, gate: Gate, name: str) -> li
     return outcome
 
 
+@pytest.mark.long
 async def test_a_server_is_lost(tmp_path: Path) -> None:
     async with one_node(tmp_path) as (nodes, _, client):
         await declare(client, "once")

@@ -97,6 +97,7 @@ async def disturb(nodes: Nodes, chance: random.Random) -> None:
     await trio.sleep(chance.uniform(0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 async def test_acknowledged_records_survive(
     tmp_path: Path, clock: MockClock, seed: int, caplog: pytest.LogCaptureFixture

@@ -15,6 +15,7 @@ from hadron.replication.follower import AppendOutcome
 from hadron.testing.nodes import running_nodes
 
 
+@pytest.mark.long
 async def test_a_replica_that_cannot_dial_the_leader_follows(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_candidate_that_is_told_in_its_ballot_leads_with_what_others_rem
         assert not nodes.failures
 
 
+@pytest.mark.long
 async def test_who_has_forgotten_since_its_promise_is_not_counted(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

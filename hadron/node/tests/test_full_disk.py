@@ -145,6 +145,7 @@ async def test_a_replica_without_any_room_writes_nothing_and_catches_up(
             assert len(await fetch(connection)) == 20
 
 
+@pytest.mark.long
 async def test_who_stores_nothing_is_sent_nothing_and_named_once(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,6 +155,7 @@ async def test_a_replica_that_goes_and_comes_is_told_by_its_leader(
         await nodes.wait_for("fed", lambda: "feeding n2, which has " in caplog.text)
 
 
+@pytest.mark.long
 async def test_too_many_open_files_are_told_now_and_then(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

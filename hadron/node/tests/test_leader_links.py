@@ -140,6 +140,7 @@ async def test_statements_that_wait_to_be_said_are_bounded(
     assert call.heard == [3, 4, 5, 6]
 
 
+@pytest.mark.long
 async def test_what_cannot_be_said_to_anybody_is_dropped_and_told(scene: Scene) -> None:
     scene.links.send(EU, Prepare(TransactionId(US, 1, 1, 1), 0, (), bytes(1_000)))
     await scene.ask(1)
@@ -152,6 +153,7 @@ async def test_what_cannot_be_said_to_anybody_is_dropped_and_told(scene: Scene) 
     assert call.heard == [2]
 
 
+@pytest.mark.long
 async def test_a_link_speaks_again_whose_dialing_failed_with_nothing_to_say(scene: Scene) -> None:
     """It was said on the other end's call meanwhile, which then broke."""
     await scene.ask(1)

@@ -81,6 +81,7 @@ def _read(path: Path) -> bytes:
     return os.pread(file, os.fstat(file).st_size, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [10, 11])
 @pytest.mark.parametrize("where", ["file", "log"])
 async def test_the_same_record_on_one_disk_after_the_other(

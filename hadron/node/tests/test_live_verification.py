@@ -135,6 +135,7 @@ async def test_a_node_that_is_away_is_a_problem(tmp_path: Path, clock: MockClock
         assert agreement.lsn >= 22
 
 
+@pytest.mark.long
 async def test_without_a_majority_nothing_is_logged_and_that_is_told(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -165,6 +166,7 @@ async def test_without_a_majority_nothing_is_logged_and_that_is_told(
         assert verified.ok, verified
 
 
+@pytest.mark.long
 async def test_a_majority_that_is_lost_meanwhile_ends_the_comparison(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

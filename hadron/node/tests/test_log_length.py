@@ -44,6 +44,7 @@ def peer_state(nodes: Nodes, name: str) -> str:
     return next(peer.state for peer in nodes.status("n1").peers if peer.name == name)
 
 
+@pytest.mark.long
 async def test_the_log_stays_short_on_every_node(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
         await make_stream(nodes)
@@ -76,6 +77,7 @@ async def test_a_short_absence_is_made_up_from_the_log(tmp_path: Path, clock: Mo
         await nodes.wait_for("trimmed", lambda: log_bytes(nodes, "n1") <= 2 * KEEP)
 
 
+@pytest.mark.long
 async def test_a_long_absence_costs_no_more_than_the_lag_limit(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -97,6 +99,7 @@ async def test_a_long_absence_costs_no_more_than_the_lag_limit(
         await nodes.wait_for("said", lambda: peer_state(nodes, "n3") == "needs a snapshot")
 
 
+@pytest.mark.long
 async def test_retention_drops_the_bodies_everywhere_and_the_file_stays_small(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -165,6 +165,7 @@ async def test_a_leader_that_is_back_and_does_not_lead_yet_does_not_count_as_awa
         assert nodes.status("n3").state == "waiting for the leader"
 
 
+@pytest.mark.long
 async def test_a_client_whose_time_is_up_is_told_what_the_leader_waits_for(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -307,6 +307,7 @@ async def test_a_set_that_only_another_node_has_heard_of_can_be_named(
         await stream(cluster, "s", EU)
 
 
+@pytest.mark.long
 async def test_a_leader_that_has_just_started_waits_for_sets_that_find_it_later(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -386,6 +387,7 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
             assert await objects(cluster, META, "n1") == (1, [])
 
 
+@pytest.mark.long
 async def test_clients_go_on_while_the_metadata_set_is_away(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -429,6 +431,7 @@ async def test_a_client_hears_of_partitions_and_of_the_end_of_its_streams(
                 await catalog.stream("s")
 
 
+@pytest.mark.long
 async def test_a_shorter_retention_is_refused_where_it_drops_something(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ async def ask(nodes: Nodes, outcomes: list[str]) -> None:
             outcomes.append(type(error).__name__)
 
 
+@pytest.mark.long
 async def test_it_goes_on_when_nobody_took_over(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3, start=False) as nodes, trio.open_nursery() as nursery:
         make_patient(nodes, "n1")
@@ -76,6 +77,7 @@ async def test_it_goes_on_when_nobody_took_over(tmp_path: Path, clock: MockClock
             assert b"sent while it was paused" in values
 
 
+@pytest.mark.long
 async def test_it_commits_nothing_when_another_leads_by_then(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -371,6 +371,7 @@ async def test_old_records_make_instances_once_whoever_leads(
             assert (await triggers(client, 8))[partition, 0] == 2
 
 
+@pytest.mark.long
 async def test_a_backfill_is_paced_and_paused(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
         stream = SchemaObject(kind="Stream", name="in", spec=StreamSpec(partitions=(EU, US)))

@@ -194,6 +194,7 @@ def test_where_nothing_is_lost_nothing_is_done(killed: Killed) -> None:
     assert not recover(killed.config, "n1", DISK).was_whole
 
 
+@pytest.mark.long
 def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None:
     killed.damage(-30)
     shutil.copytree(killed.data, killed.data.parent / "original")

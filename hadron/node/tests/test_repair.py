@@ -315,6 +315,7 @@ async def test_an_error_says_that_a_snapshot_is_on_its_way(
         assert error.retryable
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["a body", "a chain", "a lost entry"])
 @pytest.mark.parametrize(("count", "away"), [(2, ()), (3, ()), (5, ("n5",))])
 async def test_a_leader_gives_up_a_tail_that_no_other_member_has(
@@ -346,6 +347,7 @@ async def test_a_leader_gives_up_a_tail_that_no_other_member_has(
         assert list(nodes.data("n1").glob("hadron.db.aside*"))
 
 
+@pytest.mark.long
 async def test_a_leader_keeps_a_damaged_tail_that_a_majority_might_have(
     tmp_path: Path, clock: MockClock
 ) -> None:

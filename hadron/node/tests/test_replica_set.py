@@ -277,6 +277,7 @@ async def test_all_is_not_answered_before_the_majority_has_it(
             assert await fetch(connection) == [b"a"]
 
 
+@pytest.mark.long
 async def test_a_leader_that_nobody_follows_answers_no_question_about_state(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -297,6 +298,7 @@ async def test_a_leader_that_nobody_follows_answers_no_question_about_state(
             await connection.request(LIST_GROUPS, groups_pb2.ListGroupsRequest())
 
 
+@pytest.mark.long
 async def test_a_silent_one_way_cut_ends_in_a_new_connection(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -250,6 +250,7 @@ class TestBackups:
 
 
 class TestRestoringANode:
+    @pytest.mark.long
     @pytest.mark.parametrize("target", ["full", "empty"])
     def test_a_disk_counts_with_the_old_data_or_not_at_all(self, world: Path, target: str) -> None:
         config, data = config_of(world), world / "n2"
@@ -304,6 +305,7 @@ def index_of(path: Path) -> int:
 
 
 class TestRestoringAll:
+    @pytest.mark.long
     def test_a_member_has_the_history_of_its_uuid(self, world: Path) -> None:
         """Never the old database with the new identity, nor the reverse."""
         originals = shutil.copytree(world, world.parent / "originals")

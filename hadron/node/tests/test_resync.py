@@ -136,6 +136,7 @@ async def test_a_replica_for_which_the_log_was_trimmed(
     assert_no_traceback(caplog)
 
 
+@pytest.mark.long
 async def test_a_second_absence_makes_a_second_generation(tmp_path: Path, clock: MockClock) -> None:
     async with without_n3(tmp_path) as nodes:
         await nodes.start("n3")
@@ -171,6 +172,7 @@ async def test_a_wiped_replica_gets_a_snapshot_and_counts_once_it_is_taught(
     assert_no_traceback(caplog)
 
 
+@pytest.mark.long
 async def test_a_wiped_replica_makes_no_majority_by_its_snapshot_alone(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -274,6 +276,7 @@ async def test_a_transfer_goes_on_where_the_connection_broke(
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 async def test_who_opens_copies_all_the_time_takes_none_from_a_member(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +306,7 @@ async def test_who_opens_copies_all_the_time_takes_none_from_a_member(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_a_transfer_goes_on_after_a_crash(tmp_path: Path, clock: MockClock) -> None:
     async with without_n3(tmp_path) as nodes:
         held = await half_way(nodes)
@@ -317,6 +321,7 @@ async def test_a_transfer_goes_on_after_a_crash(tmp_path: Path, clock: MockClock
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 async def test_a_part_that_was_torn_by_a_crash_is_fetched_again(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -399,6 +404,7 @@ class InstallCrashes(SystemDisk):
         self._step()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_crash_during_the_installation_is_made_up_for(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, steps: int

@@ -70,6 +70,7 @@ async def playing(directory: Path) -> AsyncIterator[Play]:
         yield Play(cluster, client)
 
 
+@pytest.mark.long
 async def test_a_batch_is_published_at_all_partitions_once(tmp_path: Path) -> None:
     async with playing(tmp_path) as play:
         sink = play.client.sink("flights")
@@ -133,6 +134,7 @@ async def test_a_lost_answer_is_found_out(
         assert await play.read() == ["a"]
 
 
+@pytest.mark.long
 async def test_what_nobody_publishes_expires(tmp_path: Path) -> None:
     async with playing(tmp_path) as play:
         sink = play.client.sink()

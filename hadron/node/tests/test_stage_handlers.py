@@ -208,6 +208,7 @@ async def test_an_output_of_a_stage_without_any_is_told_and_fails_nothing(
         assert {each.attempts for one in shown for each in one.stages} == {0}
 
 
+@pytest.mark.long
 async def test_what_hangs_fails_its_attempt_when_its_time_is_over(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,6 +266,7 @@ async def test_what_is_said_of_one_whose_time_is_over_is_stale(
         assert [record.value async for record in client.read("out")] == ["in time"]
 
 
+@pytest.mark.long
 async def test_of_what_is_at_another_runner_no_attempt_fails_when_its_time_here_is_over(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -284,6 +286,7 @@ async def test_of_what_is_at_another_runner_no_attempt_fails_when_its_time_here_
         assert [record.value async for record in client.read("out")] == ["made"]
 
 
+@pytest.mark.long
 async def test_one_that_is_handed_out_late_has_its_whole_time(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -303,6 +306,7 @@ async def test_one_that_is_handed_out_late_has_its_whole_time(
         assert [record.value async for record in client.read("out")] == [1, 2]
 
 
+@pytest.mark.long
 async def test_what_waits_for_its_records_is_not_begun(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +443,7 @@ async def test_another_runner_has_at_once_what_one_had_whose_connection_is_lost(
         assert seen == set(range(20))
 
 
+@pytest.mark.long
 async def test_what_ends_its_program_each_time_is_given_up_and_all_else_is_done(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -32,6 +32,7 @@ async def make_of(client: Client, instance_id: int) -> Any:
             await trio.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("away", [US, EU])
 @pytest.mark.parametrize("is_explicit", [False, True])
 async def test_an_output_whose_set_is_away_uses_no_attempt(
@@ -85,6 +86,7 @@ async def test_what_raises_behind_a_transaction_that_was_to_end_it_fails_its_att
         assert ran == [1, 2]
 
 
+@pytest.mark.long
 async def test_an_invocation_whose_transaction_is_rolled_back_has_the_time_that_is_left(
     tmp_path: Path, clock: MockClock
 ) -> None:

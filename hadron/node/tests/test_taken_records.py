@@ -58,6 +58,7 @@ async def given(client: Client, order: Literal["none", "strict"], *, within_s: f
     return offsets
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leader", ["n1", "n2"])
 @pytest.mark.parametrize("ends", ["committed", "rolled back"])
 async def test_over_a_failover(tmp_path: Path, clock: MockClock, leader: str, ends: str) -> None:
@@ -92,6 +93,7 @@ async def test_over_a_failover(tmp_path: Path, clock: MockClock, leader: str, en
             assert (group.group.floor, group.group.in_transactions) == (4, 0)
 
 
+@pytest.mark.long
 async def test_in_order_nothing_passes_it_over_a_failover(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)

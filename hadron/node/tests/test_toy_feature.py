@@ -52,6 +52,7 @@ def test_the_feature_is_small() -> None:
     assert len(lines) <= 8
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_feature_works(tmp_path: Path) -> None:
     tree = tmp_path / "tree"

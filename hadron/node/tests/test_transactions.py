@@ -586,6 +586,7 @@ async def test_a_participant_waits_for_its_driver_and_says_so(
         await cluster.wait_for("no word", lambda: not _tells(cluster, US, f"of {EU} wait"))
 
 
+@pytest.mark.long
 async def test_nothing_is_called_aborted_by_a_leader_that_a_majority_has_left(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -607,6 +608,7 @@ async def test_nothing_is_called_aborted_by_a_leader_that_a_majority_has_left(
         await until_over(cluster)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_decided", [False, True])
 async def test_a_driver_that_was_deposed(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, is_decided: bool
@@ -657,6 +659,7 @@ async def test_a_driver_that_was_deposed(
 # --- the way between leaders ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_way_that_is_cut_rolls_back_what_cannot_be_prepared(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -675,6 +678,7 @@ async def test_a_way_that_is_cut_rolls_back_what_cannot_be_prepared(
         assert await values(cluster, US) == [b"before the cut", b"d"]
 
 
+@pytest.mark.long
 async def test_what_is_decided_is_done_once_the_way_is_back(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -697,6 +701,7 @@ async def test_what_is_decided_is_done_once_the_way_is_back(
         assert await values(cluster, US) == [b"b"]
 
 
+@pytest.mark.long
 async def test_others_go_on_while_one_set_is_away(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         ids = await make_streams(cluster)
@@ -792,6 +797,7 @@ async def test_lists_come_in_pages(tmp_path: Path, clock: MockClock) -> None:
         await until_over(cluster)
 
 
+@pytest.mark.long
 async def test_an_operator_ends_what_a_lost_driver_has_begun(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -811,6 +817,7 @@ async def test_an_operator_ends_what_a_lost_driver_has_begun(
         assert await values(cluster, US) == [b"b"]
 
 
+@pytest.mark.long
 async def test_what_was_committed_by_force_does_not_stay_for_ever(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

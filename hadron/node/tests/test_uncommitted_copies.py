@@ -55,6 +55,7 @@ def known(nodes: Nodes, name: str) -> tuple[int, int]:
         return get_meta(database, "applied_lsn"), get_meta(database, "committed_lsn")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leader", ["n1", "n3"])
 async def test_two_members_were_given_such_copies_and_then_the_leaders_disk_is_lost(
     tmp_path: Path, clock: MockClock, leader: str
@@ -80,6 +81,7 @@ async def test_two_members_were_given_such_copies_and_then_the_leaders_disk_is_l
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 async def test_a_member_whose_file_is_older_gets_one_too(tmp_path: Path, clock: MockClock) -> None:
     """n1's disk is lost, n2 is promoted, and n3, which is behind, still has the old file: it may
     follow a higher epoch (PROTOCOL B1), and without it there is no majority."""
@@ -96,6 +98,7 @@ async def test_a_member_whose_file_is_older_gets_one_too(tmp_path: Path, clock: 
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_backup_of_a_deposed_leader_holds_nothing_that_was_withdrawn(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_stored: bool
@@ -205,6 +208,7 @@ def split(nodes: Nodes, *sides: tuple[str, ...]) -> None:
                 nodes.network.isolate(one, *other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held", ["no", "fetch", "tail"])
 @pytest.mark.parametrize("restart", [False, True])
 async def test_another_leader_takes_over_after_or_while_such_a_copy_is_fetched(
@@ -267,6 +271,7 @@ async def test_another_leader_takes_over_after_or_while_such_a_copy_is_fetched(
             assert not [value for value in await fetch(connection) if b"withdrawn" in value]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leader", ["n1", "n2", "n3"])
 async def test_the_leader_and_its_disk_go_before_it_has_said_that_it_is_committed(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, leader: str
@@ -303,6 +308,7 @@ async def test_the_leader_and_its_disk_go_before_it_has_said_that_it_is_committe
             assert len(await fetch(connection)) == 115
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "behind", "wiped", "gone"),
     [
@@ -345,6 +351,7 @@ async def test_sets_of_other_sizes(
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 async def test_a_member_without_memory_does_not_count_by_such_a_copy(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -386,6 +393,7 @@ async def test_a_member_without_memory_does_not_count_by_such_a_copy(
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 async def test_a_resync_from_a_deposed_leader_brings_nothing_that_was_withdrawn(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +476,7 @@ async def test_a_backup_that_waits_for_a_majority_makes_way_for_a_member(
         assert "within 1 s" in refused[0]
 
 
+@pytest.mark.long
 async def test_backups_that_cannot_be_had_do_not_keep_a_member_from_its_copy(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -553,6 +562,7 @@ async def test_such_a_file_is_sound(tmp_path: Path, clock: MockClock) -> None:
         await assert_equal(nodes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("withdrawn", [False, True])
 async def test_a_diverged_member_with_a_longer_log(
     tmp_path: Path, clock: MockClock, withdrawn: bool
@@ -606,6 +616,7 @@ async def test_a_diverged_member_with_a_longer_log(
             assert len(found) == (0 if withdrawn else 4)
 
 
+@pytest.mark.long
 async def test_an_idle_majority_does_not_keep_giving_out_the_uncommitted_one(
     tmp_path: Path, clock: MockClock
 ) -> None:

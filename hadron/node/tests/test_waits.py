@@ -171,6 +171,7 @@ async def test_a_value_wants_an_output(tmp_path: Path, clock: MockClock) -> None
             await until(client, ("done", "done"))
 
 
+@pytest.mark.long
 async def test_time_passes(tmp_path: Path, clock: MockClock) -> None:
     late = Wait(stream="payments", timeout_ms=5_000)
     async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:

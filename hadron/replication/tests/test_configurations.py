@@ -243,6 +243,7 @@ def second_configurations() -> Iterator[Members]:
                 yield Members(leader, names)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stored", ["ab", "ac"])
 def test_everything_that_can_happen_in_one_change(
     stored: str, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ class Logged(Parted):
         return [lsn for (lsn,) in rows]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEP, min_size=10, max_size=30), st.integers(0, 30))
 def test_what_a_log_brings_is_read_sent_and_verified(

@@ -399,6 +399,7 @@ async def answers_to(nodes: Nodes, data: bytes) -> tuple[list[frames.Frame], Sim
     return found, transport
 
 
+@pytest.mark.long
 async def test_every_flipped_byte_of_a_frame_is_noticed(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -157,6 +157,7 @@ def attacked(flood: Callable[[Connect], None], address: str) -> Iterator[None]:
             attacker.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
 def test_a_flood(tmp_path: Path, flood: Callable[[Connect], None]) -> None:
     with limited_node(tmp_path) as (cluster, client, node):

@@ -138,6 +138,7 @@ async def test_a_leader_that_can_be_dialed_again_is(
         assert (await producer.send(b"directly")).offset == 1
 
 
+@pytest.mark.long
 async def test_a_tunnel_that_falls_silent_is_left_for_a_leader_that_can_be_dialed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ async def quick(
             yield cluster, client, producer, members
 
 
+@pytest.mark.long
 async def test_a_way_that_goes_silent_is_left_long_before_the_limit_for_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +334,7 @@ async def test_nodes_that_cannot_reach_the_leader_either_are_not_waited_for(
         cluster.network.heal_all()
 
 
+@pytest.mark.long
 async def test_a_member_notices_a_silent_way_by_the_first_heartbeat_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

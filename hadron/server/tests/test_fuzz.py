@@ -153,6 +153,7 @@ def check_words(said: list[tuple[str, str]]) -> None:
     assert not inside, inside[:5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_as_a_client(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, seed: int

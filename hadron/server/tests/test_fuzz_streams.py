@@ -137,6 +137,7 @@ SIDES: Final[dict[str, tuple[Any, Callable[[Saying], Drawn]]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SIDES)
 async def test_whatever_is_said_behind_a_welcome_is_answered_in_words(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, name: str

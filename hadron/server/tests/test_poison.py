@@ -60,6 +60,7 @@ async def log_poison(nodes: Nodes) -> dict[int, str]:
     return found
 
 
+@pytest.mark.long
 async def test_a_reader_gets_past_it(
     tmp_path: Path, clock: MockClock, open_door: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_reader_gets_past_it(
     assert_no_traceback(caplog)
 
 
+@pytest.mark.long
 async def test_a_command_says_what_it_passed_over(
     tmp_path: Path, clock: MockClock, open_door: None, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
@@ -19,6 +20,7 @@ async def digests(stack: Stack) -> list[StateDigest]:
     return [command for command in commands if isinstance(command, StateDigest)]
 
 
+@pytest.mark.long
 async def test_one_digest_for_what_was_logged_and_none_when_idle(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -102,6 +102,7 @@ BUGS: Final = {
 }
 
 
+@pytest.mark.long
 def test_nothing_is_wrong() -> None:
     for seed in range(_SEEDS):
         assert not endpoints.play(seed).complaints

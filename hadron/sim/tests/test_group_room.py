@@ -134,6 +134,7 @@ BUGS: Final[dict[str, Edit]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_it_finds(bug: str) -> None:
     with patched(BUGS[bug]) as reached:

@@ -104,6 +104,7 @@ def test_shapes_are_the_seeds() -> None:
     assert any(shape.plan.lying_disks for shape in shapes)
 
 
+@pytest.mark.long
 def test_a_seed_without_replay_prints_its_summary_alone(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["--seed", _CHEAP])
     shown = capsys.readouterr().out

@@ -427,6 +427,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
 """By what it does: who complains, and the edit of the product."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adopts", [False, True])
 def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     run = Run()
@@ -444,6 +445,7 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     assert {each.__name__ for each in AREA_OF} - others == {each.__name__ for each in run.done}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", sorted(PLANTED))
 def test_a_planted_bug_is_found(bug: str) -> None:
     area, edit = PLANTED[bug]

@@ -172,6 +172,7 @@ def test_an_edit_is_marked_where_it_stands() -> None:
         assert set(reached) == {2}
 
 
+@pytest.mark.long
 def test_bugs_that_chance_draws_are_the_same_ones_each_time_and_can_be_planted() -> None:
     several = [chance.drawn(number) for number in range(12)]
     assert several == [chance.drawn(number) for number in range(12)]

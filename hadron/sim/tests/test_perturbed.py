@@ -53,6 +53,7 @@ def test_nothing_disturbed(monkeypatch: pytest.MonkeyPatch, undisturbed: str) ->
     assert calls[0] > NTH
 
 
+@pytest.mark.long
 def test_one_send_takes_two_turns(monkeypatch: pytest.MonkeyPatch, undisturbed: str) -> None:
     def disturb(send: Callable[..., int], transport: SimTransport, chunks: Any) -> int:
         whole = b"".join(chunks)

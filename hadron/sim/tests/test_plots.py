@@ -112,6 +112,7 @@ def test_only_a_member_can_be_promoted() -> None:
     assert run_seed(1, body, spares=1).violations == []
 
 
+@pytest.mark.long
 def test_nobody_is_damaged_while_an_old_leader_awaits_its_tables() -> None:
     async def body(world: World) -> Judgement:
         play = Play(world)

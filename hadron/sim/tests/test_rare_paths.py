@@ -65,6 +65,7 @@ def test_calls_results_and_errors_are_counted_until_the_block_ends(
     assert rare_paths.vanished() == ["gone"]
 
 
+@pytest.mark.long
 def test_a_scenario_tells_what_it_has_reached() -> None:
     outcome = SCENARIOS["divergent-tail-counts-for-nothing"].play(0)
     assert outcome.rare_paths["divergent tail dropped"] >= 1

@@ -38,6 +38,7 @@ def test_a_quarter_of_the_seeds_has_several_replica_sets() -> None:
     assert outcome.rare_paths["schema pushed after a gap"] > 0
 
 
+@pytest.mark.long
 def test_a_region_that_is_not_healed_is_told_of() -> None:
     class Broken(RegionsRun):
         async def __call__(self, regions: Regions) -> Judgement:

@@ -27,6 +27,7 @@ def run(seed: int, body: object, nodes: tuple[int, int, int] = (1, 1, 1)) -> Out
     return run_in(seed, opening, body, trace=trace)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("nodes", [(1, 1, 1), (3, 2, 3)])
 def test_sets_find_each_other_and_share_a_schema(nodes: tuple[int, int, int]) -> None:
     async def body(regions: Regions) -> Judgement:
@@ -60,6 +61,7 @@ def test_a_node_that_has_moved_is_heard_of_everywhere() -> None:
     assert run(3, body).violations == []
 
 
+@pytest.mark.long
 def test_who_moves_keeps_its_role_in_an_older_file() -> None:
     """e1 has not heard that e2 is to lead."""
 

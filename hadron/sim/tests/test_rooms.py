@@ -12,6 +12,7 @@ from hadron.sim.mutants.seams import Edit
 from hadron.sim.rooms import ROOMS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(ROOMS))
 def test_the_same_seed_is_the_same_world_and_nothing_is_wrong(name: str) -> None:
     first, again, other = (ROOMS[name](seed) for seed in (11, 11, 12))
@@ -20,6 +21,7 @@ def test_the_same_seed_is_the_same_world_and_nothing_is_wrong(name: str) -> None
     assert first.digest == again.digest != other.digest
 
 
+@pytest.mark.long
 def test_a_seed_plays_them_and_tells_what_they_find() -> None:
     edit = Edit(
         "state.streams.producers:note", "recent[-PRODUCER_WINDOW:]", "recent[1 - PRODUCER_WINDOW:]"
@@ -30,6 +32,7 @@ def test_a_seed_plays_them_and_tells_what_they_find() -> None:
     assert outcome.rooms == {name: outcome.rooms[name] for name in ROOMS}
 
 
+@pytest.mark.long
 def test_a_replica_that_parts_from_its_leader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replicated.replica
 
@@ -43,6 +46,7 @@ def test_a_replica_that_parts_from_its_leader_is_told(monkeypatch: pytest.Monkey
     assert told == {"a replica has what its leader has"}
 
 
+@pytest.mark.long
 def test_what_nobody_is_given_any_more_is_told() -> None:
     settled = "        self._note_settled([(dead.first, dead.last)])\n"
     told: list[str] = []

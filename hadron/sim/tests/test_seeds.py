@@ -105,6 +105,7 @@ def twice(seeds: range, capsys: pytest.CaptureFixture[str], *options: str) -> se
 
 
 # They take a quarter of a minute, and several on a machine that has other things to do.
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert twice(FEW, capsys, "--jobs", "1")

@@ -8,6 +8,8 @@ import operator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hadron
 from hadron.sim.runs.small_limits import LIMITS, drawn, limited
 
@@ -33,6 +35,7 @@ def test_they_are_smaller_and_gone_after_the_block() -> None:
     assert {holder: _value(holder) for holder in holders} == before
 
 
+@pytest.mark.long
 def test_whoever_imports_a_constant_by_its_name_is_among_its_holders() -> None:
     """It would keep what the product has; but for the bench, which no world has."""
     named = {holder for limit in LIMITS.values() for holder in limit.holders}

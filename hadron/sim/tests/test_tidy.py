@@ -105,6 +105,7 @@ def test_modules_are_short() -> None:
     check_sizes(found, LONG_MODULES, "modules")
 
 
+@pytest.mark.long
 def test_functions_are_short() -> None:
     found = {}
     for path in modules():
@@ -125,6 +126,7 @@ def test_what_is_pure_does_nothing(path: Path) -> None:
     assert not [each for each in imports(tree_of(path)) if each.split(".")[0] in alien]
 
 
+@pytest.mark.long
 def test_names_say_something() -> None:
     names = [(name_of(path), path.stem) for path in modules()]
     for path in modules():

@@ -115,12 +115,14 @@ def test_a_stream_comes_and_goes_under_a_group(runs: list[Run]) -> None:
     assert len(drained) == 1
 
 
+@pytest.mark.long
 def test_the_same_seed_is_the_same_history(runs: list[Run]) -> None:
     first, second = (run_seed(5, RandomRun()) for _ in range(2))
     assert first.trace_hash == second.trace_hash
     assert runs[0].history.entries == runs[1].history.entries
 
 
+@pytest.mark.long
 def test_the_crowd_depends_on_the_seed() -> None:
     async def body(world: World) -> Judgement:
         crowds = {
@@ -143,6 +145,7 @@ def _play(body: object) -> Outcome:
     return outcome
 
 
+@pytest.mark.long
 def test_what_befalls_nodes_is_noted() -> None:
     async def body(world: World) -> Judgement:
         history = open_history()
@@ -165,6 +168,7 @@ def test_what_befalls_nodes_is_noted() -> None:
     _play(body)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("error", "fault", "damaged", "provoked"),
     [
@@ -193,6 +197,7 @@ def test_a_stop_is_excused_by_a_fault_of_the_disk_only(
     _play(body)
 
 
+@pytest.mark.long
 def test_an_operator_gives_a_node_with_a_damaged_disk_an_empty_one() -> None:
     async def body(world: World) -> Judgement:
         run = Run(world)
@@ -210,6 +215,7 @@ def test_an_operator_gives_a_node_with_a_damaged_disk_an_empty_one() -> None:
     _play(body)
 
 
+@pytest.mark.long
 def test_an_operator_starts_a_node_that_found_out_late_about_its_disk() -> None:
     async def body(world: World) -> Judgement:
         run = Run(world)
@@ -238,6 +244,7 @@ def test_an_operator_starts_a_node_that_found_out_late_about_its_disk() -> None:
     _play(body)
 
 
+@pytest.mark.long
 def test_values_name_their_producer_and_never_repeat() -> None:
     async def body(world: World) -> Judgement:
         actor = ProducerActor(world, open_history(), "p7", "seed")

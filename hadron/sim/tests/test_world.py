@@ -31,6 +31,7 @@ print(run_seed(3, PublishUnderFaults()).trace_hash)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_what_was_acknowledged_survives_faults(seed: int) -> None:
     outcome = run_seed(seed, PublishUnderFaults())
@@ -39,6 +40,7 @@ def test_what_was_acknowledged_survives_faults(seed: int) -> None:
     assert outcome.faults
 
 
+@pytest.mark.long
 def test_same_seed_same_trace() -> None:
     first, second = (run_seed(3, PublishUnderFaults()) for _ in range(2))
     assert first.trace_hash == second.trace_hash
@@ -46,6 +48,7 @@ def test_same_seed_same_trace() -> None:
     assert run_seed(4, PublishUnderFaults()).trace_hash != first.trace_hash
 
 
+@pytest.mark.long
 def test_same_trace_in_a_fresh_process_with_another_hash_seed_and_no_collector() -> None:
     here = run_seed(3, PublishUnderFaults()).trace_hash
     there = subprocess.run(
@@ -59,6 +62,7 @@ def test_same_trace_in_a_fresh_process_with_another_hash_seed_and_no_collector()
     assert there.stdout.strip() == here
 
 
+@pytest.mark.long
 def test_a_world_that_has_ended_is_forgotten() -> None:
     # Kept, it is looked through for garbage with every later seed of its process.
     worlds: list[weakref.ref[World]] = []
@@ -78,6 +82,7 @@ def _run(body: Scenario) -> Outcome:
     return outcome
 
 
+@pytest.mark.long
 def test_a_power_loss_of_all_nodes_keeps_what_was_acknowledged() -> None:
     async def body(world: World) -> Judgement:
         await declare(world)
@@ -98,6 +103,7 @@ def test_a_power_loss_of_all_nodes_keeps_what_was_acknowledged() -> None:
     assert outcome.faults["power loss"] == 18
 
 
+@pytest.mark.long
 def test_a_node_that_stops_by_itself_says_why() -> None:
     async def body(world: World) -> Judgement:
         await declare(world)
@@ -114,6 +120,7 @@ def test_a_node_that_stops_by_itself_says_why() -> None:
     assert _run(body).faults["sync error"] == 1
 
 
+@pytest.mark.long
 def test_a_node_that_cannot_start_raises() -> None:
     async def body(world: World) -> Judgement:
         await world.stop("n3")
@@ -152,6 +159,7 @@ def test_a_world_that_spins_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         run_seeded(1, main, Trace())
 
 
+@pytest.mark.long
 def test_a_scenario_that_raises_is_a_violation() -> None:
     async def body(_world: World) -> Judgement:
         raise ValueError("no good")
@@ -169,6 +177,7 @@ def test_unsynced_writes_meet_every_fate() -> None:
     assert {"write kept", "write dropped", "write torn"} <= set(faults)
 
 
+@pytest.mark.long
 def test_a_node_may_lose_power_before_it_listens() -> None:
     async def body(world: World) -> Judgement:
         await world.stop("n2")
@@ -183,6 +192,7 @@ def test_a_node_may_lose_power_before_it_listens() -> None:
     assert run_seed(1, body).violations == []
 
 
+@pytest.mark.long
 def test_who_is_started_twice_at_once_has_one_life() -> None:
     async def body(world: World) -> Judgement:
         await world.crash("n2", power=False)
@@ -197,6 +207,7 @@ def test_who_is_started_twice_at_once_has_one_life() -> None:
     _run(body)
 
 
+@pytest.mark.long
 def test_a_node_that_is_starting_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a leader may look at it between another one's crash and start of it."""
     seen: list[tuple[bool, bool, bool, str]] = []

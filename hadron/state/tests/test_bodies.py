@@ -398,6 +398,7 @@ def check(file: Parted, naive: Naive) -> None:
     assert set(file.bodies()) == naive.needed()
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEP, min_size=10, max_size=40))
 def test_what_is_read_is_what_was_written_and_nothing_leaks(

@@ -326,6 +326,7 @@ def test_whatever_comes_in_whatever_order(seed: int) -> None:
         play.end()
 
 
+@pytest.mark.long
 def test_chance_comes_by_all_of_it() -> None:
     """Else the test above would show less than it says."""
     counts: Counter[str] = Counter()

@@ -233,6 +233,7 @@ async def test_a_crash_at_every_point_of_an_append(
         assert torn <= set(fates)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("point", ["crash_at_write_in", "crash_at_sync_in"])
 async def test_a_crash_at_points_of_a_whole_life(
@@ -281,6 +282,7 @@ async def test_an_error_at_every_point_of_an_append(tmp_path: Path, fault: Fault
     assert number > (8 if fault != "sync error" else 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["write error", "sync error", "no room"])
 async def test_an_error_at_many_points_of_a_life(tmp_path: Path, fault: Fault) -> None:
     number = 1

@@ -18,6 +18,7 @@ from hadron.wire.messages import method, schema_pb2
 META, EU = "meta", "eu/p0"
 
 
+@pytest.mark.long
 async def test_a_set_is_cut_off_from_another_and_from_a_client(tmp_path: Path) -> None:
     with FaultyFleet(tmp_path, {META: 1, EU: 1}, durability="os", clients=("c1",)) as fleet:
         assert set(fleet.routes(EU)) == {fleet[META].address("n1")}

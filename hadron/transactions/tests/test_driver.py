@@ -386,6 +386,7 @@ async def test_who_looks_at_what_no_leadership_has_begun_is_told_so(
     assert waited.cancelled_caught
 
 
+@pytest.mark.long
 async def test_outcomes_are_forgotten_a_day_after_all_have_finished(
     it: World, autojump_clock: MockClock
 ) -> None:

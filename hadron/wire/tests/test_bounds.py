@@ -207,6 +207,7 @@ async def test_a_cancelled_fetch_gives_its_room_back(autojump_clock: MockClock) 
         await pair.client.request(FETCH, streams_pb2.FetchRequest(max_bytes=8 * MIB))
 
 
+@pytest.mark.long
 async def test_a_stream_waits_for_what_others_have_not_read(autojump_clock: MockClock) -> None:
     """Each call has a window of its own: a thousand of them must not be sent at once."""
     sent = 0
@@ -340,6 +341,7 @@ async def test_frames_under_way_are_bounded_for_all_connections(
 # --- a server that says too much ----------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_server_that_ignores_its_credit_is_not_believed(autojump_clock: MockClock) -> None:
     """A member takes a window of records unread, and not all that somebody sends."""
 

@@ -34,6 +34,7 @@ def say(gathering: CallItems, number: int, what: str) -> bytes:
     return value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["error", "open", "headers", "large", "small"])
 def test_many_of_a_kind_fit_into_frames(what: str) -> None:
     gathering = CallItems(pb.CallResponse)

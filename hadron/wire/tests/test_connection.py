@@ -452,6 +452,7 @@ async def test_many_small_messages_of_one_peer_keep_no_other_waiting(
         assert len(await read_frames(noisy)) == (50 if text else 500)
 
 
+@pytest.mark.long
 async def test_a_peer_that_does_not_read_is_not_read_from(autojump_clock: MockClock) -> None:
     served = 0
 

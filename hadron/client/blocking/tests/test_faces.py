@@ -23,6 +23,7 @@ from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import SchemaObject
 
 
+@pytest.mark.long
 def test_faces_are_fresh() -> None:
     wanted = generate.render()
     present = {path.name: path.read_text() for path in generate.FACES.glob("*.py")}
@@ -84,6 +85,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tree")
 def test_what_a_client_gives_for_a_name_has_a_blocking_face() -> None:
     made = generate.render()
@@ -128,6 +130,7 @@ class Counter:
 '''
 
 
+@pytest.mark.long
 def test_what_a_part_opens_has_the_blocking_class_of_that(tree: Path) -> None:
     path = tree / "hadron/client/counters.py"
     path.write_text(_QUEUE)

@@ -89,6 +89,7 @@ def test_an_output_of_a_stage_without_any_ends_its_run_and_fails_nothing(url: st
             assert invocation.attempt == 1
 
 
+@pytest.mark.long
 def test_what_hangs_in_a_thread_fails_its_attempt(url: str) -> None:
     with connected(url, "hangs", "timeout: 2s, retry: {backoff: 10ms}, ") as client:
         client.send("hangs-in", "a")

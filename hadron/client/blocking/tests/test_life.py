@@ -125,6 +125,7 @@ ENDLESS = [iterate, iterate_without_a_block, iterate_batches, follow]
 """What ends by itself when the client is closed."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["leaving the block", "close"])
 @pytest.mark.parametrize(
     "work",
@@ -461,6 +462,7 @@ def test_closing_ends_the_loop_of_a_thread_that_python_waits_for(node: FakeNode)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "over\n", "")
 
 
+@pytest.mark.long
 def test_a_program_that_is_terminated_is_gone(node: FakeNode) -> None:
     ended = run(node, MODULE + "signal.raise_signal(signal.SIGTERM)\ntime.sleep(60)")
     assert ended.returncode == -signal.SIGTERM
@@ -577,6 +579,7 @@ parent = os.getpid()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "forking",
     [
@@ -622,6 +625,7 @@ client.close()
     assert values.count(b"child") == 6
 
 
+@pytest.mark.long
 def test_a_child_may_be_the_first_to_connect(node: FakeNode) -> None:
     ended = run(
         node,
@@ -645,6 +649,7 @@ def test_a_child_may_be_the_first_to_connect(node: FakeNode) -> None:
     assert node.values() == [b"child", b"grandchild", b"parent"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_an_async_client_says_that_it_is_the_parents(node: FakeNode, backend: str) -> None:
     ended = run(

@@ -64,6 +64,7 @@ async def test_a_request_without_a_leader(
     assert node.address in message
 
 
+@pytest.mark.long
 async def test_records_without_a_leader(told: pytest.LogCaptureFixture) -> None:
     async with served() as (node, client), client.producer("s") as producer:
         node.refusals.append(NotReadyError("starting"))
@@ -146,6 +147,7 @@ async def test_a_block_that_fails_tells_what_became_of_its_records(
         )
 
 
+@pytest.mark.long
 async def test_partitions_that_readers_wait_for(
     told: pytest.LogCaptureFixture, nursery: trio.Nursery
 ) -> None:

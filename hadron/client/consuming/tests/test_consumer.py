@@ -316,6 +316,7 @@ async def test_flush_says_when_acks_came_too_late() -> None:
                 await subscription.flush()
 
 
+@pytest.mark.long
 @both
 async def test_flush_tells_of_each_partition_what_came_of_it_there() -> None:
     """One is away, with acknowledgements in doubt, one has refused some, and one is well."""
@@ -616,6 +617,7 @@ async def test_heartbeats_are_sent_and_a_silent_leader_is_left() -> None:
         assert (await subscription.__anext__()).offset == 0
 
 
+@pytest.mark.long
 @both
 async def test_a_member_that_stood_still_hands_out_nothing_that_others_may_have() -> None:
     """Its process was stopped: when it goes on, no task but the user's has had a turn yet."""

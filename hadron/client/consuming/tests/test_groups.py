@@ -40,6 +40,7 @@ async def floors(client: Client) -> dict[str, int]:
     return {group.partition: group.floor for group in await client.groups("s")}
 
 
+@pytest.mark.long
 async def test_a_leader_that_is_away_does_not_hide_the_others(tmp_path: Path) -> None:
     async with two_regions(tmp_path) as (cluster, client):
         assert await floors(client) == {EU: 3, US: 3}
@@ -74,6 +75,7 @@ async def test_a_leader_that_is_away_does_not_hide_the_others(tmp_path: Path) ->
         assert (heard.value.found, list(heard.value.failed)) == ([], [US])
 
 
+@pytest.mark.long
 async def test_changes_are_done_where_they_can_be_and_may_be_repeated(tmp_path: Path) -> None:
     async with two_regions(tmp_path) as (cluster, client):
         await cluster.crash(US)

@@ -123,6 +123,7 @@ async def test_attempts_deadlines_and_options_as_the_leader_keeps_them(tmp_path:
         assert (group.floor, group.dead_lettered) == (3, 1)
 
 
+@pytest.mark.long
 async def test_a_busy_member_makes_no_attempts_with_what_it_has_not_looked_at(
     tmp_path: Path,
 ) -> None:

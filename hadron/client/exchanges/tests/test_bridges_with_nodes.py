@@ -197,6 +197,7 @@ async def test_a_bridged_stream_has_a_partition_at_the_exchange(tmp_path: Path) 
                 await client.apply("kind: Exchange\nname: x\nreplica_set: eu/p0\nfrom_stream: s\n")
 
 
+@pytest.mark.long
 async def test_clients_attend_through_another_node(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 3) as nodes, nodes.client("far") as client:
         await client.apply(PLAIN)

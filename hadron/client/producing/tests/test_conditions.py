@@ -110,6 +110,7 @@ def test_a_refusal_is_final_where_the_offset_is_higher(actual: int, error: Any) 
         assert (failure.expected, failure.actual) == (5, actual)
 
 
+@pytest.mark.long
 async def test_a_condition_keeps_its_record_in_its_partition(tmp_path: Path) -> None:
     async with declared(tmp_path) as (cluster, client):
         async with client.producer("s", failover="any", delivery_timeout_s=2) as producer:

@@ -140,6 +140,7 @@ async def test_while_a_set_is_dead_new_records_go_elsewhere_at_once(tmp_path: Pa
             assert trio.current_time() - began_s < PAUSE_S
 
 
+@pytest.mark.long
 async def test_a_set_whose_packets_are_lost_is_noticed_by_its_silence(tmp_path: Path) -> None:
     async with declared(tmp_path) as (cluster, client):
         async with client.producer("s", delivery_timeout_s=60) as producer:
@@ -183,6 +184,7 @@ def key_of(producer: Any, partition: str) -> str:
     )
 
 
+@pytest.mark.long
 async def test_a_record_in_doubt_is_never_published_elsewhere(tmp_path: Path) -> None:
     async with declared(tmp_path) as (cluster, client):
         async with client.producer("s", failover="any", delivery_timeout_s=2) as producer:

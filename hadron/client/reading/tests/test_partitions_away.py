@@ -22,6 +22,7 @@ def _small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_AT_ONCE_S", 0.3)
 
 
+@pytest.mark.long
 async def test_a_leader_that_dies_amid_its_records_keeps_nobody_from_the_others(
     tmp_path: Path,
 ) -> None:
@@ -46,6 +47,7 @@ async def test_a_leader_that_dies_amid_its_records_keeps_nobody_from_the_others(
         assert found[EU] == wanted[: len(found[EU])]
 
 
+@pytest.mark.long
 async def test_a_partition_that_comes_back_is_read_to_its_end_after_the_others(
     tmp_path: Path,
 ) -> None:

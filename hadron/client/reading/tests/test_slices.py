@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ _records = st.lists(
 )
 
 
+@pytest.mark.long
 @given(records=_records, data=st.data(), codec=st.sampled_from(["none", "zstd"]))
 def test_a_slice_has_exactly_its_records(
     records: list[NewRecord], data: st.DataObject, codec: str

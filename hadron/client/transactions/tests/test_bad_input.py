@@ -83,6 +83,7 @@ async def test_what_is_refused_at_once(tmp_path: Path) -> None:
         assert await values(client, "eu") == await values(client, "us") == []
 
 
+@pytest.mark.long
 async def test_a_partition_that_is_away(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
         await declare(client)
@@ -104,6 +105,7 @@ async def test_a_partition_that_is_away(tmp_path: Path, clock: MockClock) -> Non
         assert await values(client, "eu") == await values(client, "us") == []
 
 
+@pytest.mark.long
 async def test_more_statements_than_a_transaction_may_have(tmp_path: Path) -> None:
     """The first of them are prepared by then."""
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
@@ -118,6 +120,7 @@ async def test_more_statements_than_a_transaction_may_have(tmp_path: Path) -> No
         assert await values(client, "eu") == await values(client, "us") == []
 
 
+@pytest.mark.long
 async def test_a_body_that_is_slower_than_a_transaction_may_be(
     tmp_path: Path, clock: MockClock
 ) -> None:
@@ -229,6 +232,7 @@ async def test_using_it_at_the_wrong_time(tmp_path: Path) -> None:
             assert await values(client, "us") == [b"b", b"a"]
 
 
+@pytest.mark.long
 async def test_a_connection_that_breaks_before_the_commit(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, {EU: 3, US: 1}) as cluster, cluster.client() as client:
         await declare(client)

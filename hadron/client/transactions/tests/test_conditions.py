@@ -119,6 +119,7 @@ async def test_who_writes_a_key_that_is_held_is_told_and_producers_wait(tmp_path
         assert found == [b"0", b"2", b"1", b"3", b"4"]
 
 
+@pytest.mark.long
 async def test_writers_of_two_keys_lose_no_update(tmp_path: Path) -> None:
     """Counters on both sets that are read, and written together, while plain writers and a crash
     get in between."""

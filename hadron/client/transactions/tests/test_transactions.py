@@ -554,6 +554,7 @@ async def test_what_is_committed_or_may_be_is_not_rolled_back() -> None:
             await tx.rollback()
 
 
+@pytest.mark.long
 @both
 async def test_a_commit_does_not_wait_for_a_participant_that_is_away() -> None:
     async with served(driver(partitions=TWO)) as (node, client):
@@ -672,6 +673,7 @@ def test_who_gives_up_in_the_moment_of_the_answer_has_committed() -> None:
     anyio.run(scene, backend="asyncio")
 
 
+@pytest.mark.long
 @both
 async def test_many_that_wait_are_all_asked_for_in_time() -> None:
     """A driver that answers nothing owes as much to the last of them as to the first."""

@@ -58,6 +58,7 @@ async def values(client: Client, stream: str) -> list[bytes]:
     return found[1:] if stream in ("eu", "us") else found
 
 
+@pytest.mark.long
 async def test_fifty_megabytes_on_one_replica_set(tmp_path: Path) -> None:
     """Far more than one entry has: it is prepared there, and shows up at once."""
     many = [b"%6d" % number + bytes(100_000) for number in range(500)]
@@ -224,6 +225,7 @@ class Crashes:
         self.is_over = True
 
 
+@pytest.mark.long
 async def test_all_or_nothing_while_leaders_crash(tmp_path: Path) -> None:
     async with (
         running_cluster(tmp_path, {EU: 3, US: 3}) as cluster,
@@ -267,6 +269,7 @@ async def test_all_or_nothing_while_leaders_crash(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_each_record_has_its_output_once_while_leaders_and_members_crash(
     tmp_path: Path,
 ) -> None:

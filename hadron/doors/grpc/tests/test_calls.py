@@ -361,6 +361,7 @@ def test_who_says_nothing_more_leaves_its_callers_in_doubt(
     assert all(each.HasField("cancelled") for each in server.events)
 
 
+@pytest.mark.long
 def test_a_server_that_falls_silent_is_lost(program: Program, endpoint: Declare) -> None:
     name = endpoint()
     server = Server(program, name, silence_ms=500)

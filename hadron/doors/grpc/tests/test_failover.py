@@ -20,6 +20,7 @@ from hadron.wire.messages import cluster_pb2
 COUNT = 300
 
 
+@pytest.mark.long
 def test_the_leader_dies_under_a_publisher_and_a_subscriber(tmp_path: Path) -> None:
     config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
     with LocalCluster(tmp_path, config=config) as cluster:
@@ -61,6 +62,7 @@ def test_the_leader_dies_under_a_publisher_and_a_subscriber(tmp_path: Path) -> N
             said.end()
 
 
+@pytest.mark.long
 def test_a_server_and_a_subscriber_go_on_with_the_leader_s_return(tmp_path: Path) -> None:
     config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
     with LocalCluster(tmp_path, config=config) as cluster:
@@ -102,6 +104,7 @@ def test_a_server_and_a_subscriber_go_on_with_the_leader_s_return(tmp_path: Path
             events.cancel()
 
 
+@pytest.mark.long
 def test_a_replica_hands_a_call_on_to_the_leader_that_is_named(tmp_path: Path) -> None:
     config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
     with LocalCluster(tmp_path, config=config) as cluster:

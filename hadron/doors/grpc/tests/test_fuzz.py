@@ -92,6 +92,7 @@ def decoded(decode: Callable[..., Any], *given: Any) -> Any:
     return None
 
 
+@pytest.mark.long
 @settings(max_examples=3_000, deadline=None)
 @given(data=BYTES, kind=st.sampled_from(REQUESTS))
 def test_requests_of_records_are_decoded_or_refused(data: bytes, kind: Any) -> None:
@@ -105,6 +106,7 @@ def test_requests_of_records_are_decoded_or_refused(data: bytes, kind: Any) -> N
         assert set(fields_of(record)) < set(NewRecord.__struct_fields__)
 
 
+@pytest.mark.long
 @settings(max_examples=3_000, deadline=None)
 @given(data=BYTES, method=st.sampled_from(METHODS))
 def test_requests_of_all_methods_are_decoded_or_refused(data: bytes, method: Any) -> None:
@@ -118,6 +120,7 @@ def test_requests_of_all_methods_are_decoded_or_refused(data: bytes, method: Any
     assert parsed(method, again) == (message, attachment)
 
 
+@pytest.mark.long
 @settings(max_examples=2_000, deadline=None)
 @given(data=BYTES, kind=st.sampled_from(CALLED))
 def test_requests_of_calls_and_messages_are_decoded_or_refused(data: bytes, kind: Any) -> None:
@@ -173,6 +176,7 @@ def fates_of(said: list[bytes]) -> dict[int, str]:
     return fates
 
 
+@pytest.mark.long
 @settings(max_examples=700, deadline=None)
 @given(said=st.lists(SAID | SAID | SAID | BYTES, max_size=12))
 def test_the_first_word_on_a_call_counts_whatever_a_server_says(said: list[bytes]) -> None:
@@ -216,12 +220,14 @@ def test_the_first_word_on_a_call_counts_whatever_a_server_says(said: list[bytes
     assert fates == fates_of(said)
 
 
+@pytest.mark.long
 @settings(max_examples=1_000, deadline=None)
 @given(text=st.text(max_size=40))
 def test_places_in_a_stream_are_decoded_or_refused(text: str) -> None:
     decoded(position_of, text, 1_700_000_000_000)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(message=st.text(max_size=5_000), hint=st.text(max_size=5_000))
 def test_errors_fit_into_the_trailers_of_any_library(message: str, hint: str) -> None:

@@ -39,6 +39,7 @@ def watch(program: Program, service: str = "") -> Any:
     return call(pb.HealthCheckRequest(service=service), timeout=90)
 
 
+@pytest.mark.long
 def test_health_is_what_readiness_is(cluster: LocalCluster) -> None:
     replica = cluster.config.node("n2").grpc
     assert replica is not None

@@ -72,6 +72,7 @@ def test_a_port_that_is_another_one_s_is_told_at_once(
     assert time.monotonic() - began_s < 8, "and not after all of its patience"
 
 
+@pytest.mark.long
 def test_a_child_connects_anew_and_its_parent_goes_on(cluster: LocalCluster) -> None:
     """In a process of its own: gRPC reads at its import whether there may be forks."""
     program = """
@@ -122,6 +123,7 @@ def test_blocking_and_in_the_terminal(cluster: LocalCluster) -> None:
     assert "one" in done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_a_replica_is_enough(tmp_path: Path) -> None:
     """Its client reaches that node alone, and goes on over the leader's death."""
     config = write_config(tmp_path / "cluster.yaml", 3, "os", grpc_ports=free_ports(3))
@@ -138,6 +140,7 @@ def test_a_replica_is_enough(tmp_path: Path) -> None:
             assert [each.value for each in client.read("s")] == ["before", "after"]
 
 
+@pytest.mark.long
 async def test_a_connection_that_breaks_is_dialed_again(tmp_path: Path) -> None:
     config = write_config(tmp_path / "cluster.yaml", 1, "os", grpc_ports=free_ports(1))
     with LocalCluster(tmp_path, config=config) as cluster:
@@ -151,6 +154,7 @@ async def test_a_connection_that_breaks_is_dialed_again(tmp_path: Path) -> None:
             assert [each.value async for each in client.read("s")] == ["before", "after"]
 
 
+@pytest.mark.long
 def test_status_through_the_door_of_one_node_is_that_of_all(tmp_path: Path) -> None:
     """Nodes whose doors the URL does not name are asked by that one: they are no outage."""
     ports = free_ports(2)

@@ -93,6 +93,7 @@ def test_many_records_in_a_request_keep_their_order(program: Program, stream: st
     assert program.texts(stream, start="10", limit=2) == ["10", "11"]
 
 
+@pytest.mark.long
 def test_a_stream_of_requests_is_answered_in_their_order(program: Program, stream: str) -> None:
     requests = [
         pb.PublishRequest(stream=stream, records=[text(str(number))]) for number in range(2_000)

@@ -117,6 +117,7 @@ def test_a_program_runs_both_stages_of_a_pipeline(
     second.leave()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("max_in_flight", [1, 100])
 def test_what_takes_too_long_is_tried_again_and_its_end_is_refused(
     cluster: LocalCluster, program: Program, client: Any, max_in_flight: int

@@ -101,6 +101,7 @@ def test_silent_connections_take_no_files_from_the_node(poor: LocalCluster) -> N
         assert publish(asked, timeout=30, wait_for_ready=True).runs[0].base_offset == 1
 
 
+@pytest.mark.long
 async def test_who_says_nothing_and_who_is_one_too_many_is_cut_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -54,6 +54,7 @@ async def test_a_server_is_told_who_calls_through_http(nodes: Nodes) -> None:
             assert_says(answer.text, WHO + "the HTTP door of n1$")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_cut", [False, True])
 async def test_it_is_told_behind_other_nodes_too(nodes: Nodes, is_cut: bool) -> None:
     """At a replica's door, whose client dials the leader, or else goes through a third node."""

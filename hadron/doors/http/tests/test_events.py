@@ -87,6 +87,7 @@ async def test_as_cloudevents(http: httpx.AsyncClient) -> None:
 
 
 # httpx leaves a request's body behind when its connection breaks.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_each_record_comes_once_while_leaders_die(
     tmp_path: Path, nursery: trio.Nursery

@@ -264,6 +264,7 @@ async def test_who_comes_back_is_told_that_it_was_away(prices: httpx.AsyncClient
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_a_slow_reader_is_told_what_it_missed_and_nobody_waits_for_it(
     prices: httpx.AsyncClient, nodes: Nodes
 ) -> None:

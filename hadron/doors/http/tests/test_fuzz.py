@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -368,6 +369,7 @@ async def _ask_all(directory: Path, case: Sequence[st.SearchStrategy[Any]], coun
     return seen
 
 
+@pytest.mark.long
 def test_whatever_is_asked_is_answered(tmp_path: Path) -> None:
     trio.run(_ask_all, tmp_path, _CASE, _CASES)
 
@@ -442,6 +444,7 @@ _SERVICES = (
 )
 
 
+@pytest.mark.long
 def test_calls_and_messages_are_answered(tmp_path: Path) -> None:
     seen = trio.run(_ask_all, tmp_path, _SERVICES, _CASES)
     asked = {each[:2] for each in seen}

@@ -176,6 +176,7 @@ async def test_who_hangs_up_takes_no_record_along(http: httpx.AsyncClient) -> No
     assert [each["value"] for each in await poll(http, "gone", wait_s=30)] == ["a"]
 
 
+@pytest.mark.long
 async def test_one_poll_at_a_time(http: httpx.AsyncClient) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: poll(http, wait_s=2))

@@ -120,6 +120,7 @@ def test_whatever_it_allows_is_answered_as_it_says(
     ask(door, tmp_path, "examples,coverage", *_checks(checks), *selected)
 
 
+@pytest.mark.long
 def test_a_few_operations_are_answered_as_it_says(door: str, tmp_path: Path) -> None:
     """The same of those that answer at once, a hundred requests in some seconds."""
     quick = _chosen("--include-operation-id", "publish", "endpoint", "exchange", "send", "status")

@@ -67,6 +67,7 @@ def serving(line: str, cluster: LocalCluster, door: str) -> Iterator[None]:
             process.terminate()
 
 
+@pytest.mark.long
 def test_its_lines_do_what_they_say(cluster: LocalCluster, door: str) -> None:
     with ExitStack() as background:
         found = {}

@@ -262,6 +262,7 @@ async def test_a_stream_that_is_made_again_is_another_one(http: httpx.AsyncClien
     assert (told["offset"], "duplicate" in told) == (0, False)
 
 
+@pytest.mark.long
 async def test_what_is_not_logged_in_time_is_not_logged_later(
     tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

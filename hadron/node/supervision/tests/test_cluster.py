@@ -75,6 +75,7 @@ def test_a_stopped_node_can_be_started_again(cluster: LocalCluster) -> None:
     assert cluster.status("n2").state == "following"
 
 
+@pytest.mark.long
 def test_a_leader_that_is_away_is_named(cluster: LocalCluster) -> None:
     cluster.kill("n1")
     try:
@@ -96,6 +97,7 @@ def test_a_leader_that_is_away_is_named(cluster: LocalCluster) -> None:
     assert "its replicas answer" in caught.value.hint
 
 
+@pytest.mark.long
 def test_a_node_that_cannot_start_says_why(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -198,6 +200,7 @@ def config(tmp_path: Path) -> Iterator[Path]:
     DetachedCluster(path).down()
 
 
+@pytest.mark.long
 def test_up_is_idempotent_and_down_stops(config: Path) -> None:
     up = run("up", "--config", str(config))
     assert up.returncode == 0, up.stderr
@@ -216,6 +219,7 @@ def test_up_is_idempotent_and_down_stops(config: Path) -> None:
     assert run("down", "--config", str(config)).stdout == "nothing was running\n"
 
 
+@pytest.mark.long
 def test_up_starts_only_what_is_missing(config: Path) -> None:
     cluster = DetachedCluster(config)
     assert run("up", "--config", str(config)).returncode == 0

@@ -44,6 +44,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     Fleet(find_configs(path)).down()
 
 
+@pytest.mark.long
 def test_a_cluster_of_several_sets_comes_up_and_goes_down(directory: Path) -> None:
     config = ("--config", str(directory))
     up = run("cluster", "up", *config)
@@ -80,6 +81,7 @@ def test_a_cluster_of_several_sets_comes_up_and_goes_down(directory: Path) -> No
     assert down.stdout == "stopped us/p0 n1, eu/p0 n2, eu/p0 n1, meta/p0 n1\n"
 
 
+@pytest.mark.long
 def test_a_set_that_cannot_start_is_named_and_the_others_stay(directory: Path) -> None:
     bad = directory / "us-p0.yaml"
     # Its data directory is somebody's file.
@@ -180,6 +182,7 @@ def test_files_that_do_not_fit_together_are_refused_with_all_that_is_wrong(tmp_p
     assert "meta-p0.yaml: data directory of n1, " in told
 
 
+@pytest.mark.long
 def test_a_region_of_processes_is_killed_and_comes_back(tmp_path: Path) -> None:
     with LocalFleet(tmp_path, {"meta": 1, "eu/p0": 2}, durability="os") as fleet:
         assert list(fleet) == ["meta", "eu/p0"]

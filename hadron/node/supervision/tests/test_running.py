@@ -180,6 +180,7 @@ def test_a_file_is_looked_at_before_nodes_are_touched(tmp_path: Path) -> None:
         DetachedCluster(path).down()
 
 
+@pytest.mark.long
 def test_nodes_that_are_not_ready_stay_up(tmp_path: Path) -> None:
     path = write_config(tmp_path / "cluster.yaml", 3, "os")
     cluster = DetachedCluster(path)
@@ -216,6 +217,7 @@ def test_the_leader_is_asked_first_why_nobody_serves(
     assert no.value.hint == "n2 is not following: waiting"
 
 
+@pytest.mark.long
 def test_a_node_that_ends_is_heard(tmp_path: Path) -> None:
     path = write_config(tmp_path / "cluster.yaml", 2, "os")
     try:
