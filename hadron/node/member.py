@@ -84,6 +84,7 @@ class Member:
         self._course = Course(leads=host.membership.is_leader)
         self._ended = trio.Event()
         self._store = self._open_store()
+        self._store.known_committed = lambda: self._watermark.lsn
         self._counts = self._store.identity.current.is_member
         self._forgotten = self._store.forgotten
         """How this disk was found to hold less than it did, in words; "" when it was not."""

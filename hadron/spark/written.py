@@ -263,7 +263,9 @@ def _cuts(rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 def _header_bytes(pairs: Sequence[tuple[str, str | None]] | None) -> int:
-    return sum(len(name) + len(content or "") + 8 for name, content in pairs or ())
+    return sum(
+        len(name.encode()) + len((content or "").encode()) + 8 for name, content in pairs or ()
+    )
 
 
 def _offsets(column: pa.Array) -> Any:

@@ -138,6 +138,10 @@ class Store:
     `CorruptionError` when it is damaged and nobody could help.
     """
 
+    known_committed: Callable[[], int] = staticmethod(lambda: 0)
+    """Up to where this node knows its log to be committed: a leader knows more than the file says,
+    which has it from the last ballot's beginning."""
+
     def __init__(
         self,
         directory: Path,
@@ -264,7 +268,7 @@ class Store:
             return
         self._marked_s = now_s
         try:
-            mark = await self.readers.run_once(_committed)
+            mark = await self.readers.run_once(partial(_committed, known=self.known_committed()))
             await self._disk.do(partial(self.identity.note_mark, mark))
         except HadronError as error:
             # The one before counts for longer.
@@ -370,11 +374,13 @@ class Store:
         )
 
 
-def _committed(connection: apsw.Connection) -> LogPosition:
-    """The last entry that this file says is committed; the beginning where it cannot be told."""
+def _committed(connection: apsw.Connection, known: int = 0) -> LogPosition:
+    """The last entry here that this file, or who has it open, says is committed; the beginning
+    where it cannot be told."""
     try:
         with reading_entry(lambda: 0):
             lsn = log.get_meta(connection, "committed_lsn")
+            lsn = max(lsn, min(known, log.last_lsn(connection)))
         return log.position_at(connection, lsn) or EMPTY_LOG
     except CorruptionError:
         return EMPTY_LOG

@@ -317,6 +317,34 @@ async def test_a_database_of_the_same_run_is_older_than_its_mark(
         await nodes.wait_in_step()
 
 
+@pytest.mark.long
+async def test_a_leader_writes_down_how_far_its_log_is_committed(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """Also while a member is away, and it trims nothing: what stands in its database is from the
+    beginning of its ballot."""
+    settings = replace(testing_nodes._QUICK, checkpoint_bytes=64 << 10)
+    async with running_nodes(tmp_path, 3, settings=settings) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        store = nodes.node("n1").member._store
+        began = store.log.head.lsn
+        marked: list[int] = []
+        note_mark = store.identity.note_mark
+
+        def note(mark: LogPosition) -> None:
+            note_mark(mark)
+            marked.append(mark.lsn)
+
+        store.identity.note_mark = note  # type: ignore[method-assign]
+        async with nodes.connection("n1") as connection:
+            while len(marked) < 3:
+                await produce(connection, bytes(5_000))
+                await trio.sleep(0.5)
+        assert began < marked[0] < marked[1] < marked[2] <= store.log.head.lsn
+
+
 async def test_a_node_alone_refuses_an_older_database(tmp_path: Path, clock: MockClock) -> None:
     async with running_nodes(tmp_path, 1) as nodes:
         await make_stream(nodes)

@@ -164,7 +164,9 @@ plant(
     "mark of the log's end",
     "a node notes for ever that it has its last entry, which a leader may have it drop",
     Edit(
-        "storage.store:Store._note_mark", "await self.readers.run_once(_committed)", "self.log.head"
+        "storage.store:Store._note_mark",
+        "await self.readers.run_once(partial(_committed, known=self.known_committed()))",
+        "self.log.head",
     ),
     scenarios=("tail-that-goes-with-its-leader",),
 )

@@ -11,6 +11,7 @@ import hadron
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
 from hadron.spark.source.writers import BatchWriter
+from hadron.spark.written import TARGET_BYTES, Packer
 
 
 @pytest.mark.parametrize("late", ["first", "second"])
@@ -32,3 +33,18 @@ def test_who_loses_a_race_leaves_nothing_staged(tmp_path: Path, late: str) -> No
             writers[name].commit([written[name]])
         assert wait_until(lambda: not client.staged(), 20)
         assert [record.value for record in client.read("out")] == [early, early]
+
+
+def test_headers_are_counted_in_bytes() -> None:
+    """A batch of them has room at a leader, in whichever script they are."""
+    rows, headers = 2_000, pa.map_(pa.string(), pa.string())
+    batch = pa.record_batch(
+        {
+            "value": pa.array(["x"] * rows),
+            "headers": pa.array([[("note", "か" * 350)]] * rows, headers),
+        }
+    )
+    packer = Packer(["p0"], first=0, now_ms=1)
+    made = [*packer.add(batch), *packer.finish()]
+    assert sum(count for _, _, count in made) == rows
+    assert max(len(data) for _, data, _ in made) < 2 * TARGET_BYTES
