@@ -358,7 +358,7 @@ class Group:
         if not counted or holder is None:
             return
         holder.dealt_at = now
-        if holder.in_vain or holder.is_stalled:
+        if holder.in_vain:
             self.takers.recovered(holder)
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:

@@ -275,7 +275,6 @@ class Takers:
     def recovered(self, member: Member) -> None:
         """It has dealt with a record."""
         member.in_vain = member.rests = member.tried = 0
-        member.is_stalled = False
         self._end_rest(member)
         self.offer(member)
 

@@ -44,6 +44,8 @@ class Confirming:
         self._ballots = ballots
         self._said: WeakKeyDictionary[LateAcks, list[Said]] = WeakKeyDictionary()
         """Of each member, since it was confirmed last, by what it keeps over its calls."""
+        self._asked: WeakKeyDictionary[LateAcks, list[Said]] = WeakKeyDictionary()
+        """What of it somebody waits for."""
         self._partitions: WeakKeyDictionary[LateAcks, str] = WeakKeyDictionary()
         self._histories: Counter[str] = Counter()
         """How often a replica set's log may have lost its end."""
@@ -64,16 +66,18 @@ class Confirming:
             said = Said(token, first, last, self._histories[partition])
             self._said.setdefault(channel._late, []).append(said)
 
-    def asked(self, member: Membership) -> list[Said]:
+    def asked(self, member: Membership) -> None:
         """A program waits for what it has acknowledged."""
-        return self._said.pop(member._late, [])
+        self._asked.setdefault(member._late, []).extend(self._said.pop(member._late, []))
 
     def refused(self, member: Membership) -> None:
         """It hears that some of that did not count, or that nobody knows."""
+        self._asked.pop(member._late, None)
         self._said.pop(member._late, None)
 
-    def confirmed(self, member: Membership, said: list[Said]) -> None:
-        """It hears that all of that counts."""
+    def confirmed(self, member: Membership) -> None:
+        """It hears that all that it waited for counts."""
+        said = self._asked.pop(member._late, [])
         view = self._latest(member.partition)
         if view is None:
             return

@@ -48,7 +48,8 @@ class HearsGroups:
                     "opened": self.beats,
                     "beat": self.beats,
                     "_claim": self.claims,
-                    "flush": self.flushes,
+                    "settle": self.waits,
+                    "tell": self.tells,
                 },
             ),
             (Channel, {"acknowledge": self.acknowledges}),
@@ -136,17 +137,23 @@ class HearsGroups:
 
         return acknowledge
 
-    def flushes(self, original: Any) -> Any:
-        async def flush(member: Membership, timeout_s: float) -> None:
-            said = self._known.confirming.asked(member)
-            try:
-                await original(member, timeout_s)
-            except HadronError:
-                self._known.confirming.refused(member)
-                raise
-            self._known.confirming.confirmed(member, said)
+    def waits(self, original: Any) -> Any:
+        async def settle(member: Membership, timeout_s: float) -> None:
+            self._known.confirming.asked(member)
+            await original(member, timeout_s)
 
-        return flush
+        return settle
+
+    def tells(self, original: Any) -> Any:
+        def tell(member: Membership, known: int) -> HadronError | None:
+            error: HadronError | None = original(member, known)
+            if error is None:
+                self._known.confirming.confirmed(member)
+            else:
+                self._known.confirming.refused(member)
+            return error
+
+        return tell
 
     def claims(self, original: Any) -> Any:
         def claim(member: Membership, channel: Channel, parcel: Parcel) -> None:
