@@ -19,8 +19,8 @@ _FIRST: Final = {
     "the next in order comes before the one before it is committed": 1,
     "the next of a key comes once the one before is acknowledged, committed or not": 1,
     "what a transaction has acknowledged above the cursor is delivered": 1,
-    "who is to be empty gets nothing more for ever, though nothing waits for that any more": 54,
-    "who is to be empty gets nothing more while it works on one record all day": 54,
+    "who is to be empty gets nothing more for ever, though nothing waits for that any more": 44,
+    "who is to be empty gets nothing more while it works on one record all day": 44,
 }
 """Seeds that meet a bug which the first one does not, tried before it."""
 
