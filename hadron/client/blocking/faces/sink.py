@@ -44,7 +44,7 @@ class SyncSink(PartBase[Sink]):
         """Keep encoded record batches at a partition, in no stream, until they are published.
 
         Args:
-            batches: 2 MiB at most, or one.
+            batches: 2 MiB and `limits.MAX_ITEMS` at most, or one.
             first: how many of the attempt were staged at this partition before.
             kept_s: they go when they are not published for so long after the latest of an attempt.
             label: of the write, for people.
