@@ -207,8 +207,8 @@ class CommitUnknownError(OutcomeUnknownError):
 
 
 class CallUnknownError(OutcomeUnknownError):
-    """A server, or the way to it, was lost with a call under way: it has run, or in part, or not at
-    all. It was not run again, because its endpoint is not declared `idempotent`."""
+    """A server, the way to it, or the endpoint was lost with a call under way: it has run, or in
+    part, or not at all. It was not run again, because the endpoint is not declared `idempotent`."""
 
 
 class CallFailedError(HadronError):

@@ -154,6 +154,35 @@ class TestDelivering:
         slow.call.on_writable()
         await slow.until(20)
 
+    async def test_who_leaves_as_the_end_of_another_batch_is_told_takes_nobody_along(
+        self, stack: Stack
+    ) -> None:
+        """Both are on one connection, which breaks with that: the record goes to who is left."""
+        await stack.append(1, b"0", b"1")
+        await stack.append(1, b"2")
+        batching, other = Consumer(stack), Consumer(stack)
+        other.call.writable = False
+        await other.join(10)
+        told = batching.call.send
+
+        def send(message: Any, attachments: Any = ()) -> None:
+            told(message, attachments)
+            kind = message.WhichOneof("kind")
+            if kind == "delivery":
+                batching.call.writable, other.call.writable = False, True
+                other.driver.machine.became_writable(other.session.member.number)
+            elif kind == "batch_end":
+                other.leave()
+
+        batching.call.send = send  # type: ignore[method-assign]
+        await batching.join(10, batch_size=10, batch_wait_ms=0)
+        await batching.call.until(lambda: batching.events("batch_end") != [])
+        batching.leave()
+        third = await Consumer(stack).join(10)
+        await third.until(0, 1, 2)
+        assert other.deliveries == []
+        assert not stack.fatal
+
     async def test_many_deliveries_leave_a_turn_to_others(self, stack: Stack) -> None:
         for _ in range(200):
             await stack.append(1, b"x")

@@ -32,6 +32,7 @@ from hadron.node.tests.support import (
 from hadron.node.verification import verify_paths
 from hadron.node.world import SystemDisk
 from hadron.replication.membership import identity_message
+from hadron.storage.store import Store
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, replication_pb2
@@ -276,6 +277,19 @@ async def test_a_database_that_went_back_in_time_alone(
         assert chains(nodes, "n1") == chains(nodes, "n2") == chains(nodes, "n3")
 
 
+def marks_of(store: Store) -> list[int]:
+    """Of the entries that are marked in `node.db` from now on, as they are."""
+    marked: list[int] = []
+    note_mark = store.identity.note_mark
+
+    def note(mark: LogPosition) -> None:
+        note_mark(mark)
+        marked.append(mark.lsn)
+
+    store.identity.note_mark = note  # type: ignore[method-assign]
+    return marked
+
+
 @pytest.mark.long
 async def test_a_database_of_the_same_run_is_older_than_its_mark(
     tmp_path: Path, clock: MockClock
@@ -290,14 +304,7 @@ async def test_a_database_of_the_same_run_is_older_than_its_mark(
         shutil.copytree(nodes.data("n2"), earlier, ignore=ignored)
         store = nodes.node("n2").member._store
         before = store.identity.current.boot
-        marked: list[int] = []
-        note_mark = store.identity.note_mark
-
-        def note(mark: LogPosition) -> None:
-            note_mark(mark)
-            marked.append(mark.lsn)
-
-        store.identity.note_mark = note  # type: ignore[method-assign]
+        marked = marks_of(store)
         async with nodes.connection("n1") as connection:
             while not marked:
                 await produce(connection, bytes(5_000))
@@ -330,14 +337,7 @@ async def test_a_leader_writes_down_how_far_its_log_is_committed(
         await nodes.crash("n3")
         store = nodes.node("n1").member._store
         began = store.log.head.lsn
-        marked: list[int] = []
-        note_mark = store.identity.note_mark
-
-        def note(mark: LogPosition) -> None:
-            note_mark(mark)
-            marked.append(mark.lsn)
-
-        store.identity.note_mark = note  # type: ignore[method-assign]
+        marked = marks_of(store)
         async with nodes.connection("n1") as connection:
             while len(marked) < 3:
                 await produce(connection, bytes(5_000))

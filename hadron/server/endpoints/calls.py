@@ -41,9 +41,6 @@ _MAX_LISTED: Final = 200
 _MAX_ALL_LISTED: Final = 4_000
 """Of all endpoints together, each with 500 bytes of names at most: they have room in a frame."""
 
-_MAX_CREDIT: Final = 1 << 24
-"""More than any window; a peer that says so would flood the other one."""
-
 _Calls: TypeAlias = Call[pb.CallRequest, pb.CallResponse]
 _Serves: TypeAlias = Call[pb.ServeRequest, pb.ServeResponse]
 _Describes: TypeAlias = Call[pb.DescribeEndpointsRequest, pb.DescribeEndpointsResponse]
@@ -89,7 +86,7 @@ class _CallerSession:
         elif kind == CANCEL:
             broker.caller_cancels(caller, number)
         elif kind == CREDIT:
-            broker.caller_credit(caller, number, min(item.credit, _MAX_CREDIT))
+            broker.caller_credit(caller, number, item.credit)
         else:
             raise FrameError(f"a caller says nothing of the kind {kind}")
 
@@ -186,7 +183,7 @@ class _ServerSession:
             headers = headers_of(item.headers)
             broker.server_error(server, number, error_of(item), headers, now_s)
         elif kind == CREDIT:
-            broker.server_credit(server, number, min(item.credit, _MAX_CREDIT))
+            broker.server_credit(server, number, item.credit)
         elif kind == REFUSE:
             broker.server_refuses(server, number, now_s)
         else:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import hadron
+from hadron.model.limits import MAX_ITEMS
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
-from hadron.spark.source.writers import BatchWriter
+from hadron.spark.source.options import parse_sink_options
+from hadron.spark.source.writers import BatchWriter, _Task
 from hadron.spark.written import TARGET_BYTES, Packer
 
 
@@ -48,3 +52,18 @@ def test_headers_are_counted_in_bytes() -> None:
     made = [*packer.add(batch), *packer.finish()]
     assert sum(count for _, _, count in made) == rows
     assert max(len(data) for _, data, _ in made) < 2 * TARGET_BYTES
+
+
+def test_what_is_staged_at_once_is_bounded_in_batches() -> None:
+    """However small they are made by compression."""
+    staged: list[int] = []
+
+    def stage(_stream: str, _partition: str, batches: list[bytes], **_told: object) -> None:
+        staged.append(len(batches))
+
+    sink: Any = SimpleNamespace(stage=stage)
+    task = _Task(parse_sink_options({"stream": "out"}, streaming=False), b"w" * 16, "", 0)
+    for _ in range(MAX_ITEMS + 1):
+        task._take(sink, "p0", b"x", 1)
+    task._stage(sink, "p0")
+    assert staged == [MAX_ITEMS, 1]

@@ -11,6 +11,7 @@ import trio
 
 from hadron.doors import clients
 from hadron.doors.http.tests.support import http_of, nodes_with_doors, serving
+from hadron.testing.nodes import Nodes
 
 GROUP = "/v1/streams/s/groups/g"
 
@@ -184,6 +185,32 @@ async def test_one_poll_at_a_time(http: httpx.AsyncClient) -> None:
         answer = await http.post(f"{GROUP}/poll", json={"consumer": "c"})
         assert answer.status_code == 409
         assert "polling already" in answer.json()["detail"]
+
+
+async def test_a_consumer_counts_for_who_has_made_it(
+    nodes: Nodes, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlives its poll, and so does what it takes of its program's share of namespaces."""
+    monkeypatch.setattr(clients, "_MAX_OF_PEER", 1)
+    async with nodes.client() as client:
+        for name in ("one", "two"):
+            partitions = [nodes.config.name]
+            await client.apply(
+                [
+                    {"kind": "Namespace", "name": name},
+                    {"kind": "Stream", "namespace": name, "name": "s", "partitions": partitions},
+                ]
+            )
+
+    async def poll_in(namespace: str) -> int:
+        asked = {"consumer": "c", "wait_s": 0}
+        answer = await http.post(f"{GROUP}/poll", params={"namespace": namespace}, json=asked)
+        return answer.status_code
+
+    assert await poll_in("one") == 200
+    assert await poll_in("two") == 503
+    await http.delete(f"{GROUP}/consumers/c", params={"namespace": "one"})
+    assert await poll_in("two") == 200
 
 
 async def test_a_consumer_without_a_name_is_given_one(http: httpx.AsyncClient) -> None:
