@@ -32,6 +32,7 @@ from hadron.node.tests.support import (
 from hadron.node.verification import verify_paths
 from hadron.node.world import SystemDisk
 from hadron.replication.membership import identity_message
+from hadron.storage.identity import PeerStart
 from hadron.storage.store import Store
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
@@ -108,7 +109,16 @@ async def test_an_old_copy_is_taught_and_counts_again(
             "noticed", lambda: "this node's data directory is an old copy" in caplog.text
         )
         await nodes.wait_in_step()
-        await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+
+        def latest(name: str) -> PeerStart:
+            return nodes.node(name).member._store.identity.peer_starts["n2"][-1]
+
+        # Who has not met it since it was taught takes it for an old copy once more, and it has to
+        # be taught by both again: n3 must not be lost before.
+        await nodes.wait_for(
+            "a member, and met by both",
+            lambda: is_member(nodes, "n2") and latest("n3") == latest("n1"),
+        )
         assert not nodes.status("n2").trouble
         await nodes.crash("n3")
         async with nodes.connection("n1") as connection:
