@@ -485,11 +485,11 @@ class GroupDriver:
             for delivery in list(session.member.deliveries):
                 self.machine.extend(number, delivery, now)
         lost = [
-            (delivery, first, last)
-            for delivery, first, last in said.ranges
+            item
+            for item in said.ranges
             if not (
-                self.machine.extend(number, delivery, now)
-                or self.machine.taken.is_from(number, delivery, first, last)
+                self.machine.extend(number, item.delivery, now)
+                or self.machine.taken.is_from(number, *item)
             )
         ]
         if lost:
@@ -503,8 +503,8 @@ class GroupDriver:
 
     def _tell_conflicts(self, session: MemberSession, item: DeliveryRange) -> None:
         """The member cannot end what a transaction has."""
-        for first, last, transaction in self.machine.taken.holders(item[1], item[2]):
-            session.sink.tell_conflict((item[0], first, last), transaction)
+        for first, last, transaction in self.machine.taken.holders(item.first, item.last):
+            session.sink.tell_conflict(DeliveryRange(item.delivery, first, last), transaction)
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -470,9 +470,7 @@ class Group:
         if not released:
             return released
         holder = self.members[delivery.member]
-        holder.credit += size(released)
-        holder.is_stalled = False
-        holder.tried = holder.tried if holder.is_on_trial else 0
+        holder.regain(size(released))
         self.takers.offer(holder)
         return released
 
@@ -556,7 +554,7 @@ class Group:
         for first, last, delivery in self.taken.finish(ranges, self.frontier.cursor, now):
             holder = self.members.get(delivery.member)
             if holder is not None:
-                holder.credit += last - first + 1
+                holder.regain(last - first + 1)
                 holder.acknowledged += last - first + 1
                 self._note_work(holder.number, [(first, last)], now)
                 self.takers.offer(holder)

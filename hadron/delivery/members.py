@@ -157,6 +157,13 @@ class Member:
         """Records that it holds, or that a transaction has taken from it."""
         return self.max_in_flight - self.credit
 
+    def regain(self, records: int) -> None:
+        """It has dealt with these, or given them back: credit again, and no deadline passes over
+        them."""
+        self.credit += records
+        self.is_stalled = False
+        self.tried = self.tried if self.is_on_trial else 0
+
     def holds(self) -> list[Range]:
         return [part for each in self.deliveries.values() for part in each.held.ranges()]
 

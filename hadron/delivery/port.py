@@ -17,11 +17,15 @@ from hadron.model.limits import MAX_RANGES
 from hadron.model.transactions import TransactionId
 from hadron.state.groups.progress import GroupOptions, Token
 
-DeliveryRange = tuple[int, int, int]
-"""Records of one delivery: its number, the first and the last offset, both inclusive."""
-
-
 # --- what members say -----------------------------------------------------------------------
+
+
+class DeliveryRange(NamedTuple):
+    """Records of one delivery, both offsets inclusive."""
+
+    delivery: int
+    first: int
+    last: int
 
 
 class Ack(NamedTuple):

@@ -84,7 +84,7 @@ class MemberSession:
 
     def revoke(self, delivery: int, ranges: tuple[Range, ...], reason: str) -> None:
         """Say that it does not hold these any more."""
-        self.sink.revoke([(delivery, first, last) for first, last in ranges], reason)
+        self.sink.revoke([DeliveryRange(delivery, first, last) for first, last in ranges], reason)
 
 
 class Silence:

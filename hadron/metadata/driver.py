@@ -30,7 +30,7 @@ _OBJECT_BYTES: Final = 64
 """Of an object in a message beside its names and its specification: kind, id, index, lengths."""
 
 
-class SchemaChanges(Part):
+class SchemaDriver(Part):
     """One per leadership. Changes run one after another; each is judged against the one before.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.messages import changes_to, check_index, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
 from hadron.model.backoff import Backoff
@@ -109,7 +109,7 @@ class SchemaPusher(Part):
         own: Introduction,
         controller: Controller,
         catalog: Catalog,
-        schema: SchemaChanges,
+        schema: SchemaDriver,
         sets: ReplicaSets,
         wires: Wires,
     ) -> None:

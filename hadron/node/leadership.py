@@ -14,7 +14,7 @@ from hadron.model.ids import NO_BALLOT
 from hadron.model.ports import Random
 from hadron.node.parts import Surroundings, parts_of
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.schema_changes import AskLeader
+from hadron.node.schema_driver import AskLeader
 from hadron.node.settings import Settings
 from hadron.partition.controller import Controller
 from hadron.partition.gate import ByteGate

@@ -15,7 +15,7 @@ from hadron.node.leader_links import LeaderLinks
 from hadron.node.pipelines.other_leaders import OtherLeaders
 from hadron.node.pipelines.outputs import StageOutputs
 from hadron.node.replica_set import ReplicaSetConfig
-from hadron.node.schema_changes import AskLeader, schema_changes
+from hadron.node.schema_driver import AskLeader, schema_driver
 from hadron.pipelines.driver import Pipelines
 from hadron.serving.digests import DigestDriver
 from hadron.serving.dropping import DropDriver
@@ -70,7 +70,7 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
     transactions.claims.observe(controller.observers)
     yield transactions
     yield links
-    yield (schema := schema_changes(leading, around.config.metadata, around.sets, around.ask))
+    yield (schema := schema_driver(leading, around.config.metadata, around.sets, around.ask))
     yield SchemaAdopter(
         Allegiance(around.config.cluster, name, around.uuid, around.epoch, around.config.metadata),
         controller,

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import trio
 
 from hadron.metadata.adopter import SchemaAdopter
-from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.judging import Key
 from hadron.metadata.messages import changes_to, check_index
 from hadron.metadata.push import split
@@ -77,7 +77,7 @@ class SchemaService:
         objects: list[SchemaObject],
         request: schema_pb2.ApplySchemaRequest,
     ) -> None:
-        changes, index = await leading.part(SchemaChanges).apply(
+        changes, index = await leading.part(SchemaDriver).apply(
             objects, dry_run=request.dry_run, allow_destructive=request.allow_destructive
         )
         call.send(
@@ -111,7 +111,7 @@ class SchemaService:
     async def _answer_delete(
         self, leading: Leading, call: _Delete, request: schema_pb2.DeleteObjectsRequest
     ) -> None:
-        deleted, index = await leading.part(SchemaChanges).delete(
+        deleted, index = await leading.part(SchemaDriver).delete(
             [_key(name) for name in request.names],
             dry_run=request.dry_run,
             allow_destructive=request.allow_destructive,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.joining import Joining, WantedOptions
-from hadron.delivery.port import Ack, MemberSink, Nack, Said
+from hadron.delivery.port import Ack, DeliveryRange, MemberSink, Nack, Said
 from hadron.delivery.sessions import MemberSession
 from hadron.server.groups.messages import CallSink
 from hadron.serving.tests.stack import FakeCall, Stack
@@ -71,11 +71,11 @@ class Consumer:
 
     def acknowledge(self, first: int, last: int, confirmation: int = 0, delivery: int = 0) -> None:
         number = delivery or self.delivery_of(first)
-        self.say(Ack([(number, first, last)], confirmation))
+        self.say(Ack([DeliveryRange(number, first, last)], confirmation))
 
     def refuse(self, offset: int, delay_s: float, reason: str = "") -> None:
         number = self.delivery_of(offset)
-        self.say(Nack([(number, offset, offset)], delay_s, reason))
+        self.say(Nack([DeliveryRange(number, offset, offset)], delay_s, reason))
 
     def say(self, said: Said) -> None:
         self.driver.receive(self.session, said)

@@ -14,7 +14,7 @@ from hadron.delivery import ledger as ledger_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
 from hadron.delivery.ledger import Confirmation, LoggedLedger
-from hadron.delivery.port import Ack, Nack
+from hadron.delivery.port import Ack, DeliveryRange, Nack
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import (
     HadronError,
@@ -259,7 +259,7 @@ class TestAcknowledging:
             with pytest.raises(RequestError, match="are no range"):
                 member.acknowledge(first, last, delivery=1)
             with pytest.raises(RequestError, match="are no range"):
-                member.say(Nack([(1, first, last)]))
+                member.say(Nack([DeliveryRange(1, first, last)]))
         member.acknowledge(0, (1 << 64) - 1, confirmation=1, delivery=1)
         assert len(await member.confirmed(1)) == 1, "more than was held"
         assert await progress(stack) == [(100, None, None)]
@@ -273,7 +273,7 @@ class TestAcknowledging:
         member = await Consumer(stack).join()
         await member.call.until(lambda: len(member.offsets) == 100)
         before = stack.controller.written_lsn
-        member.say(Ack([(1, n, n) for n in range(1, 100, 2)], 1))
+        member.say(Ack([DeliveryRange(1, n, n) for n in range(1, 100, 2)], 1))
         assert await member.confirmed(1) == []
         assert stack.controller.written_lsn == before + 5
         assert len(await progress(stack)) == 50

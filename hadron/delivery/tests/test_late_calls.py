@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hadron.delivery.port import Ack
+from hadron.delivery.port import Ack, DeliveryRange
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import RequestError
 from hadron.model.ids import Ballot
@@ -44,7 +44,7 @@ def written(stack: Stack, stream_id: int, ballot: tuple[int, int], *ends: int) -
 
 class TestLateAcknowledgements:
     def late(self, member: Consumer, ballot: tuple[int, int], number: int, offset: int) -> None:
-        member.say(Ack([(number, offset, offset)], 1, Ballot(*ballot)))
+        member.say(Ack([DeliveryRange(number, offset, offset)], 1, Ballot(*ballot)))
 
     async def test_of_another_call_or_ballot(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
@@ -84,7 +84,7 @@ class TestLateAcknowledgements:
         await stack.append(1, *[b"x"] * 3)
         member = await Consumer(stack).join(3)
         for offset in (0, 2):
-            member.say(Ack([(99, offset, offset)]))
+            member.say(Ack([DeliveryRange(99, offset, offset)]))
         member.say(Ack(confirmation=1))
         member.say(Ack(confirmation=2))
         first, second = member.events("acked")
@@ -98,9 +98,9 @@ class TestLateAcknowledgements:
         await stack.append(1, b"x")
         member = await Consumer(stack).join(3)
         for _ in range(2):
-            member.say(Ack([(99, 0, 0)]))
+            member.say(Ack([DeliveryRange(99, 0, 0)]))
         with pytest.raises(RequestError, match="and it never asked"):
-            member.say(Ack([(99, 0, 0)]))
+            member.say(Ack([DeliveryRange(99, 0, 0)]))
 
     async def test_what_its_last_one_counted_for_is_logged(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
@@ -112,9 +112,9 @@ class TestLateAcknowledgements:
         other = await Consumer(stack).join(3, order=ORDER_STRICT)
         await member.until(0)
         for _ in range(2):
-            member.say(Ack([(99, 0, 0)]))
+            member.say(Ack([DeliveryRange(99, 0, 0)]))
         with pytest.raises(RequestError, match="and it never asked"):
-            member.say(Ack([(member.deliveries[-1].delivery, 0, 9)]))
+            member.say(Ack([DeliveryRange(member.deliveries[-1].delivery, 0, 9)]))
         member.leave()
         await other.until(1)
 

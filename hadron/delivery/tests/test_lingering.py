@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from hadron.delivery.effects import Rules
 from hadron.delivery.machine import Group
 from hadron.delivery.patience import BATCH_LINGERS, LINGER_S
 from hadron.delivery.tests.test_rules import drain, join
+from hadron.model.transactions import TransactionId
 
 
 def test_a_free_hand_gets_its_record_while_the_others_are_at_long_jobs() -> None:
@@ -72,3 +74,16 @@ def test_who_keeps_one_record_of_a_batch_gets_all_else() -> None:
     assert found == [(1, 8, 14)]
     assert now == pytest.approx(2.0 + BATCH_LINGERS * LINGER_S)
     assert group.next_due(now) is None
+
+
+def test_who_deals_with_records_in_transactions_is_tried_no_more() -> None:
+    group = Group(0, (), rules=Rules(deadline_s=1.0))
+    worker = join(group, 4)
+    drain(group, 8, 0.0)
+    group.expire(1.0)
+    assert worker.is_stalled
+    [(number, first, last)] = drain(group, 8, 1.0)
+    assert (number, first, last) == (1, 4, 4)
+    group.take(TransactionId("local/p0", 1, 1, 9), [(4, 4)], 1.5)
+    group.finish([(4, 4)], 1.5)
+    assert not worker.is_stalled

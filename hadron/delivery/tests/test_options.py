@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
-from hadron.delivery.port import Ack, Extend, Flow, Heartbeat
+from hadron.delivery.port import Ack, DeliveryRange, Extend, Flow, Heartbeat
 from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.batch_building import BatchBuilder
@@ -159,7 +159,7 @@ class TestDeadlines:
         assert (revoked.reason, other.deliveries[0].attempt) == ("ack deadline", 2)
         slow.acknowledge(1, 2, confirmation=2)
         assert len(await slow.confirmed(2)) == 1
-        slow.say(Extend([(1, 1, 2)]))
+        slow.say(Extend([DeliveryRange(1, 1, 2)]))
         assert slow.events("revoked")[-1].reason == "not held"
         assert await stack.rows("SELECT first, last, attempts FROM hadron_group_attempt") == [
             (1, 2, 1)
@@ -717,7 +717,7 @@ class TestEphemeral:
         assert other.fence == (*stack.ballot, 1)
         other.refuse(0, 60.0)
         away = await Consumer(stack).join(ephemeral=True, resume_offset=0)
-        away.say(Ack([(1, 0, 0)], 1, stack.ballot))
+        away.say(Ack([DeliveryRange(1, 0, 0)], 1, stack.ballot))
         assert len(await away.confirmed(1)) == 1
 
     async def test_one_that_goes_on_where_a_member_was_takes_its_late_acknowledgements(
@@ -780,7 +780,7 @@ class TestChanging:
         again = await Consumer(stack).join()
         assert member.fence < again.fence == (*stack.ballot, 1)
         await again.until(1, 2, 3, 4, 5)
-        again.say(Ack([(1, 5, 5)], 1, stack.ballot))
+        again.say(Ack([DeliveryRange(1, 5, 5)], 1, stack.ballot))
         assert len(await again.confirmed(1)) == 1, "from before the reset"
         again.leave()
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
@@ -819,7 +819,7 @@ class TestChanging:
         await other.until(0, 1)
         other.refuse(0, 60.0)
         away = await Consumer(stack).join()
-        old = (1, 0, 0)
+        old = DeliveryRange(1, 0, 0)
         for number, ballot in enumerate((stack.ballot, None), 1):
             away.say(Ack([old], number, ballot))
             assert len(await away.confirmed(number)) == 1
@@ -839,7 +839,7 @@ class TestChanging:
             await stack.groups.delete(1, "billing")
         again = await Consumer(stack).join(2)
         assert again.offsets == [0, 1]
-        again.say(Ack([(1, 5, 5)], 1, stack.ballot))
+        again.say(Ack([DeliveryRange(1, 5, 5)], 1, stack.ballot))
         assert len(again.events("acked")[-1].refused) == 1, "another group had the name"
 
     async def test_what_was_left_behind_goes_under_the_next_leader(

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.delivery.port import Extend
+from hadron.delivery.port import DeliveryRange, Extend
 from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import ConflictError, HadronError
@@ -103,7 +103,7 @@ class TestAParticipant:
         member = await member_of(stack, ack_deadline_ms=10_000)
         await member.until(0, 1, 2, 3)
         await prepare(stack, A, (0, 3))
-        member.say(Extend([(1, 0, 3)]))
+        member.say(Extend([DeliveryRange(1, 0, 3)]))
         assert member.events("revoked") == []
 
     async def test_what_it_has_done_does_not_come_back_when_its_letter_cannot_be_written(

@@ -61,7 +61,7 @@ def said_of(message: groups_pb2.SubscribeRequest) -> Said:
 
 def ranges_of(ranges: Iterable[groups_pb2.Range]) -> list[DeliveryRange]:
     """Nothing is checked (`delivery.port.check_ranges`)."""
-    return [(each.delivery, each.first_offset, each.last_offset) for each in ranges]
+    return [DeliveryRange(each.delivery, each.first_offset, each.last_offset) for each in ranges]
 
 
 def _ranges_to(ranges: Iterable[DeliveryRange]) -> list[groups_pb2.Range]:

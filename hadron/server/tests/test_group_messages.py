@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from hadron.delivery.effects import Assignment
-from hadron.delivery.port import Ack, Extend, Flow, Heartbeat, MemberSink, Nack, Opened, Said
+from hadron.delivery.port import (
+    Ack,
+    DeliveryRange,
+    Extend,
+    Flow,
+    Heartbeat,
+    MemberSink,
+    Nack,
+    Opened,
+    Said,
+)
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import FrameError, RequestError
 from hadron.model.ids import Ballot
@@ -21,15 +31,18 @@ Request, Event = groups_pb2.SubscribeRequest, groups_pb2.SubscribeEvent
 ITEM = groups_pb2.Range(delivery=7, first_offset=3, last_offset=5)
 
 SAID: list[tuple[dict[str, Any], Said]] = [
-    ({"ack": Request.Ack(ranges=[ITEM], confirmation=9)}, Ack([(7, 3, 5)], 9)),
+    ({"ack": Request.Ack(ranges=[ITEM], confirmation=9)}, Ack([DeliveryRange(7, 3, 5)], 9)),
     (
         {"ack": Request.Ack(ballot=common_pb2.Ballot(epoch=1, incarnation=2))},
         Ack([], 0, Ballot(1, 2)),
     ),
-    ({"nack": Request.Nack(ranges=[ITEM], reason="no")}, Nack([(7, 3, 5)], None, "no")),
+    (
+        {"nack": Request.Nack(ranges=[ITEM], reason="no")},
+        Nack([DeliveryRange(7, 3, 5)], None, "no"),
+    ),
     ({"nack": Request.Nack(delay_ms=0)}, Nack([], 0.0)),
     ({"nack": Request.Nack(delay_ms=1_500, unseen=True)}, Nack([], 1.5, "", True)),
-    ({"extend": Request.Extend(ranges=[ITEM])}, Extend([(7, 3, 5)])),
+    ({"extend": Request.Extend(ranges=[ITEM])}, Extend([DeliveryRange(7, 3, 5)])),
     ({"heartbeat": Request.Heartbeat()}, Heartbeat()),
     ({"flow": Request.Flow(max_in_flight=4)}, Flow(4)),
 ]
@@ -101,9 +114,9 @@ class TestCallSink:
 
     def test_what_became_of_records(self) -> None:
         sink, call = self.told()
-        sink.confirm(9, [(7, 3, 5)], 17)
-        sink.revoke([(7, 3, 3), (7, 5, 5)], "ack deadline")
-        sink.tell_conflict((7, 4, 4), TransactionId("local/p1", 1, 7, 1))
+        sink.confirm(9, [DeliveryRange(7, 3, 5)], 17)
+        sink.revoke([DeliveryRange(7, 3, 3), DeliveryRange(7, 5, 5)], "ack deadline")
+        sink.tell_conflict(DeliveryRange(7, 4, 4), TransactionId("local/p1", 1, 7, 1))
         sink.end_batch()
         sink.beat()
         assert [message for message, _ in call.sent] == [

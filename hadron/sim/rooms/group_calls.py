@@ -199,7 +199,7 @@ class Call:
                 is_own=is_own,
                 is_late=not is_own,
             )
-            items.append((token.number, first, last))
+            items.append(DeliveryRange(token.number, first, last))
             self._unasked.append(Asserted(items[-1], is_sure))
         question = 0
         if confirms:
@@ -222,7 +222,7 @@ class Call:
                 delay_s=(0.0 if is_unseen else 0.05) if delay_s is None else delay_s,
                 is_unseen=is_unseen,
             )
-        items = [(token.number, *wanted) for token, wanted in parts]
+        items = [DeliveryRange(token.number, *wanted) for token, wanted in parts]
         self.say(Nack(items, delay_s, "by chance", is_unseen))
 
     def extend(self, parts: Sequence[tuple[Token, Range]]) -> None:
@@ -230,7 +230,7 @@ class Call:
         numbers: list[int | None] = [token.number for token, _ in parts]
         for number in numbers or [None]:
             self.rules.extended(self.life, self.holder, number, trio.current_time())
-        self.say(Extend([(token.number, *wanted) for token, wanted in parts]))
+        self.say(Extend([DeliveryRange(token.number, *wanted) for token, wanted in parts]))
 
     def flow(self, max_in_flight: int) -> None:
         self.holder.max_in_flight = max_in_flight

@@ -452,6 +452,7 @@ class Rules:
             life.overruled.discard(offset)
             if given is not None:
                 given.holder.dealt_at = now
+                given.holder.is_stalled = False
             self._settle(life, offset)
         self.told_floor(group_id, floor)
         self.reached["finished"] += 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 import trio
 
 from hadron.delivery.joining import Joining, WantedOptions
+from hadron.delivery.port import DeliveryRange
 from hadron.model.batch import read_head
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
@@ -432,7 +433,7 @@ class World:
         self._numbers += 1
         home = chance.choice((SET, "local/p1"))
         name = TransactionId.of(home, self.ballot, self._numbers)
-        wanted = [(token.number, *part) for token, part in parts]
+        wanted = [DeliveryRange(token.number, *part) for token, part in parts]
         leadership, ballot = self.leadership, parts[0][0].ballot
         try:
             group_id = leadership.groups.check_held(name, self.stream, seat.group, ballot, wanted)
@@ -453,7 +454,9 @@ class World:
         if home != SET:
             self._prepare(each)
 
-    def _check_held(self, life: Life, ranges: tuple[Range, ...], wanted: list[Any]) -> None:
+    def _check_held(
+        self, life: Life, ranges: tuple[Range, ...], wanted: list[DeliveryRange]
+    ) -> None:
         """The leader has found that members hold them."""
         numbers = {
             offset: number for number, first, last in wanted for offset in range(first, last + 1)

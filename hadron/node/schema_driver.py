@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
-from hadron.metadata.driver import SchemaChanges
+from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.pusher import ReplicaSets
 from hadron.model.errors import MetadataBehindError, PeerError
 from hadron.serving.leading import Leading
@@ -19,9 +19,9 @@ AskLeader = Callable[[str, Method, Any], Awaitable[Any]]
 """Told (replica set, method, request); raises `HadronError` or `OSError`."""
 
 
-def schema_changes(
+def schema_driver(
     leading: Leading, owner: str, sets: ReplicaSets | None, ask: AskLeader | None
-) -> SchemaChanges:
+) -> SchemaDriver:
     """
     Args:
         owner: the replica set that the schema belongs to.
@@ -67,4 +67,4 @@ def schema_changes(
         )
 
     metadata = "" if owner == name else owner
-    return SchemaChanges(controller, leading.catalog, known_sets, seek, count_kept, metadata)
+    return SchemaDriver(controller, leading.catalog, known_sets, seek, count_kept, metadata)
