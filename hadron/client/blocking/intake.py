@@ -1,14 +1,15 @@
 """What is behind a blocking subscription: parcels cross threads a few at a time, acks in groups.
 
-One thread takes deliveries at a time; any thread may acknowledge them, and close it.
+Any thread may take deliveries, each of which is given to one of them, acknowledge them, and close
+the subscription.
 """
 
 from __future__ import annotations
 
-import time
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import repeat
@@ -62,6 +63,9 @@ class Intake:
         self._handed: list[Parcel] = []
         """A batch that is on its way to a thread, which may have been interrupted by Ctrl-C: then
         it is still here when that, or another one, asks for more."""
+        self._taking = threading.RLock()
+        """Of who fetches what comes next: two at a time would lose what the other has begun. A
+        signal's handler may ask for more in the middle of that."""
         self._consumer.on_look = self._give_old_back
 
     def __str__(self) -> str:
@@ -81,42 +85,70 @@ class Intake:
             if self._parcel is not None and self._consumer.holds(self._parcel.channel):
                 for delivery in self._deliveries:
                     return delivery
-            taken = self._next_parcel()
-            if taken is None:
-                raise StopIteration
-            self._begin(*taken)
+            with self._taking:
+                if (begun := self._begun()) is not None:
+                    return begun
+                taken = self._next_parcel()
+                if taken is None:
+                    raise StopIteration
+                self._begin(*taken)
+
+    def _begun(self) -> SyncDelivery | None:
+        """The next of a parcel that another thread has begun meanwhile."""
+        if self._parcel is not None and self._consumer.holds(self._parcel.channel):
+            return next(self._deliveries, None)
+        return None
+
+    @contextmanager
+    def _taking_until(self, until_s: float | None) -> Iterator[bool]:
+        """Whether this thread's turn comes in time, on the clock `time.monotonic`."""
+        left_s = _left_s(until_s)
+        patience_s = -1 if left_s is None else min(left_s, threading.TIMEOUT_MAX)
+        is_mine = self._taking.acquire(timeout=patience_s)
+        try:
+            yield is_mine
+        finally:
+            if is_mine:
+                self._taking.release()
 
     def poll(self, timeout_s: float | None) -> SyncDelivery | None:
         """See `Subscription.poll`."""
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        until_s = None if timeout_s is None else monotonic() + timeout_s
         while True:
             if self._parcel is not None and self._consumer.holds(self._parcel.channel):
                 for delivery in self._deliveries:
                     return delivery
-            taken = self._ready_parcel()
-            if taken is None:
-                left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-                received = self._portal.call(self._receive, left_s)
+            with self._taking_until(until_s) as is_mine:
+                if not is_mine:
+                    return None
+                if (begun := self._begun()) is not None:
+                    return begun
+                taken = self._ready_parcel()
+                if taken is not None:
+                    self._begin(*taken)
+                    continue
+                received = self._portal.call(self._receive, _left_s(until_s))
                 if received is None:
                     return None
                 if not received:
                     raise closed_error()
-            else:
-                self._begin(*taken)
 
     def poll_batch(self, timeout_s: float | None) -> SyncDeliveryBatch | None:
         """See `Subscription.poll_batch`."""
-        taken = self._portal.call(self._next_batch, timeout_s)
-        if taken is None:
-            return None
-        if not taken:
-            raise closed_error()
-        return self._got(taken)
+        until_s = None if timeout_s is None else monotonic() + timeout_s
+        with self._taking_until(until_s) as is_mine:
+            taken = self._portal.call(self._next_batch, _left_s(until_s)) if is_mine else None
+            if taken is None:
+                return None
+            if not taken:
+                raise closed_error()
+            return self._got(taken)
 
     def next_batch(self) -> SyncDeliveryBatch | None:
         """The next one; None when the subscription is closed, or the client."""
-        taken = self._unless_closed(self._next_batch)
-        return self._got(taken) if taken else None
+        with self._taking:
+            taken = self._unless_closed(self._next_batch)
+            return self._got(taken) if taken else None
 
     def _got(self, taken: tuple[list[Parcel], list[Record]]) -> SyncDeliveryBatch:
         batch = SyncDeliveryBatch(self, *taken)
@@ -131,7 +163,8 @@ class Intake:
 
     def next_step(self, steps: Steps) -> SyncStep | None:
         """The next one; None when the subscription is closed, or the client."""
-        step = self._unless_closed(partial(self._next_step, steps))
+        with self._taking:
+            step = self._unless_closed(partial(self._next_step, steps))
         return None if step is None else SyncStep(self._portal, step)
 
     def _begin(self, parcel: Parcel, records: list[Record]) -> None:
@@ -225,7 +258,8 @@ class Intake:
             self._portal.call(self._leave, ending.waits)
 
     def forked(self) -> None:
-        """In a child process: the records are its parent's."""
+        """In a child process: the records are its parent's, and so is the turn."""
+        self._taking = threading.RLock()
         self._scheduled = False
         self._deliveries = iter(())
         self._ready.clear()
@@ -405,9 +439,10 @@ class SyncDeliveryBatches:
 
 class SubscriptionBase(OpenedBase[Intake]):
     """A member of a group. Made by `SyncClient.subscribe`; used in a `with` block or, as well,
-    without one and closed with `close`, with its client, or when the program ends. One thread at a
-    time takes deliveries; any may acknowledge them, and close it. Loops end when the subscription
-    or the client is closed; what is acknowledged after that is delivered again.
+    without one and closed with `close`, with its client, or when the program ends. Any thread may
+    take deliveries, each of which is given to one of them, acknowledge them, and close it; a loop
+    over transactions is one thread's. Loops end when the subscription or the client is closed; what
+    is acknowledged after that is delivered again.
     """
 
     _core = Intake
@@ -436,12 +471,9 @@ class SubscriptionBase(OpenedBase[Intake]):
     ) -> T | None:
         """What `poll` gives; None when opening takes longer, which goes on then."""
         timeout_s = patience_of(timeout_s)
-        began_s = monotonic()
+        until_s = None if timeout_s is None else monotonic() + timeout_s
         intake = self._lazy.get_within(timeout_s)
-        if intake is None:
-            return None
-        left_s = None if timeout_s is None else max(0.0, timeout_s - (monotonic() - began_s))
-        return poll(intake, left_s)
+        return None if intake is None else poll(intake, _left_s(until_s))
 
     def _intake(self) -> Intake | None:
         """None when it is closed, or its client was just closed by somebody: loops end. Of a client
@@ -455,6 +487,10 @@ class SubscriptionBase(OpenedBase[Intake]):
             if was_closed and not self._lazy.is_closed:
                 raise
             return None
+
+
+def _left_s(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - monotonic())
 
 
 def _part(delivery: AnyDelivery[Any]) -> Sequence[_Part]:

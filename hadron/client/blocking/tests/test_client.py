@@ -33,6 +33,8 @@ from hadron.model.errors import (
 from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 
+_LIMIT_S = 30.0
+
 
 @pytest.fixture(params=["trio", "asyncio"])
 def node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
@@ -175,6 +177,40 @@ def test_iterating_polling_and_batches_share_what_is_in_hand(client: SyncClient)
             subscription.flush("2")  # type: ignore[arg-type]
         subscription.flush()
         assert client.groups("s")[0].floor == 9
+
+
+@pytest.mark.parametrize("way", ["iterate", "poll"])
+def test_threads_share_a_subscription(client: SyncClient, way: str) -> None:
+    """Two wait, and each is brought a parcel: neither may lose what the other has begun."""
+    seen: list[int] = []
+    with (
+        client.producer("s") as producer,
+        client.subscribe("s", group="g", max_in_flight=40) as subscription,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def take(waits: threading.Barrier) -> None:
+            waits.wait(_LIMIT_S)
+            given = next(subscription) if way == "iterate" else subscription.poll(_LIMIT_S)
+            assert given is not None
+            seen.append(given.offset)
+            given.ack()
+
+        for round_ in range(1, 11):
+            waits = threading.Barrier(3)
+            taking = [threads.submit(take, waits) for _ in range(2)]
+            waits.wait(_LIMIT_S)
+            for _ in range(2):
+                producer.send_many([b"x"] * 10)
+            for each in taking:
+                each.result(_LIMIT_S)
+            while len(seen) < 20 * round_:
+                given = subscription.poll(_LIMIT_S)
+                assert given is not None
+                assert given.attempt == 1
+                seen.append(given.offset)
+                given.ack()
+        assert sorted(seen) == list(range(200))
 
 
 @pytest.mark.parametrize("patience_s", [1e10, math.inf, timedelta(days=999_999)])
