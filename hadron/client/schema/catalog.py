@@ -81,7 +81,7 @@ class Catalog:
         self._streams.clear()
         self._index = max(self._index, answer.metadata_index)
         if not dry_run:
-            self._tell([change.after for change in answer.changes])
+            self.changed(answer)
         changes = [
             Change(
                 change.action,
@@ -124,7 +124,7 @@ class Catalog:
         self._streams.clear()
         self._index = max(self._index, answer.metadata_index)
         if not dry_run:
-            self._tell((), {entry.id for entry in answer.deleted})
+            self.changed(answer)
         return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
@@ -231,6 +231,16 @@ class Catalog:
             self._followers.pop(follower, None)
 
         return stop
+
+    def changed(
+        self, answer: schema_pb2.ApplySchemaResponse | schema_pb2.DeleteObjectsResponse
+    ) -> None:
+        """The schema was, by this client, or past it by who uses it (a program at a door)."""
+        self._index = max(self._index, answer.metadata_index)
+        if isinstance(answer, schema_pb2.ApplySchemaResponse):
+            self._tell([change.after for change in answer.changes])
+        else:
+            self._tell((), {entry.id for entry in answer.deleted})
 
     def _tell(self, entries: Iterable[Any], gone: Collection[int] = ()) -> None:
         """Take in objects as some answer has them, and the ids of those that were deleted. What is
