@@ -14,7 +14,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
-from hadron.spark import inputs
+from hadron.spark import inputs, loading
 from hadron.spark.batch_cache import BatchCache, Place
 from hadron.spark.failures import StageError
 from hadron.spark.loading import Loader
@@ -80,6 +80,21 @@ async def test_a_cache_that_is_too_small_still_serves() -> None:
         range(100)
     )
     assert len(loader._cache._batches) == 1
+
+
+async def test_what_there_is_no_room_for_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each place there is some, whatever the others have."""
+    client = client_with(100, 10)
+    client.publish([NewRecord(value="x" * 1000)], "out")
+    monkeypatch.setattr(loading, "_MOST_BYTES", 1)
+    wanted = random.Random(1).sample(range(100), k=60)
+    rows, others = await Loader(client).load([references(wanted), references([0] * 60, "out")])
+    assert not others.later
+    have = [row for row, offset in enumerate(wanted) if offset < 10]
+    assert set(rows.later) == set(range(60)) - set(have)
+    some = rows.only([row in have for row in range(60)])
+    table = inputs.to_table(STAGE, have, some, [])
+    assert table["offset"].to_pylist() == [wanted[row] for row in have]
 
 
 def test_the_cache_forgets_what_was_used_longest_ago() -> None:

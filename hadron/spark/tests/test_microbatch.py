@@ -15,12 +15,15 @@ import trio.testing
 from hadron.model.errors import ConfigurationError, DiskFullError, HadronError, RequestError
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
+from hadron.model.record import NewRecord
+from hadron.spark import loading
 from hadron.spark import rounds as rounds_room
 from hadron.spark.microbatch import MicroBatchWorker, _alike, _Course
 from hadron.spark.outputs import Completion, Output, Refusal
 from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.tests.fakes import PARTITION, FakeClient
 from hadron.spark.threads import Threads
 from hadron.wire.messages import pipelines_pb2
 
@@ -98,6 +101,37 @@ async def test_what_the_server_could_not_do_now_is_neither(
         await worker._complete(course, completion)
     assert (course.completed, course.failed_attempts, client.failed) == (0, [], [])
     assert set(course.open_ids) == set(_IDS)
+
+
+@pytest.mark.parametrize("most_bytes", [10**9, 5_000, 1])
+async def test_a_micro_batch_that_is_too_large_runs_in_parts(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """Each of them has a dependency, and these were made in another order."""
+    count = 40
+    copy = StageSpec(name="copy", run="hadron.spark.tests.stages:passing", dependencies=("first",))
+    client = FakeClient([StageSpec(name="first", run="a:b"), copy])
+    for offset in range(count):
+        client.publish([NewRecord(value="x" * 1_000)])
+        client.publish([NewRecord(value="y" * 1_000)], "made")
+        client.outputs["first", count - offset] = ("made", PARTITION, offset)
+    client.invoke("copy", range(count))
+    monkeypatch.setattr(loading, "_MOST_BYTES", most_bytes)
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    ran: list[int] = []
+    largest = 0
+
+    async def run(_course: _Course, _stage: StageSpec, whole: Part) -> None:
+        nonlocal largest
+        largest = max(largest, whole.table.nbytes)
+        ran.extend(whole.table["instance_id"].to_pylist())
+
+    monkeypatch.setattr(worker, "_run_whole", run)
+    with trio.fail_after(10):
+        async with client.run_stages("flow", credit=1) as stream:
+            await worker.process(await anext(stream))
+    assert sorted(ran) == list(range(1, count + 1))
+    assert largest < most_bytes + 2 * 2_000
 
 
 async def test_failures_with_different_texts_are_told_together(
@@ -224,7 +258,7 @@ class GoneSpark:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_java_that_is_gone_is_told_as_that(count: int) -> None:
-    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:copy")
+    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:passing")
     spark = cast(Any, GoneSpark())
     rounds = Rounds(spark, trio.Lock(), Threads(), stage, lambda: None)
     parts = [Part([object()], None)] * count
