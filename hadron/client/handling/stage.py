@@ -144,6 +144,9 @@ class StageInvocations(EnteredOnce):
             nonlocal failure
             try:
                 await self._handle(handler, invocation)
+            except ClosedError:
+                # The client is, and the loop ends by itself.
+                return
             except HadronError as error:
                 failure = failure or error
                 tasks.cancel_scope.cancel()
@@ -171,7 +174,16 @@ class StageInvocations(EnteredOnce):
     # --- one after the other ----------------------------------------------------------------------
 
     async def _next(self) -> Given | None:
-        """With the records that it names; None once this is closed. Raises what ended it."""
+        """With the records that it names; None once this is closed, or the client. Raises what
+        ended it."""
+        try:
+            return await self._next_open()
+        except ClosedError:
+            if self._stages is None:
+                raise
+            return None
+
+    async def _next_open(self) -> Given | None:
         # Several tasks may loop over one stage.
         async with self._turn:
             while True:

@@ -211,3 +211,30 @@ async def test_a_pipeline_that_is_deleted_ends_its_handlers_by_one_error(
                 nursery.start_soon(delete)
                 with pytest.raises(NotFoundError):
                     await client.stage("p", "make").run(handle)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_run_returns_when_its_client_is_closed(
+    tmp_path: Path, clock: MockClock, is_busy: bool
+) -> None:
+    ran, returned = trio.Event(), trio.Event()
+
+    async def handle(invocation: StageInvocation) -> str:
+        ran.set()
+        await trio.sleep(20 if is_busy else 0)
+        return "made"
+
+    async def run(client: Client) -> None:
+        await client.stage("p", "make").run(handle)
+        returned.set()
+
+    async with running_cluster(tmp_path, SETS) as cluster, trio.open_nursery() as nursery:
+        async with cluster.client() as client:
+            await declare(client, output=Output("out", EU))
+            await publish(client, EU, "a")
+            nursery.start_soon(run, client)
+            with trio.fail_after(60):
+                await ran.wait()
+            await trio.sleep(5)
+        with trio.fail_after(60):
+            await returned.wait()
