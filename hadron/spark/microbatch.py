@@ -338,9 +338,13 @@ class MicroBatchWorker:
         alone = {part.invocations[0].instance_id for part, _ in given if len(part) == 1}
         final = [each for each in matched.odd if each.instance_id in alone]
         course.refuse(matched.failed + unusable + final)
-        # One after the other: outputs of one partition stay in the order of their instances.
-        for completion in completions:
-            await say(course.begin, [partial(self._complete, course, completion)])
+        # Each by itself: what goes to one that is away holds up nothing that goes elsewhere.
+        partitions: dict[str, list[Completion]] = {}
+        for each in completions:
+            partitions.setdefault(each.outputs[0].partition, []).append(each)
+        lanes = [partial(self._complete_all, course, lane) for lane in partitions.values()]
+        if lanes:
+            await say(course.begin, lanes)
         course.output_s += time.perf_counter() - began
         return {each.instance_id: each for each in matched.odd if each.instance_id not in alone}
 
@@ -393,6 +397,11 @@ class MicroBatchWorker:
         return Part(invocations, table) if invocations else None, later
 
     # --- the output -----------------------------------------------------------------------------
+
+    async def _complete_all(self, course: _Course, completions: Sequence[Completion]) -> None:
+        """One after the other: outputs of one partition stay in the order of their instances."""
+        for each in completions:
+            await self._complete(course, each)
 
     async def _complete(self, course: _Course, completion: Completion) -> None:
         """Complete what is not stale. What the server refuses for good is reported as failed."""

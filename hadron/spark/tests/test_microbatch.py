@@ -166,6 +166,34 @@ async def test_failures_with_different_texts_are_told_together(
     assert course.completed == len(_IDS)
 
 
+async def test_an_output_to_a_partition_that_is_away_holds_no_others_up(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = HeldClient()
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    complete_once = worker._complete_once
+    asked: list[str] = []
+
+    async def complete(course: _Course, left: Any, data: Any) -> set[int]:
+        asked.append(left[0].partition)
+        if left[0].partition == "away":
+            await trio.sleep(30)
+            raise DiskFullError("not now")
+        return await complete_once(course, left, data)
+
+    monkeypatch.setattr(worker, "_complete_once", complete)
+    course, _ = course_of()
+    table = ROWS.append_column("partition", pa.array(["away", "here", None]))
+    stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
+    given = Part(_invocations(), table), StageResult(table, False)
+    with pytest.raises(DiskFullError):
+        await worker._settle(course, stage, [given])
+    assert sorted(asked) == ["", "away", "here"]
+    assert (course.completed, set(course.open_ids)) == (2, {_IDS[0]})
+
+
 async def test_failures_are_told_when_nothing_else_is_left_to_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
