@@ -153,6 +153,8 @@ class Loader:
         self._cache = cache or BatchCache()
         self._away: dict[Place, _Absence] = {}
         self._room = trio.CapacityLimiter(_PLACES_AT_A_TIME)
+        # What is known to be away takes long to say so, and no room of what is not.
+        self._room_of_away = trio.CapacityLimiter(_PLACES_AT_A_TIME)
 
     async def load(
         self, columns: Sequence[Sequence[Any]], *, is_patient: bool = True
@@ -207,7 +209,7 @@ class Loader:
         if absence is not None:
             absence.is_asked = True
         try:
-            async with self._room:
+            async with self._room if absence is None else self._room_of_away:
                 await self._fill(asked, load)
         except HadronError as error:
             if error.retryable:

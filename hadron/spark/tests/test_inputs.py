@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
+import trio.testing
 
 from hadron.model.documents.stages import ROW_COLUMNS
-from hadron.model.errors import ClosedError, CorruptionError, NotFoundError
+from hadron.model.errors import ClosedError, ConnectionLostError, CorruptionError, NotFoundError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
@@ -241,6 +245,33 @@ async def test_what_is_wrong_with_one_place_is_so_for_its_rows_alone() -> None:
     client.fail_calls("fetch", ClosedError("the client is closed"))
     with pytest.raises(ClosedError):
         await load(Loader(client), references([3]))
+
+
+async def test_many_places_that_are_away_take_no_room_of_the_others(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them takes long to say so."""
+    client = client_with(10, 10)
+    fetch = client.fetch
+
+    async def fetch_slowly(stream: str, partition: str, offset: int, **more: Any) -> Any:
+        if partition != PARTITION:
+            await trio.sleep(30)
+            raise ConnectionLostError("away")
+        return await fetch(stream, partition, offset, **more)
+
+    monkeypatch.setattr(client, "fetch", fetch_slowly)
+    away = [pipelines_pb2.RecordRef(stream="in", partition=f"us/p{n}", offset=0) for n in range(20)]
+    loader = Loader(client)
+    await load(loader, away)
+    await trio.sleep(10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(loader.load, [away], is_patient=False))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(1):
+            assert not (await load(loader, references([3]))).away
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
