@@ -330,7 +330,7 @@ class StageInvocations(EnteredOnce):
             await end.wait()
 
         try:
-            await self._ends.insist(say)
+            await self._ends.insist(say, lambda: self._stages is None or self._stages.is_closed)
         except StaleCompletionError as stale:
             _log.info("%s", stale)
         self._on_end()

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.handling.invocation import StageInvocation
+from hadron.client.handling.records import FetchedRecords
 from hadron.model.errors import ClosedError, HadronError, NotFoundError
 from hadron.model.pipelines import Output, Retry
 from hadron.node.tests.test_stage_handlers import EU, SETS, US, declare, made, publish
@@ -238,3 +239,30 @@ async def test_run_returns_when_its_client_is_closed(
             await trio.sleep(5)
         with trio.fail_after(60):
             await returned.wait()
+
+
+async def test_a_stage_that_is_closed_ends_while_a_failure_is_not_heard(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is gone, and so is the leader that is to hear of it."""
+    is_asked = trio.Event()
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def get(*_: Any) -> Any:
+            await cluster.crash(EU)
+            is_asked.set()
+            raise NotFoundError("the record is gone")
+
+        monkeypatch.setattr(FetchedRecords, "get", get)
+        await declare(client, output=Output("out", EU), timeout_ms=300_000)
+        await publish(client, US, "a")
+        await made(client, 1)
+        async with client.stage("p", "make") as stage, trio.open_nursery() as nursery:
+            nursery.start_soon(anext, stage, None)
+            with trio.fail_after(60):
+                await is_asked.wait()
+            await trio.sleep(10)
+            stage.close()
+            nursery.cancel_scope.deadline = trio.current_time() + 120
+        assert not nursery.cancel_scope.cancelled_caught
