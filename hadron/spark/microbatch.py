@@ -366,10 +366,11 @@ class MicroBatchWorker:
         async def load() -> None:
             rows.extend(await self._loader.load(columns, is_patient=is_patient))
 
-        if len(invocations) == len(course.invocations):
+        if is_patient and len(invocations) == len(course.invocations):
             await load()
         else:
-            # Some have begun, whose time runs for all.
+            # Some have begun, or wait since: their time runs, and a leader that is away takes long
+            # to be found so.
             await say(course.begin, [load])
         for found in rows:
             course.refuse(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,13 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.model.errors import ConfigurationError, DiskFullError, HadronError, RequestError
+from hadron.model.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    DiskFullError,
+    HadronError,
+    RequestError,
+)
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
@@ -192,6 +199,35 @@ async def test_an_output_to_a_partition_that_is_away_holds_no_others_up(
         await worker._settle(course, stage, [given])
     assert sorted(asked) == ["", "away", "here"]
     assert (course.completed, set(course.open_ids)) == (2, {_IDS[0]})
+
+
+async def test_what_waits_is_said_to_be_worked_on_while_its_leader_is_asked(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For longer than a stage may take."""
+    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:passing", timeout_ms=5_000)
+    client = FakeClient([stage])
+    client.invoke("copy", [0])
+    told: list[float] = []
+
+    async def fetch(*_given: Any, **_named: Any) -> Any:
+        await trio.sleep(30)
+        raise ConnectionLostError("away")
+
+    monkeypatch.setattr(client, "fetch", fetch)
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    async with client.run_stages("flow", credit=1) as stream:
+        message = await anext(stream)
+
+        def begin() -> None:
+            told.append(trio.current_time())
+
+        began = trio.current_time()
+        done = await worker.process(message, begin, is_patient=False)
+    assert [each.instance_id for each in done.left.invocations] == [1]
+    times = [began, *told, trio.current_time()]
+    assert max(b - a for a, b in pairwise(times)) < 1
 
 
 async def test_failures_are_told_when_nothing_else_is_left_to_say(
