@@ -248,27 +248,39 @@ class MicroBatchWorker:
         course.retry = stage.retry
         # Now, while nothing has been said about any instance: this would be nobody's failure.
         load_function(stage)
+        rounds = Rounds(self._spark, self._turn, self._threads, stage, course.begin)
+        if not is_patient:
+            rounds.tell()
         left = list(course.invocations)
         count = len(left)
-        while left:
-            some, later = await self._run_some(course, stage, left[:count], is_patient)
-            left = later + left[count:]
-            if not some:
-                # One column took the room of another.
-                count = max(1, len(later) // 2)
+        try:
+            while left:
+                some, later = await self._run_some(course, stage, rounds, left[:count], is_patient)
+                left = later + left[count:]
+                if not some:
+                    # One column took the room of another.
+                    count = max(1, len(later) // 2)
+        finally:
+            course.spark_s = rounds.spark_s
 
     async def _run_some(
-        self, course: _Course, stage: StageSpec, invocations: list[Any], is_patient: bool
+        self,
+        course: _Course,
+        stage: StageSpec,
+        rounds: Rounds,
+        invocations: list[Any],
+        is_patient: bool,
     ) -> tuple[int, list[Any]]:
         """As many of these as there is room for. Returns how many, and the others."""
         whole, later = await self._input(course, stage, invocations, is_patient)
         if whole is None:
             return 0, later
-        await self._run_whole(course, stage, whole)
+        await self._run_whole(course, stage, rounds, whole)
         return len(whole), later
 
-    async def _run_whole(self, course: _Course, stage: StageSpec, whole: Part) -> None:
-        rounds = Rounds(self._spark, self._turn, self._threads, stage, course.begin)
+    async def _run_whole(
+        self, course: _Course, stage: StageSpec, rounds: Rounds, whole: Part
+    ) -> None:
         # What failed before did so by itself: those that come with it must not wait for that again.
         failed = {
             each.instance_id
@@ -276,12 +288,9 @@ class MicroBatchWorker:
             if each.attempt > each.attempts_before + 1
         }
         fresh, known = whole.only(failed, among=False), whole.only(failed)
-        try:
-            odd = await self._run_parts(course, stage, rounds, [fresh] if fresh else [])
-            odd |= await self._run_parts(course, stage, rounds, known.alone())
-            await self._run_odd(course, stage, rounds, whole.only(odd))
-        finally:
-            course.spark_s += rounds.spark_s
+        odd = await self._run_parts(course, stage, rounds, [fresh] if fresh else [])
+        odd |= await self._run_parts(course, stage, rounds, known.alone())
+        await self._run_odd(course, stage, rounds, whole.only(odd))
 
     async def _run_parts(
         self, course: _Course, stage: StageSpec, rounds: Rounds, parts: Sequence[Part]

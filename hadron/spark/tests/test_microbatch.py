@@ -128,7 +128,7 @@ async def test_a_micro_batch_that_is_too_large_runs_in_parts(
     ran: list[int] = []
     largest = 0
 
-    async def run(_course: _Course, _stage: StageSpec, whole: Part) -> None:
+    async def run(_course: _Course, _stage: StageSpec, _rounds: Rounds, whole: Part) -> None:
         nonlocal largest
         largest = max(largest, whole.table.nbytes)
         ran.extend(whole.table["instance_id"].to_pylist())
@@ -201,13 +201,16 @@ async def test_an_output_to_a_partition_that_is_away_holds_no_others_up(
     assert (course.completed, set(course.open_ids)) == (2, {_IDS[0]})
 
 
-async def test_what_waits_is_said_to_be_worked_on_while_its_leader_is_asked(
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_what_has_waited_is_said_to_be_worked_on_whatever_it_waits_for_now(
     autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
     monkeypatch: pytest.MonkeyPatch,
+    is_away: bool,
 ) -> None:
-    """For longer than a stage may take."""
+    """For the leader of its record, or for Spark's turn: longer than its stage may take."""
     stage = StageSpec(name="copy", run="hadron.spark.tests.stages:passing", timeout_ms=5_000)
     client = FakeClient([stage])
+    client.publish([NewRecord(value="x")])
     client.invoke("copy", [0])
     told: list[float] = []
 
@@ -215,8 +218,19 @@ async def test_what_waits_is_said_to_be_worked_on_while_its_leader_is_asked(
         await trio.sleep(30)
         raise ConnectionLostError("away")
 
-    monkeypatch.setattr(client, "fetch", fetch)
+    async def run(rounds: Rounds, _parts: Any) -> Any:
+        async with rounds._in_turn():
+            return [StageRaisedError("it is bad")]
+
     worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    if is_away:
+        monkeypatch.setattr(client, "fetch", fetch)
+    monkeypatch.setattr(Rounds, "run", run)
+
+    async def have_turn() -> None:
+        async with worker._turn:
+            await trio.sleep(30)
+
     async with client.run_stages("flow", credit=1) as stream:
         message = await anext(stream)
 
@@ -224,8 +238,11 @@ async def test_what_waits_is_said_to_be_worked_on_while_its_leader_is_asked(
             told.append(trio.current_time())
 
         began = trio.current_time()
-        done = await worker.process(message, begin, is_patient=False)
-    assert [each.instance_id for each in done.left.invocations] == [1]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(have_turn)
+            await trio.testing.wait_all_tasks_blocked()
+            done = await worker.process(message, begin, is_patient=False)
+    assert (done.left is not None, done.report.failed) == (is_away, not is_away)
     times = [began, *told, trio.current_time()]
     assert max(b - a for a, b in pairwise(times)) < 1
 
