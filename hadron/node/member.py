@@ -320,7 +320,8 @@ class Member:
         return error is self._unreadable or is_about_file(error)
 
     def set_aside(self, error: CorruptionError) -> None:
-        """The next opening sets the file aside (PROTOCOL B3)."""
+        """The next opening sets the file aside (PROTOCOL B3), and no copy in its place."""
+        self._installation = None
         self._store.identity.forget_membership(error.message)
 
     def close(self) -> bool:
