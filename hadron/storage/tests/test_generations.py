@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,39 +15,8 @@ from hadron.storage.generations import DATABASE, next_generation, switch_to
 from hadron.storage.identity import NODE_DATABASE
 from hadron.storage.log import set_meta
 from hadron.storage.store import Store
-from hadron.storage.tests.test_aftermath import UUID, append
+from hadron.storage.tests.test_aftermath import UUID, PhotographingDisk, append
 from hadron.storage.tests.test_store import open_store
-
-
-class PhotographingDisk(SystemDisk):
-    """Keeps what `kill -9` would leave of a directory before and after each of its steps."""
-
-    def __init__(self, directory: Path, images: Path) -> None:
-        self._directory = directory
-        self._images = images
-
-    def images(self) -> list[Path]:
-        return sorted(self._images.iterdir())
-
-    def _step(self, act: Callable[[], None]) -> None:
-        self.photograph()
-        act()
-        self.photograph()
-
-    def photograph(self) -> None:
-        self._images.mkdir(exist_ok=True)
-        shutil.copytree(
-            self._directory,
-            self._images / f"{len(self.images()):03}",
-            symlinks=True,
-            ignore=shutil.ignore_patterns("*-shm"),
-        )
-
-    def sync(self, path: Path) -> None:
-        self._step(lambda: SystemDisk.sync(self, path))
-
-    def switch(self, link: Path, target: str) -> None:
-        self._step(lambda: SystemDisk.switch(self, link, target))
 
 
 def say_all_is_applied(store: Store) -> None:
