@@ -7,17 +7,18 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
 import apsw
 import pytest
 
-from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError
+from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError, NotReadyError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.world import SystemDisk
-from hadron.storage.identity import DirectoryLock, IdentityFile
+from hadron.storage.database import open_reader
+from hadron.storage.identity import DirectoryLock, IdentityFile, PeerStart
 
 DISK = SystemDisk()
 DIGEST, OTHER = b"d" * 16, b"o" * 16
@@ -38,6 +39,31 @@ class TestIdentity:
             now = identity.current
         assert (now.cluster, now.replica_set, now.node) == ("flights", "local/p0", "n1")
         assert (now.boot, now.uuid, now.is_member, now.promised) == (1, b"", False, NO_BALLOT)
+
+    def test_who_reads_it_keeps_others_from_writing_for_as_long_as_he_reads(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hadron.storage.identity._BUSY_MS", 10)
+        start = PeerStart(b"k" * 16, 7, b"s" * 16)
+        with opened(tmp_path) as identity:
+            before = identity.current
+            with contextlib.closing(open_reader(tmp_path / "node.db")) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT * FROM identity").fetchall()
+                writes: list[Callable[[], None]] = [
+                    lambda: identity.promise(Ballot(1, 1), DIGEST),
+                    lambda: identity.become_member(b"u" * 16),
+                    lambda: identity.remember_start("n2", start),
+                ]
+                for write in writes:
+                    with pytest.raises(NotReadyError, match=r"node\.db is locked by another"):
+                        write()
+                with pytest.raises(NotReadyError), opened(tmp_path):
+                    pass
+                assert "is locked by another program" in identity.trouble
+                assert (identity.current, identity.peer_starts) == (before, {})
+            identity.promise(Ballot(1, 1), DIGEST)
+            assert (identity.current.promised, identity.trouble) == (Ballot(1, 1), "")
 
     def test_starts_are_counted(self, tmp_path: Path) -> None:
         boots = []
