@@ -65,7 +65,7 @@ def recover(config: ReplicaSetConfig, name: str, disk: Disk) -> Recovered:
     data = config.node(name).data
     if not (current_database(data).is_file() or (data / aftermath.ASIDE).is_file()):
         raise _NothingLeftError(data)
-    lock = DirectoryLock(data)
+    lock = DirectoryLock(data, disk)
     try:
         return _recover(config, name, disk)
     finally:

@@ -260,12 +260,16 @@ class LastStop:
 
 
 class DirectoryLock:
-    """Keeps a second process off a data directory for as long as this one lives."""
+    """Keeps a second process off a data directory for as long as this one lives.
 
-    def __init__(self, directory: Path) -> None:
+    Makes the directory where there is none, for good: what is flushed in it must not go with a name
+    that was not.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
         self.path = directory / LOCK
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            disk.make_directory(directory)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (FileExistsError, NotADirectoryError) as error:
             raise DataDirectoryError(
