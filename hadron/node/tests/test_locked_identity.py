@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from trio.testing import MockClock
 
 from hadron.node.tests.support import is_member, make_stream, produce
+from hadron.node.tests.test_old_copies import keep_copy, put_back
 from hadron.node.tests.test_resync import generation, half_way, small_chunks, without_n3
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
@@ -34,6 +36,11 @@ def reading(nodes: Nodes, name: str) -> Iterator[None]:
 
 def says_so(nodes: Nodes, name: str) -> bool:
     return "node.db is locked by another program" in nodes.status(name).trouble
+
+
+def has_seen(nodes: Nodes, name: str, peer: str, *, starts: int) -> bool:
+    known = nodes.node(name).member._store.identity.peer_starts
+    return bool(known.get(peer)) and known[peer][-1].boot >= starts
 
 
 async def test_it_greets_nobody_and_promises_nothing_meanwhile(
@@ -85,6 +92,27 @@ async def test_who_is_taught_counts_once_that_can_be_written_down(
                 await produce(connection, b"more")
             assert not is_member(nodes, "n3")
         await nodes.wait_for("it counts", lambda: is_member(nodes, "n3"))
+        await nodes.wait_in_step()
+
+
+async def test_who_has_to_forget_and_cannot_write_it_down_stops(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n2's disk is an old copy: until it has written down that it is, others count it."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await keep_copy(nodes, "n2", tmp_path / "image")
+        for name in ("n1", "n3"):
+            await nodes.wait_for("it was seen", partial(has_seen, nodes, name, "n2", starts=2))
+        await nodes.crash("n2")
+        put_back(nodes, "n2", tmp_path / "image")
+        nodes.network.isolate("n2", "n1", "n3")
+        await nodes.start("n2")
+        with reading(nodes, "n2"):
+            nodes.network.heal_all()
+            assert "is locked by another program" in str(await nodes.wait_stopped("n2"))
+        await nodes.start("n2")
         await nodes.wait_in_step()
 
 
