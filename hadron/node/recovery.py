@@ -200,7 +200,7 @@ class _Remains:
         """The frames before the damage may be older than the file: where a checkpoint had copied
         later ones as well, they would take some of its pages back, and others not. So the file
         counts alone, too, and whichever is sound and goes further is taken."""
-        if not path.is_file():
+        if not (path.is_file() and path.stat().st_size):
             raise _NothingLeftError(self._data)
         found: _Log | None = None
         refusal: HadronError | None = None

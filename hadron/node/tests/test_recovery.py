@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import CorruptionError, DataDirectoryError
+from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
 from hadron.model.ids import EMPTY_LOG, MAX_RECOVERIES, Ballot, LogPosition
 from hadron.node.recovery import recover
 from hadron.node.replica_set import ReplicaSetConfig
@@ -198,11 +198,11 @@ def test_where_nothing_is_lost_nothing_is_done(killed: Killed) -> None:
     assert not recover(killed.config, "n1", DISK).was_whole
 
 
-def start(killed: Killed) -> None:
+def start(killed: Killed, *, to_kill: bool = False) -> None:
     """As a member of a set of several does, up to where it would learn from the others."""
 
     async def run() -> None:
-        Store(
+        store = Store(
             killed.data,
             cluster=killed.config.cluster,
             replica_set=killed.config.name,
@@ -215,7 +215,10 @@ def start(killed: Killed) -> None:
             clock=SystemClock(),
             post=lambda _: None,
             on_fatal=lambda _: None,
-        ).close()
+        )
+        if to_kill:
+            store.writer.failure = StorageError("killed")
+        store.close()
 
     trio.run(run)
 
@@ -257,6 +260,17 @@ async def test_what_goes_further_counts_and_not_what_stands_aside_from_before(
         identity.forget_membership("")
     again = recover(killed.config, "n1", DISK)
     assert again.end.lsn == last > end.lsn
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_what_a_start_that_was_killed_has_begun_is_no_log(killed: Killed, is_empty: bool) -> None:
+    killed.damage(-30)
+    start(killed, to_kill=True)
+    assert killed.log.stat().st_size
+    if is_empty:
+        killed.log.unlink()
+        (killed.data / DATABASE).write_bytes(b"")
+    assert recover(killed.config, "n1", DISK).end.lsn > 0
 
 
 def test_what_is_aside_of_another_history_is_not_taken(killed: Killed) -> None:
