@@ -460,7 +460,10 @@ class Member:
         self._forgotten = f"this node's data directory is an old copy: {later} it"
         self._counts = False
         _log.warning("%s", self._memory_note)
-        await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
+        disk = self._host.random.token_bytes(TOKEN_BYTES)
+        await run_on_writer(
+            self._store, lambda _: self._store.identity.forget_membership("", disk=disk)
+        )
         for counted_on in filter(None, (self._feed, self._promised_on)):
             counted_on.close()  # Whoever counts this disk asks again.
         self._stop_leading(FencedError(f"{later} this node"))
