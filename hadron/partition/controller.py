@@ -57,10 +57,10 @@ MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 """What may be written here while no majority has it, in memory and at risk; beyond it records are
 refused. Four times what a replica's window holds, so a majority that keeps up never meets it."""
 
-MAX_UNANSWERED: Final = MAX_OPEN_CALLS
-"""Of answers that may wait for a majority, and of those that wait for all nodes: each caller that
-is still there has a call, so only those of callers that are gone can be more. What ends something
-(`Command.uses_reserve`) is the work of few, and refused at twice as many."""
+MAX_WAITING: Final = MAX_OPEN_CALLS
+"""Of commands that may wait for a majority, and of those that wait for all nodes, about 1 kB each:
+who waits for an answer has a call, so more are those of callers that are gone, or ask for no
+majority. What ends something (`Command.uses_reserve`) is refused at twice as many."""
 
 
 class Controller:
@@ -154,11 +154,11 @@ class Controller:
 
     def _too_far_ahead(self, submission: Submission) -> OverloadedError | None:
         """Why it is refused, where too much waits for other nodes' disks already."""
-        waiting = self._unanswered.waiting_with(submission.acks)
+        waiting = max(len(self._uncommitted), self._unanswered.waiting_with(submission.acks))
         if len(submission.body) and self._uncommitted_bytes > MAX_UNCOMMITTED_BYTES:
             what, limit = f"{self._uncommitted_bytes} bytes wait", MAX_UNCOMMITTED_BYTES
-        elif waiting >= (limit := MAX_UNANSWERED * (2 if submission.command.uses_reserve else 1)):
-            what = f"{waiting} answers wait"
+        elif waiting >= (limit := MAX_WAITING * (2 if submission.command.uses_reserve else 1)):
+            what = f"{waiting} commands wait"
         else:
             return None
         whom = "all of the nodes" if submission.acks == ALL else "a majority of the nodes"

@@ -443,19 +443,19 @@ class TestAnswers:
     ) -> None:
         """Also those of commands without a body, whose callers may be gone. What ends something is
         let in for longer."""
-        monkeypatch.setattr(module, "MAX_UNANSWERED", 3)
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
         asked = Asked(three)
         for number in range(4):
             asked.submit(f"claim {number}", ClaimProducer(1, f"p{number}", 0, b"t"))
             await written(three)
+        asked.append("leader", 1, acks=LEADER)
+        assert isinstance(asked.answers.pop("leader"), OverloadedError)
         assert set(asked.answers) == {"claim 3"}
         assert isinstance(asked.answers["claim 3"], OverloadedError)
         assert asked.answers["claim 3"].retryable
         for number in range(4):
             asked.submit(f"trim {number}", TrimStream(1, 0))
             await written(three)
-        asked.append("on all", 1, acks=ALL)
-        await written(three)
         assert set(asked.answers) == {"claim 3", "trim 3"}
         three.peer("n2")
         asked.submit("after", ClaimProducer(1, "after", 0, b"t"))
@@ -464,11 +464,23 @@ class TestAnswers:
         refused = [name for name in asked.answers if isinstance(asked.answers[name], HadronError)]
         assert (refused, len(asked.answers)) == (["claim 3", "trim 3"], 9)
 
+    async def test_records_that_no_majority_stores_are_bounded_however_small(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody waits for these, and each takes 1 kB besides its bytes."""
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
+        asked = Asked(three)
+        for number in range(4):
+            asked.append(f"{number}", 1, acks=LEADER)
+            await written(three)
+        assert [asked.answers[name].base_offset for name in "012"] == [0, 1, 2]
+        assert isinstance(asked.answers["3"], OverloadedError)
+
     async def test_answers_that_wait_for_all_are_bounded_and_hold_no_bodies(
         self, three: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A member may be away for days; who asks for a majority only is not refused for them."""
-        monkeypatch.setattr(module, "MAX_UNANSWERED", 3)
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
         asked = Asked(three)
         for number in range(4):
             asked.append(f"{number}", 1, acks=ALL)
