@@ -461,8 +461,11 @@ class Member:
         self._forgotten = f"this node's data directory is an old copy: {later} it"
         self._counts = False
         _log.warning("%s", self._memory_note)
+        disk = self._host.random.token_bytes(TOKEN_BYTES)
         try:
-            await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
+            await run_on_writer(
+                self._store, lambda _: self._store.identity.forget_membership("", disk=disk)
+            )
         except HadronError as error:
             self.fail(error)  # Others count this disk until that is written down.
             raise

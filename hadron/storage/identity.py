@@ -476,16 +476,18 @@ class IdentityFile:
             )
         self.current = self._load()
 
-    def forget_membership(self, suspect: str) -> None:
+    def forget_membership(self, suspect: str, *, disk: bytes = b"") -> None:
         """This disk may lack what it acknowledged: it counts in no majority until it has been
         taught again (PROTOCOL B3). It keeps its promises.
 
         Args:
             suspect: why the database must not be opened either; "" when it may be.
+            disk: its name from now on, where the one that it has stands for later starts.
         """
         with self._writing():
             self._db.execute(
-                "UPDATE identity SET is_member = 0, suspect = ?, mark_lsn = 0", (suspect,)
+                "UPDATE identity SET is_member = 0, suspect = ?, mark_lsn = 0, disk = ?",
+                (suspect, disk or self.current.disk),
             )
         self.current = self._load()
 
