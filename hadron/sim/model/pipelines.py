@@ -502,21 +502,28 @@ class Pipelines:
         backfill.status = command.status
         return command.status
 
-    def drop(self, _entry: Entry, command: DropInstances) -> dict[str, Any]:
-        """P12: what has ended, the oldest first, and what they have; counters stay."""
+    def drop(self, entry: Entry, command: DropInstances) -> dict[str, Any]:
+        """P12: what has ended, the oldest first, and what they have; counters stay. What has
+        something left to do is kept once more."""
         pipeline = self.by_id.get(command.pipeline_id)
         due: list[tuple[int, int]] = []
         if pipeline is not None and pipeline.is_here:
             due = sorted(
                 (made.ended_ms, number)
                 for number, made in pipeline.instances.items()
-                if made.ended_ms is not None
-                and made.ended_ms < command.before_ms
-                and number not in pipeline.letters
+                if made.ended_ms is not None and made.ended_ms < command.before_ms
             )
         if pipeline is None or not due:
             raise Known({"rows": 0, "bytes": 0, "is_done": True})
-        going = {number for _, number in due[:SLICE_INSTANCES]}
+        chosen = {number for _, number in due[:SLICE_INSTANCES]}
+        held = pipeline.letters.keys() | {
+            number
+            for (_, number), run in pipeline.runs.items()
+            if run.status in (READY, PUBLISHING)
+        }
+        for number in chosen & held:
+            pipeline.instances[number].ended_ms = entry.now_ms
+        going = chosen - held
         for key in [key for key in pipeline.runs if key[1] in going]:
             run = pipeline.runs.pop(key)
             pipeline.gone[key[0], run.status] += 1

@@ -184,6 +184,17 @@ plant(
 )
 
 plant(
+    "what is to run goes with its instance",
+    "an instance that has failed is dropped with the stage that is to tell of it",
+    Edit(
+        "state.pipelines.finished:apply_drop_instances",
+        "going = [row for row in due if row[0] not in held]",
+        "going = due",
+    ),
+    scenarios=("finished-instances-are-kept-for-a-while",),
+)
+
+plant(
     "cursor behind another leader's records",
     "a pipeline that takes some of what it has read of another set goes on as if it had taken all",
     Edit(

@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS {INSTANCE}(          -- of `instances`
     status INTEGER NOT NULL,            -- InstanceStatus
     stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
     created_ms INTEGER NOT NULL,
-    ended_ms INTEGER,                   -- NULL while it is live
+    ended_ms INTEGER,                   -- NULL while it is live; later where it was kept once more
     PRIMARY KEY (pipeline_id, instance_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {INSTANCE}_ended ON {INSTANCE}(pipeline_id, ended_ms, instance_id)
