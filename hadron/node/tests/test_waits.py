@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.pipelines import Output, PipelineSpec, StageSpec, Wait
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker
 from hadron.state.pipelines.waits import SignalStages
@@ -194,3 +194,45 @@ async def test_started_by_hand_they_have_their_keys(tmp_path: Path, clock: MockC
             assert await client.start_instances("p", "orders", [0], partition=US) == [2]
             await send(client, "payments", EU, "a")
             await until(client, *[("done", "done")] * 2)
+
+
+async def test_retried_they_have_their_keys(tmp_path: Path, clock: MockClock) -> None:
+    """They have begun to wait for records: their triggers' keys are read, wherever these are."""
+    act = StageSpec(name="act", engine="handler", retry=Retry(max_attempts=1))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, act)
+        with trio.fail_after(60):
+            await send(client, "orders", US, "a", "")
+            await send(client, "orders", EU, "b")
+            async with client.run_stages("p", engine="handler", max_batch=1) as run:
+                for _ in range(3):
+                    given = await anext(run)
+                    (one,) = given.invocations
+                    await client.fail_stages(
+                        given.pipeline_id,
+                        "act",
+                        [one.instance_id],
+                        [one.attempt],
+                        [one.created_ms],
+                        "no",
+                    )
+                    run.grant()
+            await declare(client, StageSpec(name="paid", wait=Wait(stream="payments")))
+            known: list[str] = []
+            while "paid" not in known:
+                (progress,) = await client.pipeline_progress("p")
+                known = [stage.name for stage in progress.stages]
+            assert await client.retry_instances("p") == 3
+            found = {
+                (each.root.partition, each.root.offset): (each.status, each.stages[0].reason[:33])
+                for each in await client.instances("p")
+            }
+            assert found == {
+                (US, 0): ("live", ""),
+                (US, 1): ("failed", "the record that triggered it has "),
+                (EU, 0): ("live", ""),
+            }
+            await send(client, "payments", EU, "a")
+            await send(client, "payments", US, "b")
+            while len(await client.instances("p", status="done")) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.05)

@@ -158,9 +158,8 @@ plant(
     "with a retry all stages of an instance run again, not the failed ones alone",
     Edit(
         "state.pipelines.retries:_begin_anew",
-        'reason = NULL"\n'
-        '        f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}',
-        'reason = NULL"\n        f" WHERE pipeline_id = ? AND stage = ? AND status IN (2, 3)',
+        "AND status = {StageStatus.FAILED} RETURNING",
+        "AND status IN (2, 3) RETURNING",
     ),
     scenarios=("stage-that-failed-and-is-removed",),
 )

@@ -124,7 +124,7 @@ class FlowCommands(Drawing):
                 pipeline_id,
             )
             again = tuple(each for (each,) in failed) or (1,)
-            return RetryInstances(pipeline_id, again, rng.random() < 0.3)
+            return RetryInstances(pipeline_id, again, rng.random() < 0.3, self._keys(again))
         if rng.random() < 0.15 and (filling := self._backfill(pipeline_id, cursor)) is not None:
             return filling
         if rng.random() < 0.08:

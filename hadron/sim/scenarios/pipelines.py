@@ -250,10 +250,7 @@ async def finished_instances_are_kept_for_a_while(play: Play) -> None:
             name="sorry", engine="handler", delay_ms=5_000, retry=Retry(max_attempts=1)
         )
         spec = msgspec.structs.replace(
-            flow.spec,
-            keep_finished_ms=2_000,
-            stages=(*flow.spec.stages, sorry),
-            on_failure="sorry",
+            flow.spec, keep_finished_ms=2_000, stages=(*flow.spec.stages, sorry), on_failure="sorry"
         )
         await client.apply([msgspec.structs.replace(flow, spec=spec)])
         runner = RunnerActor(

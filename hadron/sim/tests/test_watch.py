@@ -414,7 +414,7 @@ def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:
     edit = Edit(
-        "state.pipelines.retries:_begin_anew",
+        "state.pipelines.retries:_count_anew",
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         " ON CONFLICT DO NOTHING",
     )

@@ -375,12 +375,8 @@ class Flows:
             after = now.runs.get((stage, instance_id))
             spec = now.stage(stage, instance_id)
             has_output = spec is not None and spec.output is not None
-            may_again = (
-                stage in (before.on_failure(instance_id), now.on_failure(instance_id))
-                or (has_output and run.out_offset is None)
-                # Another definition has told of it.
-                or stage in {begun.on_failure for begun, _ in before.specs.values()}
-            )
+            told = before.on_failure(instance_id), now.on_failure(instance_id)
+            may_again = stage in told or (has_output and run.out_offset is None)
             if run.status == _DONE and not may_again and (after is None or after[0] != _DONE):
                 self._complain(
                     "E3 what is done is not done again",

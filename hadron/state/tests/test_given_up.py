@@ -181,7 +181,7 @@ class TestFinished:
         assert dump(pipe.replica()) == dump(pipe.db)
 
     def test_what_has_something_left_to_do_is_kept_once_more(self) -> None:
-        """What tells of a failure may wait for longer than instances are kept: it would go unsaid."""
+        """What tells of a failure may wait for longer than that, and would go unsaid."""
         pipe = TestOnFailure().pipe()
         pipe.trigger(3, 4)
         pipe.submit(CancelInstances(PIPELINE, (2,)))

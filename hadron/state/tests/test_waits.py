@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from hadron.fakes.tables import SET, dump
-from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.errors import ConflictError, NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import StreamSpec
 from hadron.state import schema
-from hadron.state.pipelines import views, wait_inputs, waits
+from hadron.state.pipelines import retries, views, wait_inputs, waits
 from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
 from hadron.state.pipelines.finished import DropInstances
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
@@ -350,6 +350,27 @@ class TestInstances:
         pipe.stages(*changed, more)
         pipe.retry(1)
         assert pipe.asked(7) == [(1, "paid"), (1, "refund")]
+        assert pipe.is_same
+
+    def test_a_stage_that_a_retry_brings_waits_with_the_key_of_the_trigger(self) -> None:
+        """Nobody had asked for it when the instance was made."""
+        pipe = Waiting(stage("x", output=False, retry=Retry(1)))
+        for _ in range(2):
+            pipe.make(0)
+        pipe.fail("x", 1, 2)
+        paid = StageSpec(name="paid", wait=Wait(stream="out"), after=("x",))
+        pipe.stages(stage("x", output=False), paid)
+        assert retries.needed_keys(pipe.db, PIPELINE, [1, 2]) == [1, 2]
+        with pytest.raises(ConflictError, match="begun to wait for records a moment ago"):
+            pipe.retry(1, 2)
+        assert pipe.statuses() == [FAILED, FAILED], "nothing was done"
+        pipe.submit(RetryInstances(PIPELINE, (2, 1), key_hashes=keys(0, 7)))
+        assert retries.needed_keys(pipe.db, PIPELINE, [1, 2]) == [2], "its trigger has none"
+        assert pipe.asked(7) == [(1, "paid")]
+        pipe.complete("x", 1, 2, attempt=2, output=False)
+        assert pipe.statuses() == [LIVE, FAILED]
+        pipe.signal((1, "paid"))
+        assert pipe.statuses() == [DONE, FAILED]
         assert pipe.is_same
 
     def test_branches_that_a_retry_brings_are_taken_or_not(self) -> None:
