@@ -25,6 +25,11 @@ _REASON_CHARACTERS: Final = 200
 _LATEST: Final = 2_000
 """Attempts of a stage that its durations are told from: read in some milliseconds."""
 
+_ENDED: Final = (
+    f"SELECT ended_ms, took_ms FROM {STAGE_ATTEMPT} WHERE pipeline_id = ? AND stage = ?"
+    " ORDER BY ended_ms DESC LIMIT ?"
+)
+
 _MINUTE_MS: Final = 60_000
 
 
@@ -146,12 +151,8 @@ def _waiting(db: Database, pipeline_id: int, version: int, stage: str, after_ms:
 
 
 def _pace(db: Database, pipeline_id: int, stage: str, now_ms: int, waiting: int) -> Pace:
-    """Of the latest instances that have ended an attempt at it."""
-    rows = db.execute(
-        f"SELECT ended_ms, took_ms FROM {STAGE_ATTEMPT} WHERE pipeline_id = ? AND stage = ?"
-        " ORDER BY instance_id DESC, attempt DESC LIMIT ?",
-        (pipeline_id, stage, _LATEST),
-    ).fetchall()
+    """Of its latest attempts, whichever instances these are of: a retry is of old ones."""
+    rows = db.execute(_ENDED, (pipeline_id, stage, _LATEST)).fetchall()
     took = sorted(each for _, each in rows if each >= 0)
     per_s = _rate((ended_ms for ended_ms, _ in rows), now_ms, is_full=len(rows) == _LATEST)
     if not took:

@@ -118,6 +118,9 @@ CREATE TABLE IF NOT EXISTS {STAGE_ATTEMPT}(     -- of `stories`
     reason TEXT,                        -- why it failed
     PRIMARY KEY (pipeline_id, stage, instance_id, attempt)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {STAGE_ATTEMPT}_ended ON {STAGE_ATTEMPT}(
+    pipeline_id, stage, ended_ms, took_ms
+);
 CREATE TABLE IF NOT EXISTS {STAGE_WAIT}(        -- of `waits`
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,

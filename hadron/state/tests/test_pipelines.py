@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
-from hadron.state.pipelines import views
+from hadron.state.pipelines import definitions, stories, views
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
 from hadron.state.pipelines.retries import Retried, RetryInstances
 from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
@@ -567,3 +567,22 @@ class TestViews:
         assert [item.instance_id for item in found] == [2, 4, 5, 6]
         assert pipe.ready("a")[-1] == 1, "a retry queues up behind"
         assert READY == 1
+
+
+def test_how_fast_a_stage_is_is_told_of_its_latest_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where these are of old instances, as after a retry."""
+    monkeypatch.setattr(stories, "_LATEST", 3)
+    pipe = Pipe(stage("a", retry=Retry(1, 0)))
+    pipe.trigger(*range(10))
+    pipe.fail("a", 1, 2)
+    pipe.complete("a", *range(3, 11))
+    pipe.now_ms += 600_000
+    pipe.retry(1, 2)
+    pipe.complete("a", 1, 2, attempt=2)
+    declared = definitions.all_stages(pipe.db, PIPELINE)
+    found = stories.paces(pipe.db, PIPELINE, declared, pipe.now_ms)
+    assert found.stages["a"].per_s > 0
+    (plan,) = pipe.rows(f"EXPLAIN QUERY PLAN {stories._ENDED}", PIPELINE, "a", 3)
+    assert "COVERING INDEX hadron_stage_attempt_ended" in plan[3]
