@@ -236,3 +236,39 @@ async def test_retried_they_have_their_keys(tmp_path: Path, clock: MockClock) ->
             await send(client, "payments", US, "b")
             while len(await client.instances("p", status="done")) < 2:  # noqa: ASYNC110
                 await trio.sleep(0.05)
+
+
+async def test_what_is_awaited_once_more_begins_at_its_end(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Meanwhile nobody looks at it, or has trouble with it."""
+    paid = StageSpec(name="paid", wait=Wait(stream="payments"))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def known(name: str) -> None:
+            while True:
+                (progress,) = await client.pipeline_progress("p")
+                if [stage.name for stage in progress.stages] == [name]:
+                    return
+                await trio.sleep(0.05)
+
+        await declare(client, paid)
+        with trio.fail_after(120):
+            await send(client, "orders", US, "a")
+            await until(client, ("live", "awaiting"))
+            await send(client, "payments", US, "a")
+            await until(client, ("done", "done"))
+            await declare(client, StageSpec(name="act", engine="handler"))
+            await known("act")
+            for partition in (EU, US):
+                await send(client, "payments", partition, "b")
+            await trio.sleep(5)
+            await declare(client, paid)
+            await known("paid")
+            await send(client, "orders", US, "b", "c")
+            await until(client, ("done", "done"), *[("live", "awaiting")] * 2)
+            await send(client, "payments", US, "b")
+            await send(client, "payments", EU, "c")
+            await until(client, *[("done", "done")] * 3)
+            assert [await paid_by(client, each) for each in (2, 3)] == [(US, 2), (EU, 1)]
+        assert not [each for each in caplog.records if "pauses" in each.message]

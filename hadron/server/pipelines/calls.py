@@ -497,6 +497,9 @@ async def _answer_start(
             else pipeline_inputs.start_of(db, pipeline_id)
         )
     )
+    if offset is None and awaited:
+        # What is declared waits for it no more, and instances do that began before.
+        offset = leading.visible.bounds(awaited).next_offset
     if offset is None:
         raise NotFoundError(f"{item.label} consumes no partition on {leading.replica_set}")
     call.send(pipelines_pb2.PipelineStartResponse(offset=offset), end=True)

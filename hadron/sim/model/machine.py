@@ -310,7 +310,9 @@ class Model:
             PublishStaged: _refuse,
             AdvanceSink: _refuse,
         }
-        return runs[type(command)](entry, command)
+        result = runs[type(command)](entry, command)
+        self.pipelines.forget_definitions()
+        return result
 
     def rows(self) -> Rows:
         return {

@@ -96,6 +96,10 @@ class Pipelines:
 
     def open_waits(self, pipeline_id: int, spec: PipelineSpec) -> None:
         """P14: where what it awaits begins in the partitions here."""
+        now = {self._stream(pipeline_id, name) for name in awaited_streams(spec.stages)}
+        for start in [each for each in self.wait_starts if each[0] == pipeline_id]:
+            if start[1] not in now:
+                del self.wait_starts[start]
         for name in awaited_streams(spec.stages):
             stream_id = self._stream(pipeline_id, name)
             if stream_id not in self.streams.open:
@@ -108,6 +112,24 @@ class Pipelines:
                     pipeline.waits.cursors.setdefault(key, WaitCursor(end))
             elif self.wait_starts.get((pipeline_id, stream_id), ("",))[0] != spec.replica_set:
                 self.wait_starts[pipeline_id, stream_id] = spec.replica_set, end
+
+    def awaited(self, pipeline_id: int) -> set[int]:
+        """The streams that some instance may wait for records of."""
+        texts = self.by_id[pipeline_id].definitions.values()
+        names = {name for text in texts for name in awaited_streams(parsed(text).stages)}
+        return {self._stream(pipeline_id, name) for name in names} - {0}
+
+    def forget_definitions(self) -> None:
+        """P6, P14: those that no instance needs go, and the cursors of what nothing awaits then."""
+        for pipeline_id, pipeline in self.by_id.items():
+            gone = pipeline.definitions.keys() - pipeline.needed().keys()
+            if not gone or not pipeline.is_here:
+                continue
+            for version in gone:
+                del pipeline.definitions[version]
+            awaited, cursors = self.awaited(pipeline_id), pipeline.waits.cursors
+            for key in [each for each in cursors if each[0] not in awaited]:
+                del cursors[key]
 
     def _stream(self, pipeline_id: int, name: str) -> int:
         """Of the pipeline's namespace; 0 where there is none."""

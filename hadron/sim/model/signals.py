@@ -20,6 +20,8 @@ def open_wait(pipelines: Pipelines, _entry: Entry, command: OpenWait) -> None:
     pipeline = pipelines.by_id.get(command.pipeline_id)
     if pipeline is None or not pipeline.is_here:
         raise Refused(NotFoundError)
+    if command.stream_id not in pipelines.awaited(command.pipeline_id):
+        raise Refused(NotFoundError)
     key = command.stream_id, command.partition
     if key in pipeline.waits.cursors:
         raise Known(None)

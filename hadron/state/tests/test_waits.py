@@ -430,6 +430,41 @@ class TestPartitions:
         away = wait_inputs.cursors(pipe.db, PIPELINE)[0]
         assert away == wait_inputs.WaitCursor(OUT, "eu/p9", 1, Ballot(2, 7), 1)
 
+    def test_what_nothing_waits_for_is_not_looked_at(self) -> None:
+        """Its retention skipped what nobody wanted, and what had been there for long came first."""
+        pipe = Waiting()
+        pipe.submit(OpenWait(PIPELINE, OUT, "eu/p9", 3))
+        pipe.make(7)
+        pipe.stages(stage("order"))
+        assert len(wait_inputs.cursors(pipe.db, PIPELINE)) == 2, "an instance waits"
+        pipe.submit(CancelInstances(PIPELINE, (1,)))
+        assert wait_inputs.cursors(pipe.db, PIPELINE) == []
+        for told in (
+            SignalStages(PIPELINE, OUT, SET, 5, 6, ()),
+            OpenWait(PIPELINE, OUT, "eu/p9", 3),
+        ):
+            with pytest.raises(NotFoundError, match="waits for no records of Stream"):
+                pipe.submit(told)
+        pipe.submit(AppendBatch(OUT, 50, 100, b"", 0, -1))
+        pipe.submit(TrimStream(OUT, 55))
+        assert skips(pipe.db) == {}
+        pipe.submit(AppendBatch(OUT, 7, 100, b"", 0, -1))
+        pipe.stages(*STAGES)
+        (cursor,) = wait_inputs.cursors(pipe.db, PIPELINE)
+        assert cursor.next_offset == 62
+        assert pipe.is_same
+
+    def test_of_one_that_lives_elsewhere_the_start_is_noted_anew(self) -> None:
+        pipe = Waiting()
+        spec = PipelineSpec(replica_set="eu/p9", input="in", stages=STAGES)
+        (there,) = pipe.declare(("Pipeline", "q", spec))
+        pipe.declare(("Pipeline", "q", replace(spec, stages=(stage("order"),))))
+        assert wait_inputs.start_of(pipe.db, there, OUT) is None
+        pipe.submit(AppendBatch(OUT, 1, 100, b"", 0, -1))
+        pipe.declare(("Pipeline", "q", spec))
+        assert wait_inputs.start_of(pipe.db, there, OUT) == 6
+        assert pipe.is_same
+
     def test_retention_is_told(self) -> None:
         pipe = Waiting()
         pipe.submit(AppendBatch(OUT, 10, 100, b"", 0, -1))
