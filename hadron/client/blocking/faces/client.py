@@ -724,8 +724,8 @@ class SyncClient(ClientBase):
     def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
-        """A page of a pipeline's instances, by id; `status` is "", "live", "done",
-        "failed" or "cancelled".
+        """A pipeline's instances behind `after_id`, by id, `limit` at most; `status` is "", "live",
+        "done", "failed" or "cancelled".
         """
         return self._call(
             lambda client: client.instances(pipeline, status=status, after_id=after_id, limit=limit)
