@@ -461,11 +461,9 @@ class Member:
         self._forgotten = f"this node's data directory is an old copy: {later} it"
         self._counts = False
         _log.warning("%s", self._memory_note)
-        disk = self._host.random.token_bytes(TOKEN_BYTES)
+        disk, identity = self._host.random.token_bytes(TOKEN_BYTES), self._store.identity
         try:
-            await run_on_writer(
-                self._store, lambda _: self._store.identity.forget_membership("", disk=disk)
-            )
+            await run_on_writer(self._store, lambda _: identity.forget_membership("", disk=disk))
         except HadronError as error:
             self.fail(error)  # Others count this disk until that is written down.
             raise
