@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from hadron.metadata.judging import INSIST, Key
@@ -10,7 +10,7 @@ from hadron.metadata.validation import RULES
 from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import did_you_mean, shorten
-from hadron.model.schema import SchemaObject, label_of
+from hadron.model.schema import SchemaObject, Tombstone, label_of
 
 _DEFAULT: Final = ("Namespace", DEFAULT_NAMESPACE, DEFAULT_NAMESPACE)
 _SHOWN: Final = 10
@@ -33,6 +33,37 @@ def validate_deletion(
         elif kind in RULES and RULES[kind].holds and not allow_destructive:
             problems.append(Problem(label, (), f"deleting it loses {RULES[kind].holds}", INSIST))
     return [*problems, *_dangling(set(keys), existing)]
+
+
+def meant(
+    names: Iterable[tuple[Key, int]],
+    existing: Mapping[Key, SchemaObject],
+    since: int | None,
+    gone_since: Iterable[Tombstone],
+) -> tuple[list[Key], list[Problem]]:
+    """What to delete of the objects with these keys and ids (0 for any), and why of others not.
+
+    Args:
+        since: where the schema stood when they were named: what was made later is not meant.
+        gone_since: what was deleted since. Whoever asks again, because the answer was lost, has
+            deleted it.
+    """
+    keys: list[Key] = []
+    problems: list[Problem] = []
+    done = {((each.kind, each.namespace, each.name), each.id) for each in gone_since}
+    done |= {(key, 0) for key, _ in done}
+    for key, wanted in dict.fromkeys(names):
+        if (key, wanted) in done:
+            continue
+        found = existing.get(key)
+        is_older = found is not None and (since is None or found.id <= since)
+        if found is None or found.id == wanted or (is_older and not wanted):
+            keys.append(key)
+        else:
+            other = f"the one that has the name was made at index {found.id}: it is another one"
+            hint = "look at it, and delete it by its name if it is to go as well"
+            problems.append(Problem(label_of(*key), (), other, hint=hint))
+    return list(dict.fromkeys(keys)), problems
 
 
 def _missing(key: Key, existing: Mapping[Key, SchemaObject]) -> str:

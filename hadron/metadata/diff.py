@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from hadron.metadata.judging import Key, key_of
+from hadron.model.documents.problem import Problem
 from hadron.model.documents.rendering import to_yaml
 from hadron.model.kinds import spec_from_json
-from hadron.model.schema import SchemaObject, Spec, spec_to_json
+from hadron.model.schema import SchemaObject, Spec, Tombstone, spec_to_json
 
 Action = Literal["created", "changed", "unchanged"]
 
@@ -47,6 +48,31 @@ def plan(objects: Iterable[SchemaObject], existing: Mapping[Key, SchemaObject]) 
     nothing, and neither does a default that is written out.
     """
     return [_plan_one(obj, existing.get(key_of(obj))) for obj in objects]
+
+
+def overtaken(
+    changes: Iterable[Change], since: int, gone_since: Iterable[Tombstone]
+) -> Iterator[Problem]:
+    """What was changed or deleted after the schema's index `since`, where this was asked for.
+    Whoever asks again, because the answer was lost, finds what it wanted, or that others have gone
+    on."""
+    gone = {(each.kind, each.namespace, each.name): each for each in gone_since}
+    for change in changes:
+        if change.action == "unchanged":
+            continue
+        before, after = change.before, change.after
+        index, how = 0, ""
+        if before is not None and before.metadata_index > since:
+            index, how = before.metadata_index, "made" if before.id > since else "changed"
+        elif before is None and key_of(after) in gone:
+            index, how = gone[key_of(after)].metadata_index, "deleted"
+        if index:
+            yield Problem(
+                after.label,
+                (),
+                f"it was {how} at index {index}, after this was asked for at {since}",
+                hint="look at what others have changed, and apply again",
+            )
 
 
 def render_diff(changes: Iterable[ShownChange]) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 
 import trio
 
-from hadron.metadata.deletion import validate_deletion
-from hadron.metadata.diff import Change, plan
+from hadron.metadata.deletion import meant, validate_deletion
+from hadron.metadata.diff import Change, overtaken, plan
 from hadron.metadata.homes import with_partitions
 from hadron.metadata.judging import Key, key_of
 from hadron.metadata.losses import CountKept, losses
@@ -58,24 +58,37 @@ class SchemaDriver(Part):
         self._one_at_a_time = trio.Lock()
 
     async def apply(
-        self, objects: Sequence[SchemaObject], *, dry_run: bool, allow_destructive: bool
+        self,
+        objects: Sequence[SchemaObject],
+        *,
+        dry_run: bool,
+        allow_destructive: bool,
+        since: int | None = None,
     ) -> tuple[list[Change], int]:
         """All of `objects` valid, or nothing changes.
 
         Returns what happened to each object and the metadata index after it. With `dry_run`, what
-        would happen. Raises `SchemaError` listing every problem, `RequestError` for more than an
+        would happen. With `since`, a metadata index, what was changed after it is not changed once
+        more. Raises `SchemaError` listing every problem, `RequestError` for more than an
         answer can hold, `NotLeaderError` when another set owns the schema, `NotReadyError` when no
         majority says that this node still leads.
         """
         self._check_owns()
         async with self._one_at_a_time, self._confirmed():
-            changes = await self._plan(objects, is_dry=dry_run, allow_destructive=allow_destructive)
+            changes = await self._plan(
+                objects, since, is_dry=dry_run, allow_destructive=allow_destructive
+            )
             if not dry_run and any(change.action != "unchanged" for change in changes):
                 changes = await self._log(changes)
             return changes, self._catalog.metadata_index
 
     async def _plan(
-        self, objects: Sequence[SchemaObject], *, is_dry: bool, allow_destructive: bool
+        self,
+        objects: Sequence[SchemaObject],
+        since: int | None,
+        *,
+        is_dry: bool,
+        allow_destructive: bool,
     ) -> list[Change]:
         """What applying `objects` would do; raises as `apply` does."""
         existing = self._existing()
@@ -97,6 +110,8 @@ class SchemaDriver(Part):
             problems += missing_hashes(objects)
         changes = plan(objects, existing) if not problems else []
         problems += [each for change in changes for each in _refused_changes(change)]
+        if since is not None:
+            problems += overtaken(changes, since, self._catalog.deleted_since(since))
         if problems:
             raise schema_error(problems)
         _check_answer(item for change in changes for item in (change.before, change.after) if item)
@@ -126,15 +141,22 @@ class SchemaDriver(Part):
         ]
 
     async def delete(
-        self, keys: Sequence[Key], *, dry_run: bool, allow_destructive: bool
+        self,
+        names: Sequence[tuple[Key, int]],
+        *,
+        dry_run: bool,
+        allow_destructive: bool,
+        since: int | None = None,
     ) -> tuple[list[SchemaObject], int]:
-        """Delete the objects with these (kind, namespace, name), all or none; returns them as they
-        were, and the metadata index after it. Raises as `apply` does."""
+        """Delete the objects with these keys and ids (0 for any), all or none; returns them as they
+        were, and the metadata index after it. With `since`, a metadata index, what was made after
+        it is not meant, and what was deleted after it is done. Raises as `apply` does."""
         self._check_owns()
         async with self._one_at_a_time, self._confirmed():
             existing = self._existing()
-            keys = list(dict.fromkeys(keys))
-            problems = validate_deletion(keys, existing, allow_destructive=allow_destructive)
+            gone_since = self._catalog.deleted_since(since) if since is not None else ()
+            keys, problems = meant(names, existing, since, gone_since)
+            problems += validate_deletion(keys, existing, allow_destructive=allow_destructive)
             if problems:
                 raise schema_error(problems)
             gone = [existing[key] for key in keys]

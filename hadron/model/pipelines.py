@@ -36,7 +36,8 @@ class Retry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a stage's output goes. Empty partition: the handler's choice, else the pipeline's."""
+    """Where a stage's output goes, if its function or handler chooses no partition. Empty: to the
+    pipeline's."""
 
     stream: str
     partition: str = ""

@@ -124,7 +124,7 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
             f"{data} is not the data directory of a node",
             "it has a hadron.db and a node.db; look at `data:` in the configuration",
         )
-    lock = DirectoryLock(data)
+    lock = DirectoryLock(data, disk)
     try:
         _refuse_unusable(data, disk)
         with translated_os_errors(part):

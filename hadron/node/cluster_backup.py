@@ -64,7 +64,7 @@ async def backup_cluster(
     another cluster's; `PeerError` naming each set that could not be had, after all others were
     copied.
     """
-    part = _begin(destination)
+    part = _begin(destination, disk)
     topology = await client.topology()
     metadata = topology.metadata
     done = _left(part, topology)
@@ -102,7 +102,7 @@ async def backup_cluster(
     return done
 
 
-def _begin(destination: Path) -> Path:
+def _begin(destination: Path, disk: Disk) -> Path:
     part = part_of(destination)
     with translated_os_errors(destination):
         if (part / MANIFEST).exists() or (part.exists() and not part.is_dir()):
@@ -110,7 +110,7 @@ def _begin(destination: Path) -> Path:
                 f"{part} exists, and is not a part of a cluster's backup",
                 "move it away, or name another place",
             )
-        part.mkdir(parents=True, exist_ok=True)
+        disk.make_directory(part)
     return part
 
 

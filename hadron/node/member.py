@@ -320,7 +320,8 @@ class Member:
         return error is self._unreadable or is_about_file(error)
 
     def set_aside(self, error: CorruptionError) -> None:
-        """The next opening sets the file aside (PROTOCOL B3)."""
+        """The next opening sets the file aside (PROTOCOL B3), and no copy in its place."""
+        self._installation = None
         self._store.identity.forget_membership(error.message)
 
     def close(self) -> bool:
@@ -460,7 +461,12 @@ class Member:
         self._forgotten = f"this node's data directory is an old copy: {later} it"
         self._counts = False
         _log.warning("%s", self._memory_note)
-        await run_on_writer(self._store, lambda _: self._store.identity.forget_membership(""))
+        disk, identity = self._host.random.token_bytes(TOKEN_BYTES), self._store.identity
+        try:
+            await run_on_writer(self._store, lambda _: identity.forget_membership("", disk=disk))
+        except HadronError as error:
+            self.fail(error)  # Others count this disk until that is written down.
+            raise
         for counted_on in filter(None, (self._feed, self._promised_on)):
             counted_on.close()  # Whoever counts this disk asks again.
         self._stop_leading(FencedError(f"{later} this node"))
@@ -551,10 +557,10 @@ class Member:
             page.cluster_trouble.extend(leadership.troubles)
         if self._resync.progress:
             page.state, page.trouble = Life.RESYNCING, self._resync.progress
-        elif self._repairer.trouble:
-            page.trouble = self._repairer.trouble
-        elif self._scrubber.trouble:
-            page.trouble = self._scrubber.trouble
+        elif locked := self._store.identity.trouble:
+            page.trouble = locked
+        elif trouble := self._repairer.trouble or self._scrubber.trouble:
+            page.trouble = trouble
         elif self._store.space.is_low:
             page.trouble = self._store.space.trouble
         if leading is not None and (missing := missing_majority(leading.controller)):

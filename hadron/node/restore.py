@@ -209,9 +209,7 @@ def identity_of(config: ReplicaSetConfig, node: NodeConfig, disk: Disk) -> Ident
 @contextlib.contextmanager
 def _locked(data: Path, *, overwrite: bool, disk: Disk) -> Iterator[None]:
     """No node runs on the directory, and it is empty or may be overwritten."""
-    with translated_os_errors(data):
-        disk.make_directory(data)
-    lock = DirectoryLock(data)
+    lock = DirectoryLock(data, disk)
     try:
         _check_empty(data, overwrite=overwrite)
         yield

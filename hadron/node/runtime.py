@@ -4,6 +4,7 @@ that directory."""
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 import trio
 
@@ -23,6 +24,8 @@ from hadron.wire.connection import Cork
 from hadron.wire.messages import cluster_pb2
 
 _log = logging.getLogger(__name__)
+
+_LOCKED_PAUSE_S: Final = 0.5
 
 
 class Node:
@@ -120,7 +123,7 @@ class Node:
         try:
             while True:
                 self.ended_by = None
-                member = self.member = Member(self.host, gave_up=gave_up)
+                member = self.member = await self._open(gave_up=gave_up)
                 try:
                     if listener is None:
                         # Not after a snapshot: what this node promises while it runs, it keeps.
@@ -153,6 +156,19 @@ class Node:
                     if is_whole
                     else "the next start goes through the write-ahead log",
                 )
+
+    async def _open(self, *, gave_up: bool) -> Member:
+        """The data directory; waits while another program has its `node.db` locked. Raises
+        `DataDirectoryError`."""
+        said = ""
+        while True:
+            try:
+                return Member(self.host, gave_up=gave_up)
+            except NotReadyError as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("waiting: %s", said)
+            await trio.sleep(_LOCKED_PAUSE_S)
 
     async def _listen(self) -> Listener:
         node = self.host.node

@@ -27,7 +27,7 @@ from hadron.model.errors import (
     ShuttingDownError,
 )
 from hadron.model.ids import LogPosition
-from hadron.model.limits import MAX_BATCH_BYTES
+from hadron.model.limits import MAX_BATCH_BYTES, MAX_OPEN_CALLS
 from hadron.model.ports import Clock, Database
 from hadron.partition.gate import ByteGate
 from hadron.partition.group_commit import GroupCommit, GroupCommitter
@@ -35,7 +35,7 @@ from hadron.partition.lines import Lines
 from hadron.partition.observers import Observers
 from hadron.partition.room import Room
 from hadron.partition.submission import Done, Submission
-from hadron.partition.waiters import LEADER, MAJORITY, Waiters
+from hadron.partition.waiters import ALL, LEADER, MAJORITY, Waiters
 from hadron.replication.feed import Feed
 from hadron.replication.feeding import Feeding
 from hadron.replication.follower import FollowerLog
@@ -56,6 +56,11 @@ fits into none would be logged here and never reach a replica."""
 MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 """What may be written here while no majority has it, in memory and at risk; beyond it records are
 refused. Four times what a replica's window holds, so a majority that keeps up never meets it."""
+
+MAX_WAITING: Final = MAX_OPEN_CALLS
+"""Of commands that may wait for a majority, and of those that wait for all nodes, about 1 kB each:
+who waits for an answer has a call, so more are those of callers that are gone, or ask for no
+majority. What ends something (`Command.uses_reserve`) is refused at twice as many."""
 
 
 class Controller:
@@ -132,8 +137,9 @@ class Controller:
         if self._room.is_low and not command.uses_reserve:
             done(None, self._room.refusal())
             return
-        if len(body) and self._uncommitted_bytes > MAX_UNCOMMITTED_BYTES:
-            done(None, self._too_far_ahead())
+        refusal = self._too_far_ahead(submission)
+        if refusal is not None:
+            done(None, refusal)
             return
         self._gate.add(submission.size)
         self._queued.append(submission)
@@ -146,10 +152,18 @@ class Controller:
         back."""
         await self._gate.wait_open()
 
-    def _too_far_ahead(self) -> OverloadedError:
+    def _too_far_ahead(self, submission: Submission) -> OverloadedError | None:
+        """Why it is refused, where too much waits for other nodes' disks already."""
+        waiting = max(len(self._uncommitted), self._unanswered.waiting_with(submission.acks))
+        if len(submission.body) and self._uncommitted_bytes > MAX_UNCOMMITTED_BYTES:
+            what, limit = f"{self._uncommitted_bytes} bytes wait", MAX_UNCOMMITTED_BYTES
+        elif waiting >= (limit := MAX_WAITING * (2 if submission.command.uses_reserve else 1)):
+            what = f"{waiting} commands wait"
+        else:
+            return None
+        whom = "all of the nodes" if submission.acks == ALL else "a majority of the nodes"
         return OverloadedError(
-            f"{self._uncommitted_bytes} bytes wait for a majority of the nodes, "
-            f"the limit is {MAX_UNCOMMITTED_BYTES}",
+            f"{what} for {whom}, the limit is {limit}",
             "see `hadron status` for the nodes that are away or behind",
         )
 

@@ -49,6 +49,5 @@ class Submission:
         self.result, self.error, self.events = outcome.result, outcome.error, outcome.events
         self.lsn = lsn
         self.logged = outcome.command is not None
-        if not self.logged:
-            # Its answer may have to wait; its bytes need not.
-            self.body = b""
+        # Its answer may have to wait, for as long as a member is away; its bytes need not.
+        self.encoded = self.body = b""

@@ -34,6 +34,10 @@ class Waiters:
         assert not line or line[-1].lsn <= submission.lsn, (line[-1].lsn, submission.lsn)
         line.append(submission)
 
+    def waiting_with(self, acks: int) -> int:
+        """How many answers wait where one of this level may have to."""
+        return len(self._lines[ALL if acks == ALL else MAJORITY])
+
     def take(self, *, committed: int, persisted: int, on_all: int) -> deque[Submission]:
         """Those whose time has come; they wait here no longer."""
         taken: deque[Submission] = deque()

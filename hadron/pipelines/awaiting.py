@@ -145,6 +145,11 @@ class Awaiting:
             found += [(item, partition) for partition in spec.partitions]
         return found
 
+    async def _is_awaited(self, item: SchemaObject) -> bool:
+        return item.name in await self._controller.query(
+            partial(wait_inputs.all_awaited, pipeline_id=self._item.id)
+        )
+
     async def _cursor(self, stream_id: int, partition: str) -> WaitCursor | None:
         def read(db: Database) -> WaitCursor | None:
             for each in wait_inputs.cursors(db, self._item.id):
@@ -157,13 +162,15 @@ class Awaiting:
     # --- partitions -----------------------------------------------------------------------------
 
     async def _look_here(self, item: SchemaObject, partition: str) -> None:
-        declared = self._declared
-        while (cursor := await self._cursor(item.id, partition)) is None:
-            # Declared, and not adopted yet.
-            await declared.wait()
+        while True:
             declared = self._declared
-        with LocalSource(self._visible, item.id) as source:
-            await self._follow(source, cursor)
+            cursor = await self._cursor(item.id, partition)
+            if cursor is None:
+                # Declared, and not adopted yet; or awaited no more.
+                await declared.wait()
+                continue
+            with LocalSource(self._visible, item.id) as source:
+                await self._follow_while_awaited(source, cursor)
 
     async def _look_there(self, item: SchemaObject, partition: str) -> None:
         backoff, place = Backoff(self._random), (item.name, partition)
@@ -177,9 +184,15 @@ class Awaiting:
             self.troubles.pop(place, None)
             self._since.pop(place, None)
             backoff.reset()
-            await self._follow(source, cursor)
+            await self._follow_while_awaited(source, cursor)
 
         while True:
+            declared = self._declared
+            if not await self._is_awaited(item):
+                self.troubles.pop(place, None)
+                self._since.pop(place, None)
+                await declared.wait()
+                continue
             try:
                 if self._others is None:
                     raise PeerError(f"nobody here knows who leads {partition}")
@@ -193,6 +206,14 @@ class Awaiting:
                 self._since.setdefault(place, trio.current_time())
                 _log.debug("%s cannot read %s: %s", self._item.label, partition, error)
             await trio.sleep(backoff.next_s())
+
+    async def _follow_while_awaited(self, source: Source, cursor: WaitCursor) -> None:
+        """Returns once there is no cursor any more: nothing waits for these records."""
+        try:
+            await self._follow(source, cursor)
+        except NotFoundError:
+            if await self._cursor(cursor.stream_id, cursor.partition) is not None:
+                raise
 
     async def _follow(self, source: Source, cursor: WaitCursor) -> None:
         offset, ballot = cursor.next_offset, cursor.ballot
@@ -215,7 +236,8 @@ class Awaiting:
 
     async def _at(self, cursor: WaitCursor) -> tuple[int, Ballot]:
         known = await self._cursor(cursor.stream_id, cursor.partition)
-        assert known is not None
+        if known is None:
+            raise NotFoundError(f"{self._item.label} waits for no records of it any more")
         return known.next_offset, known.ballot
 
     async def _pass_gap(self, cursor: WaitCursor, offset: int, gap: Gap) -> bool:

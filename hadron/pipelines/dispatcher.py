@@ -40,6 +40,9 @@ _GRACE_S: Final = 2.0
 
 _NEVER: Final = float("inf")
 
+_LONGEST_SLEEP_S: Final = 600.0
+"""The wall clock may jump; nothing is late by more than this because of it."""
+
 _NAME_CHARACTERS: Final = 80
 _CODE_CHARACTERS: Final = 40
 """Of what runners say of themselves: it stands in a row of each attempt."""
@@ -259,7 +262,9 @@ class Dispatcher:
                 await self._give_up(each)
             if not is_more:
                 due_ms = [each.due_ms for each in found if each.due_ms is not None]
-                return min((now + max(each - now_ms, 1) / 1_000 for each in due_ms), default=_NEVER)
+                if not due_ms:
+                    return _NEVER
+                return now + min(max(min(due_ms) - now_ms, 1) / 1_000, _LONGEST_SLEEP_S)
 
     def _hand_to_one(self, found: _Ready) -> int:
         """How many a runner was given."""

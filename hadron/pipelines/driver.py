@@ -10,19 +10,17 @@ from typing import Final
 
 import trio
 
-from hadron.model.batch import NO_SEQUENCE, StampedBatch, judge_batch
+from hadron.model.batch import NO_SEQUENCE, judge_batch
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     HadronError,
     NotFoundError,
     NotReadyError,
-    PeerError,
     RequestError,
     StaleCompletionError,
 )
-from hadron.model.ids import NO_BALLOT
 from hadron.model.pipelines import PipelineSpec
-from hadron.model.ports import Clock, Random
+from hadron.model.ports import Clock, Database, Random
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.partition.controller import Controller
@@ -34,17 +32,18 @@ from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.pipelines.expiring import Expiring
 from hadron.pipelines.forgetting import Forgetting
+from hadron.pipelines.keys import TriggerKeys
 from hadron.pipelines.letters import Letters
-from hadron.pipelines.matching import packed_keys
+from hadron.pipelines.matching import packed
 from hadron.pipelines.outputs import Outputs
 from hadron.pipelines.runners import Ended
-from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
+from hadron.pipelines.sources import Others
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state.pipelines import definitions, waits
+from hadron.state.pipelines import definitions, retries, waits
 from hadron.state.pipelines import views as pipeline_views
 from hadron.state.pipelines.backfills import Backfill, ControlBackfill, StartBackfill
 from hadron.state.pipelines.cancellations import CancelInstances, Cancelled, Started, StartInstances
@@ -58,7 +57,7 @@ from hadron.state.pipelines.stage_runs import (
     stages_of,
     stale_of,
 )
-from hadron.state.pipelines.views import Chosen
+from hadron.state.pipelines.views import Chosen, OutputRef
 from hadron.state.pipelines.wait_inputs import awaits
 from hadron.state.pipelines.waits import SignalInstance, Signalled
 from hadron.state.streams.producers import Appended
@@ -91,7 +90,7 @@ class PipelineDriver:
         self._controller = controller
         self._catalog = catalog
         self._visible = visible
-        self._others = others
+        self._trigger_keys = TriggerKeys(replica_set, catalog, visible, others)
         self._clock = clock
         self.consumer = Consumer(
             item, lambda: self.spec, controller, catalog, visible, replica_set, others, random
@@ -242,41 +241,40 @@ class PipelineDriver:
                     f"offset {wrong[0]} of {item.label} is not there",
                     f"{partition} has {first} to {following - 1}",
                 )
-        keys = await self._keys(item, partition, offsets)
+        keys = await self._keys(item.id, partition, offsets)
         started: Started = await self._controller.execute(
             StartInstances(self.item.id, item.id, partition, offsets, request, keys)
         )
         return started
 
-    async def _keys(self, item: SchemaObject, partition: str, offsets: tuple[int, ...]) -> bytes:
+    async def _keys(self, stream_id: int, partition: str, offsets: tuple[int, ...]) -> bytes:
         """Of these records, where stages wait for others with the same ones."""
         if not awaits(self.spec.stages):
             return b""
-        found: dict[int, StampedBatch] = {}
-
-        async def look(source: RemoteSource | None) -> None:
-            for offset in sorted(set(offsets)):
-                if any(each.base_offset <= offset < each.next_offset for each in found.values()):
-                    continue
-                there = (
-                    await self._visible.read(item.id, offset, READ_BYTES)
-                    if source is None
-                    else await source.read(offset, NO_BALLOT)
+        records = [OutputRef(stream_id, partition, offset) for offset in offsets]
+        found = await self._trigger_keys.of(records)
+        for each in records:
+            if each not in found:
+                raise RequestError(
+                    f"offset {each.offset} of {self._catalog.by_id(stream_id).label} is not there, "
+                    f"on {partition}",
+                    "a stage waits for a record with its key: start what is there",
                 )
-                if isinstance(there, Gap) or not there:
-                    raise RequestError(
-                        f"offset {offset} of {item.label} is not there, on {partition}",
-                        "a stage waits for a record with its key: start what is there",
-                    )
-                found.update({each.base_offset: each for each in there})
+        return packed(found[each] for each in records)
 
-        if partition == self.spec.replica_set:
-            await look(None)
-        elif self._others is None:
-            raise PeerError(f"nobody here knows who leads {partition}")
-        else:
-            await self._others.converse(partition, item.id, item.metadata_index, look)
-        return packed_keys(self.spec, list(found.values()), offsets)
+    async def _keys_again(self, ids: tuple[int, ...]) -> bytes:
+        """Of the triggers of instances that are retried, where stages wait for others with the same
+        keys, which nobody had asked for; of what is gone none is known."""
+
+        def read(db: Database) -> dict[int, OutputRef]:
+            needed = retries.needed_keys(db, self.item.id, ids)
+            return pipeline_views.roots(db, self.item.id, needed)
+
+        roots = await self._controller.query(read)
+        if not roots:
+            return b""
+        found = await self._trigger_keys.of(roots.values())
+        return packed(found.get(roots[each], 0) if each in roots else 0 for each in ids)
 
     async def signal(self, instance_id: int, stage: str, value: memoryview) -> Signalled:
         """Somebody signals a stage that waits for it, and says `value`: a batch of one record, or
@@ -337,12 +335,14 @@ class PipelineDriver:
         as many as one entry takes; returns what was done, the instance to go on behind, and whether
         others follow.
 
-        Raises `NotFoundError`, `RequestError` and `ConflictError` as `RetryInstances` does.
+        Raises `NotFoundError`, `RequestError` and `ConflictError` as `RetryInstances` does, and
+        what `TriggerKeys.of` does.
         """
         ids, more = await self._slice(ids, chosen, after_id)
         if not ids:
             return Retried(0, 0), after_id, False
-        command = RetryInstances(self.item.id, ids, from_start)
+        keys = await self._keys_again(ids)
+        command = RetryInstances(self.item.id, ids, from_start, keys)
         result: Retried = await self._controller.execute(command)
         return result, max(ids), more
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hadron.model.batch import StampedBatch, key_hashes, matching_indexes, read_head
 from hadron.model.pipelines import PipelineSpec, matches_type
@@ -37,7 +36,12 @@ def packed_keys(
     found: dict[int, int] = {}
     for batch in batches:
         found.update(enumerate(key_hashes(batch.data), batch.base_offset))
-    return struct.pack(f"<{len(offsets)}Q", *(found.get(at, 0) for at in offsets))
+    return packed(found.get(at, 0) for at in offsets)
+
+
+def packed(hashes: Iterable[int]) -> bytes:
+    """As commands have hashes of keys: uint64, little-endian, 0 for none."""
+    return b"".join(each.to_bytes(8, "little") for each in hashes)
 
 
 def untyped(

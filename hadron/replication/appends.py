@@ -38,7 +38,7 @@ class Append:
     """One that has come.
 
     Attributes:
-        member_of: when not empty, this disk counts in majorities from now on.
+        grants: this disk counts in majorities from now on.
     """
 
     call: AppendCall
@@ -47,7 +47,7 @@ class Append:
     entries: list[Entry]
     committed_lsn: int
     trim_lsn: int
-    member_of: bytes
+    grants: bool
 
     @property
     def end(self) -> LogPosition:
@@ -70,6 +70,11 @@ class JoinedAppends:
         """What the last of them says: a leader lets go of more and more."""
         return self._appends[-1].trim_lsn
 
+    @property
+    def grants(self) -> bool:
+        """Whether one of them does."""
+        return any(each.grants for each in self._appends)
+
     def takes(self, new: Append) -> bool:
         """Whether `new` continues these, and there is room for it; it has joined them then."""
         size = sum(entry.size for entry in new.entries)
@@ -88,14 +93,12 @@ class JoinedAppends:
 
     def prepare(self, connection: apsw.Connection) -> Prepared:
         """For the writer; the result is an `AppendOutcome` for all of them."""
-        granted = [each.member_of for each in self._appends if each.member_of]
         return self._follower.prepare_append(
             connection,
             self.ballot,
             self._appends[0].previous,
             self._entries,
             max(each.committed_lsn for each in self._appends),
-            granted[0] if granted else b"",
         )
 
     def fail(self, error: HadronError) -> None:

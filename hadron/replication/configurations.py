@@ -13,12 +13,16 @@ too late only asks for more.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 import apsw
 
 from hadron.state import leadership
 from hadron.state.leadership import Configuration
+from hadron.storage.bodies import damaged_entry
 from hadron.storage.log import Entry, read_commands
+
+_READ_AT_ONCE: Final = 1_000
 
 
 def begun_with(entry: Entry) -> Configuration | None:
@@ -37,10 +41,18 @@ def in_log(connection: apsw.Connection, applied_lsn: int, head_lsn: int) -> list
         for known in leadership.configurations(connection)
         if known.lsn <= applied_lsn
     }
-    for entry in read_commands(connection, applied_lsn + 1, head_lsn):
-        configuration = begun_with(entry)
-        if configuration is not None:
-            found.setdefault(configuration.epoch, configuration)
+    lsn = applied_lsn
+    while lsn < head_lsn:
+        # Tables that have diverged may be far behind their log.
+        until = min(head_lsn, lsn + _READ_AT_ONCE)
+        entries = read_commands(connection, lsn + 1, until)
+        for configuration in map(begun_with, entries):
+            if configuration is not None:
+                found.setdefault(configuration.epoch, configuration)
+        if len(entries) < until - lsn:
+            missing = lsn + len(entries) + 1
+            raise damaged_entry(missing, f"entry {missing} is missing from the log")
+        lsn = until
     return sorted(found.values(), key=lambda known: known.lsn)
 
 

@@ -112,9 +112,7 @@ class Feeding:
             begins_epoch=begins_epoch,
         )
         self.majority = MajorityRounds(self.quorum, self.feeds, node=node)
-        self._horizon = LogHorizon(
-            keep_bytes=tuning.log_keep_bytes, max_lag_bytes=tuning.log_max_lag_bytes
-        )
+        self._horizon = self._new_horizon()
         self._notice_wanted = trio.Event()
         self._has_ended = False
         self.quorum.record(node, self.head.lsn)
@@ -202,18 +200,25 @@ class Feeding:
             self._on_trim(self._horizon.lsn)
 
     async def measure_log(self) -> None:
-        """Count what was in the log before this ballot, a slice at a time."""
-        end, lsn, known = self.started_lsn, self._store.log.anchor.lsn + 1, list[tuple[int, int]]()
+        """Count what was in the log before this ballot, a slice at a time: a gigabyte of small
+        entries is millions of rows."""
+        end, lsn, older = self.started_lsn, self._store.log.anchor.lsn + 1, self._new_horizon()
         while lsn < end:
             some = await self._store.readers.run(
                 partial(sizes, from_lsn=lsn, max_rows=_MEASURED_ROWS)
             )
-            known.extend(row for row in some if row[0] < end)
             if not some:
                 break
-            lsn = some[-1][0] + 1
-        self._horizon.prepend(known)
+            for lsn, size in some:
+                if lsn < end:
+                    older.add(lsn, size)
+            lsn += 1
+        self._horizon.prepend(older)
         self.on_moved()
+
+    def _new_horizon(self) -> LogHorizon:
+        tuning = self.tuning
+        return LogHorizon(keep_bytes=tuning.log_keep_bytes, max_lag_bytes=tuning.log_max_lag_bytes)
 
     # --- peers ----------------------------------------------------------------------------------
 

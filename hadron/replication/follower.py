@@ -175,6 +175,14 @@ class FollowerLog:
             self._identity.become_member(uuid)
         return self._log.head
 
+    def join(self, ballot: Ballot, verified: LogPosition, uuid: bytes) -> None:
+        """Count in majorities from now on, as the leader of `ballot` says, by whom this log is
+        known to be equal up to `verified`; does nothing when that is not so any more. Fsynced on
+        return; a job for the writer."""
+        is_led = ballot == self._identity.current.promised
+        if is_led and self._log.position_at(verified.lsn) == verified:
+            self._identity.become_member(uuid)
+
     def prepare_append(
         self,
         connection: apsw.Connection,
@@ -182,13 +190,9 @@ class FollowerLog:
         previous: LogPosition,
         entries: list[Entry],
         committed_lsn: int,
-        member_of: bytes,
     ) -> Prepared:
         """Verify and write `entries`, and apply what is committed; a commit for the writer, whose
         result is an `AppendOutcome`.
-
-        Args:
-            member_of: when not empty, this disk counts in majorities from now on.
 
         Tables that have diverged are marked so, durably, and the append goes on without them.
         Raises `BadEntriesError` when an entry's content does not give its chain (nothing is
@@ -209,8 +213,6 @@ class FollowerLog:
         except DivergedError as error:
             self._mark_diverged(connection, error)
             self._write(connection, new, committed)
-        if member_of:
-            self._identity.become_member(member_of)
         size = sum(entry.size for entry in new)
         return Prepared(AppendOutcome(match_lsn, self.applied_lsn, promised), size)
 

@@ -145,14 +145,15 @@ class PeerLinks:
             link.connection = None
 
     async def _shake_hands(self, link: PeerLink, connection: Connection) -> None:
-        answer, _ = await connection.request(
-            _HANDSHAKE, self._own_identity(), timeout_s=_HANDSHAKE_TIMEOUT_S
-        )
+        shown = self._own_identity()
+        answer, _ = await connection.request(_HANDSHAKE, shown, timeout_s=_HANDSHAKE_TIMEOUT_S)
         _check_numbers(answer)
         own = self._own_identity()
         check_peer(self._membership, own.replica_set_uuid, answer.identity, link.name)
         if answer.is_old_copy:
-            await self._on_old_copy(link.name)
+            if shown.disk == own.disk:
+                # Else another peer has said so meanwhile, and it may have been taught since.
+                await self._on_old_copy(link.name)
             raise _seen_elsewhere(link)
         if await self._note(answer.identity):
             # It hears of it from us when it dials, and then it says so itself.

@@ -71,7 +71,12 @@ class Installation:
 
     def finish(self, directory: Path, old: Path, disk: Disk, promised: Ballot) -> None:
         """Blocking. Everything in `directory` is closed; `promised` is the last ballot that this
-        node has promised. Raises `StorageError`."""
+        node has promised. Raises `StorageError`.
+
+        The old file need not have been closed in order: who reads it keeps its log beside it. The
+        tail is taken from both, the copy gets a log of its own, and then the link moves; so at any
+        crash `node.db`, which is not written here, is as right of the one as of the other.
+        """
         with translated_os_errors(directory):
             kept, trouble = 0, ""
             if old.exists():

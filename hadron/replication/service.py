@@ -195,6 +195,8 @@ class ReplicationService:
                     ),
                     end=True,
                 )
+            elif isinstance(error, NotReadyError):
+                call.fail(error)
             elif error is not None:
                 self._on_fatal(error)
             else:
@@ -222,7 +224,7 @@ class ReplicationService:
             unpack(request.entries, attachment),
             request.committed_lsn,
             request.trim_lsn,
-            request.replica_set_uuid if request.grant_membership else b"",
+            request.grant_membership,
         )
 
         if append.entries and self._store.space.is_exhausted:
@@ -230,6 +232,14 @@ class ReplicationService:
             raise self._store.space.refusal()
 
         latest, writer = self._latest_appends, self._store.writer
+        if append.grants and not self._store.identity.current.is_member:
+            # Before it is answered, and on the writer's thread. That it could not be, the answer
+            # says; what a node does not survive, the writer.
+            uuid = request.replica_set_uuid
+            writer.submit(
+                lambda _: self._follower.join(append.ballot, append.previous, uuid),
+                lambda _result, _error: None,
+            )
         if latest is None or not writer.waits_last(latest.prepare) or not latest.takes(append):
             joined = self._latest_appends = JoinedAppends(self._follower, append)
             writer.commit(joined.prepare, partial(self._appended, joined))
@@ -249,6 +259,9 @@ class ReplicationService:
             joined.fail(NotReadyError(f"this node repairs its log: {error.message}"))
         elif error is not None:
             self._on_fatal(error)
+        elif joined.grants and not (outcome.reason or self._store.identity.current.is_member):
+            self._follower.stored_applied_lsn = outcome.applied_lsn
+            joined.fail(NotReadyError("this disk does not count yet", self._store.identity.trouble))
         else:
             self._follower.stored_applied_lsn = outcome.applied_lsn
             for call, own in joined.outcomes(outcome):

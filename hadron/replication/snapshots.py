@@ -228,12 +228,18 @@ class SnapshotService:
             self._making.release()
 
     def _leave_to_member(self, asker: _Asker) -> None:
-        """Raises `NotReadyError` for a backup that would take the copy away which a member fetches:
-        that one counts in no majority before it is there, and a backup can wait."""
-        current = self._current
-        if asker.is_member or current is None or not current.is_for_member:
+        """Raises `NotReadyError` for a backup that would take the copy away which a member fetches,
+        or be made while one waits for its turn: that one counts in no majority before it has its
+        copy, and a backup can wait."""
+        if asker.is_member:
             return
-        if self._clock.monotonic_s() - current.read_s <= _READ_S:
+        current = self._current
+        fetches = (
+            current is not None
+            and current.is_for_member
+            and self._clock.monotonic_s() - current.read_s <= _READ_S
+        )
+        if fetches or self._members_waiting:
             raise NotReadyError(
                 f"a member of the replica set fetches its copy from {self._membership.node}",
                 "a backup can be made as soon as that is done, or of another node now",

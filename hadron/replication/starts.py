@@ -4,8 +4,9 @@ A disk that went back in time, a machine restored from an image for instance, lo
 that remembers, and has forgotten what it promised and acknowledged since. Its peers notice: every
 start from a disk has a boot number above all before it, so one that comes with a number that they
 have seen with another start of that disk is an old copy, and so is a disk that another one of the
-same node has followed since. It counts as a node without memory. A disk that was never seen before
-is a new one: it says that it remembers only once it has been taught.
+same node has followed since. It counts as a node without memory, and takes another name as it
+forgets. A disk that was never seen before is a new one: it says that it remembers only once it has
+been taught.
 
 The same record lets messages of an earlier start be told from those of the one that came after it,
 however long they were under way.

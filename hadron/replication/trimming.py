@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,19 +76,12 @@ class LogHorizon:
             self._open_bytes = 0
             self._buckets.append(_Bucket(lsn, self._end))
 
-    def prepend(self, entries: Iterable[tuple[int, int]]) -> None:
-        """(lsn, bytes) of the entries that were in the log before the first `add`."""
-        older: list[_Bucket] = []
-        end = size = 0
-        for lsn, entry_bytes in entries:
-            end += entry_bytes
-            size += entry_bytes
-            if size >= self._bucket_bytes:
-                size = 0
-                older.append(_Bucket(lsn, end))
-        for bucket in reversed(older):
+    def prepend(self, older: LogHorizon) -> None:
+        """Take over, once, what was in the log before the first `add`: it was added to `older`,
+        which has the same limits and is done with."""
+        for bucket in reversed(older._buckets):
             if bucket.last_lsn > self.lsn:
-                bucket.end -= end
+                bucket.end -= older._end
                 self._buckets.appendleft(bucket)
         self._lagging = 0
 

@@ -78,7 +78,10 @@ class SchemaService:
         request: schema_pb2.ApplySchemaRequest,
     ) -> None:
         changes, index = await leading.part(SchemaDriver).apply(
-            objects, dry_run=request.dry_run, allow_destructive=request.allow_destructive
+            objects,
+            dry_run=request.dry_run,
+            allow_destructive=request.allow_destructive,
+            since=_since(request),
         )
         call.send(
             schema_pb2.ApplySchemaResponse(
@@ -112,9 +115,10 @@ class SchemaService:
         self, leading: Leading, call: _Delete, request: schema_pb2.DeleteObjectsRequest
     ) -> None:
         deleted, index = await leading.part(SchemaDriver).delete(
-            [_key(name) for name in request.names],
+            [(_key(name), name.id) for name in request.names],
             dry_run=request.dry_run,
             allow_destructive=request.allow_destructive,
+            since=_since(request),
         )
         call.send(
             schema_pb2.DeleteObjectsResponse(deleted=to_messages(deleted), metadata_index=index),
@@ -215,6 +219,10 @@ async def _send_in_parts(call: _Watch, changes: Changes) -> None:
         message = changes_to(part)
         message.more_follows = part is not parts[-1]
         call.send(message)
+
+
+def _since(request: schema_pb2.ApplySchemaRequest | schema_pb2.DeleteObjectsRequest) -> int | None:
+    return request.since_index if request.HasField("since_index") else None
 
 
 def _key(name: schema_pb2.DeleteObjectsRequest.Name) -> Key:

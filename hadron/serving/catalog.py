@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import TypeVar
 
 from hadron.model.errors import MetadataBehindError, NotFoundError
@@ -172,6 +173,11 @@ class Catalog:
         ago."""
         item = self._by_id.get(object_id) or self._gone.get(object_id)
         return item.name if item is not None else f"#{object_id}"
+
+    def deleted_since(self, index: int) -> Iterator[Tombstone]:
+        """Deletions after the metadata index `index`, the latest first, as far as remembered."""
+        latest_first = reversed(self._gone.values())
+        return takewhile(lambda each: each.metadata_index > index, latest_first)
 
     def check_index(self, seen_index: int) -> None:
         """Raises `MetadataBehindError` when the caller has seen more than this node."""

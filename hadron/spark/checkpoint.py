@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ from hadron.model.errors import ConfigurationError, HadronError, RequestError
 from hadron.model.sinks import UNKNOWN, SinkProgress
 from hadron.model.units import format_time
 from hadron.spark.source.cursors import Cursor, from_json
+
+KNOWN_MS: Final = 30 * 24 * 3_600_000
+"""For so long no sink is forgotten once something is published to it (PROTOCOL E11)."""
 
 _UUID_DIGITS: Final = 8
 """Of the cluster's id in a name: for a person's clusters, of which some are made anew."""
@@ -92,13 +96,15 @@ class Checkpoint:
                         return found
         return None
 
-    def follows(self, sink: SinkProgress | None, start: str) -> str:
+    def follows(self, sink: SinkProgress | None, start: str, now_ms: int | None = None) -> str:
         """The query that this one takes the sink over from; "" where it does not. Raises
         `RequestError` for a query that is not the sink's.
 
         Args:
             start: where it would begin anew, for the message.
+            now_ms: the system's time when None.
         """
+        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         own, followed = self.query, self._followed()
         if sink is not None:
             if sink.query not in (own, followed):
@@ -115,13 +121,14 @@ class Checkpoint:
             # Where it was forgotten, nothing is under way that could be published already.
             return UNKNOWN if own else followed
         batch = max(under_way)
-        if batch:
+        if batch or now_ms - self._begun_ms(batch) >= KNOWN_MS:
             raise RequestError(
                 f"batch {batch} of pipeline {self.pipeline!r} was under way, and the cluster knows "
                 "of none of its batches: its sink was forgotten, or the cluster was restored",
                 f"whether that batch is published cannot be told; {self._anew()} at `start: "
                 f"{start}`",
             )
+        # The first one ended before anything was published: else its sink would be known still.
         return followed
 
     def check(self, sink: SinkProgress | None) -> None:
@@ -184,6 +191,13 @@ class Checkpoint:
         except OSError:
             return []
         return [int(name) for name in names if name.isdecimal()]
+
+    def _begun_ms(self, batch: int) -> int:
+        """When it was, as Spark has noted; 0 where that cannot be read."""
+        with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+            text = (self.location / "offsets" / str(batch)).read_text()
+            return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
+        return 0
 
     def _anew(self) -> str:
         return f"`hadron pipeline run {self.pipeline} --reset` begins anew"

@@ -27,16 +27,18 @@ class Rows:
     """Records picked from batches: row i is record `index[i]` of all batches laid end to end.
 
     `lost` says of rows why nobody can read their record: it is gone, or was damaged at its source;
-    `away` are those whose record's leader is away. Such rows have index 0.
+    `away` are those whose record's leader is away; for those in `later` there was no room. Such
+    rows have index 0.
     """
 
     batches: list[RecordBatch]
     index: np.ndarray[Any, np.dtype[np.int64]]
     lost: Mapping[int, str]
     away: Collection[int] = ()
+    later: Collection[int] = ()
 
     def only(self, kept: Sequence[bool]) -> Rows:
-        """The rows that are marked in `kept`; none that is away."""
+        """The rows that are marked in `kept`; none that is away, or comes later."""
         if all(kept):
             return self
         mask = np.array(kept, np.bool_)

@@ -45,6 +45,10 @@ _MAX_PAUSE_S: Final = 2.0
 _LOOK_S: Final = 0.1
 """How often is looked whether somebody who asks has an answer."""
 
+_MOST_BYTES: Final = 128 << 20
+"""Of batches that are loaded at once: a micro-batch of the largest records has gigabytes, and
+neither Java nor a column of Arrow's takes them."""
+
 _PLACES_AT_A_TIME: Final = 8
 """Each may bring as much as one fetch does."""
 
@@ -54,7 +58,8 @@ _Offsets = np.ndarray[Any, np.dtype[np.int64]]
 @dataclass(slots=True)
 class _Asked:
     """Of one place the rows that refer to it, in the order of their offsets; and what they get:
-    up to a position among them a batch, or why there is none."""
+    up to a position among them a batch, or why there is none. Those behind the last position come
+    later."""
 
     place: Place
     rows: np.ndarray[Any, np.dtype[np.intp]]
@@ -62,6 +67,21 @@ class _Asked:
     ends: list[tuple[int, RecordBatch | str]] = field(default_factory=list)
     error: HadronError | None = None
     """Why it has not got them yet."""
+    size: int = 0
+    """Of its batches, in bytes."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """All that is loaded at once. `known`: what the logs have been asked for since the references
+    came."""
+
+    places: list[_Asked]
+    known: set[Run] = field(default_factory=set)
+
+    @property
+    def is_full(self) -> bool:
+        return sum(each.size for each in self.places) >= _MOST_BYTES
 
 
 @dataclass(slots=True)
@@ -105,6 +125,7 @@ def _laid_out(count: int, places: Sequence[_Asked]) -> Rows:
     index = np.zeros(count, np.int64)
     lost: dict[int, str] = {}
     away: set[int] = set()
+    later: set[int] = set()
     batches: list[RecordBatch] = []
     base_row = 0
     for each in places:
@@ -120,7 +141,8 @@ def _laid_out(count: int, places: Sequence[_Asked]) -> Rows:
                 batches.append(end)
                 base_row += end.count
             done = stop
-    return Rows(batches, index, lost, away)
+        later.update(each.rows[done:].tolist())
+    return Rows(batches, index, lost, away, later)
 
 
 class Loader:
@@ -131,6 +153,8 @@ class Loader:
         self._cache = cache or BatchCache()
         self._away: dict[Place, _Absence] = {}
         self._room = trio.CapacityLimiter(_PLACES_AT_A_TIME)
+        # What is known to be away takes long to say so, and no room of what is not.
+        self._room_of_away = trio.CapacityLimiter(_PLACES_AT_A_TIME)
 
     async def load(
         self, columns: Sequence[Sequence[Any]], *, is_patient: bool = True
@@ -139,14 +163,16 @@ class Loader:
 
         Records that are gone, or that nobody can read, are marked as lost; and as away those whose
         leader is away, and has been for longer than a micro-batch waits for it. Where the caller is
-        not patient, all that have no answer now. Raises what says nothing about a record.
+        not patient, all that have no answer now. Those for which there is no room are marked, too:
+        of each place there is some, so that one row at least is whole where few are asked for.
+        Raises what says nothing about a record.
         """
         places = [_by_place(references) for references in columns]
-        known: set[Run] = set()
+        load = _Load(list(itertools.chain.from_iterable(places)))
         async with trio.open_nursery() as nursery:
-            for asked in itertools.chain.from_iterable(places):
-                nursery.start_soon(self._find, asked, known, is_patient)
-        for asked in itertools.chain.from_iterable(places):
+            for asked in load.places:
+                nursery.start_soon(self._find, asked, load, is_patient)
+        for asked in load.places:
             if asked.error is not None and not asked.error.retryable:
                 raise asked.error
         return [_laid_out(*each) for each in zip(map(len, columns), places, strict=True)]
@@ -163,13 +189,13 @@ class Loader:
                 return f"{place[0]}/{place[2]}: {absence.error}"
         return "they are back"
 
-    async def _find(self, asked: _Asked, known: set[Run], is_patient: bool) -> None:
+    async def _find(self, asked: _Asked, load: _Load, is_patient: bool) -> None:
         """Fill it, or say why that cannot be done. Where a place is known to be away for long, only
         who is not patient asks: what such a question takes, all of a micro-batch would wait for."""
         while True:
             absence = self._away.get(asked.place)
             if absence is None or (absence.is_due and not (is_patient and absence.is_long)):
-                asked.error = await self._ask(asked, known)
+                asked.error = await self._ask(asked, load)
                 if asked.error is None or not asked.error.retryable:
                     return
                 absence = self._away[asked.place]
@@ -178,13 +204,13 @@ class Loader:
                 return
             await trio.sleep(_until(absence))
 
-    async def _ask(self, asked: _Asked, known: set[Run]) -> HadronError | None:
+    async def _ask(self, asked: _Asked, load: _Load) -> HadronError | None:
         began_s, absence = trio.current_time(), self._away.get(asked.place)
         if absence is not None:
             absence.is_asked = True
         try:
-            async with self._room:
-                await self._fill(asked, known)
+            async with self._room if absence is None else self._room_of_away:
+                await self._fill(asked, load)
         except HadronError as error:
             if error.retryable:
                 self._note(asked.place, began_s, error)
@@ -202,18 +228,18 @@ class Loader:
             absence = self._away[place] = _Absence(began_s, backoff, began_s, error)
         absence.error, absence.ask_s = error, trio.current_time() + absence.backoff.next_s()
 
-    async def _fill(self, asked: _Asked, known: set[Run]) -> None:
-        """`known`: what the logs have been asked for since the references came."""
+    async def _fill(self, asked: _Asked, load: _Load) -> None:
         asked.ends.clear()
+        asked.size = 0
         place, offsets = asked.place, asked.offsets
         done = 0
         dropped = ""
-        while done < len(offsets):
+        while done < len(offsets) and not (asked.ends and load.is_full):
             offset = int(offsets[done])
             stop = len(offsets)
             end: RecordBatch | str
             try:
-                batch = await self._batch_at(known, place, offset, offset == offsets[-1])
+                batch = await self._batch_at(load.known, place, offset, offset == offsets[-1])
             except HadronError as error:
                 if error.retryable or isinstance(error, ClosedError):
                     raise
@@ -228,6 +254,7 @@ class Loader:
                 else:
                     stop = int(np.searchsorted(offsets, batch.next_offset))
                     end = _damage(batch, offset) if batch.damage else batch
+                    asked.size += batch.head.raw
             asked.ends.append((stop, end))
             done = stop
 

@@ -244,28 +244,53 @@ class MicroBatchWorker:
         return self._loader.is_worth_it(_references(left.invocations))
 
     async def _run(self, course: _Course, is_patient: bool) -> None:
-        began = time.perf_counter()
         stage = msgspec.json.decode(course.spec, type=StageSpec)
         course.retry = stage.retry
         # Now, while nothing has been said about any instance: this would be nobody's failure.
         load_function(stage)
-        invocations, table = await self._input(course, stage, is_patient)
-        course.input_s = time.perf_counter() - began
-        if not invocations:
-            return
-        whole = Part(invocations, table)
         rounds = Rounds(self._spark, self._turn, self._threads, stage, course.begin)
-        # What failed before did so by itself: those that come with it must not wait for that again.
-        failed = {
-            each.instance_id for each in invocations if each.attempt > each.attempts_before + 1
-        }
-        fresh, known = whole.only(failed, among=False), whole.only(failed)
+        if not is_patient:
+            rounds.tell()
+        left = list(course.invocations)
+        count = len(left)
         try:
-            odd = await self._run_parts(course, stage, rounds, [fresh] if fresh else [])
-            odd |= await self._run_parts(course, stage, rounds, known.alone())
-            await self._run_odd(course, stage, rounds, whole.only(odd))
+            while left:
+                some, later = await self._run_some(course, stage, rounds, left[:count], is_patient)
+                left = later + left[count:]
+                if not some:
+                    # One column took the room of another.
+                    count = max(1, len(later) // 2)
         finally:
             course.spark_s = rounds.spark_s
+
+    async def _run_some(
+        self,
+        course: _Course,
+        stage: StageSpec,
+        rounds: Rounds,
+        invocations: list[Any],
+        is_patient: bool,
+    ) -> tuple[int, list[Any]]:
+        """As many of these as there is room for. Returns how many, and the others."""
+        whole, later = await self._input(course, stage, invocations, is_patient)
+        if whole is None:
+            return 0, later
+        await self._run_whole(course, stage, rounds, whole)
+        return len(whole), later
+
+    async def _run_whole(
+        self, course: _Course, stage: StageSpec, rounds: Rounds, whole: Part
+    ) -> None:
+        # What failed before did so by itself: those that come with it must not wait for that again.
+        failed = {
+            each.instance_id
+            for each in whole.invocations
+            if each.attempt > each.attempts_before + 1
+        }
+        fresh, known = whole.only(failed, among=False), whole.only(failed)
+        odd = await self._run_parts(course, stage, rounds, [fresh] if fresh else [])
+        odd |= await self._run_parts(course, stage, rounds, known.alone())
+        await self._run_odd(course, stage, rounds, whole.only(odd))
 
     async def _run_parts(
         self, course: _Course, stage: StageSpec, rounds: Rounds, parts: Sequence[Part]
@@ -322,26 +347,40 @@ class MicroBatchWorker:
         alone = {part.invocations[0].instance_id for part, _ in given if len(part) == 1}
         final = [each for each in matched.odd if each.instance_id in alone]
         course.refuse(matched.failed + unusable + final)
-        # One after the other: outputs of one partition stay in the order of their instances.
-        for completion in completions:
-            await say(course.begin, [partial(self._complete, course, completion)])
+        # Each by itself: what goes to one that is away holds up nothing that goes elsewhere.
+        partitions: dict[str, list[Completion]] = {}
+        for each in completions:
+            partitions.setdefault(each.outputs[0].partition, []).append(each)
+        lanes = [partial(self._complete_all, course, lane) for lane in partitions.values()]
+        if lanes:
+            await say(course.begin, lanes)
         course.output_s += time.perf_counter() - began
         return {each.instance_id: each for each in matched.odd if each.instance_id not in alone}
 
     # --- the input ------------------------------------------------------------------------------
 
     async def _input(
-        self, course: _Course, stage: StageSpec, is_patient: bool
-    ) -> tuple[list[Any], pa.Table | None]:
-        """The invocations that can run and their table; the others are reported as failed, or
-        left."""
-        invocations = list(course.invocations)
+        self, course: _Course, stage: StageSpec, invocations: list[Any], is_patient: bool
+    ) -> tuple[Part | None, list[Any]]:
+        """Those that can run, and those for which there is no room beside them; the others are
+        reported as failed, or left."""
+        began = time.perf_counter()
         columns = [[each.root for each in invocations]]
         columns += [
             [each.dependencies[position] for each in invocations]
             for position in range(len(stage.dependencies))
         ]
-        rows = await self._loader.load(columns, is_patient=is_patient)
+        rows: list[inputs.Rows] = []
+
+        async def load() -> None:
+            rows.extend(await self._loader.load(columns, is_patient=is_patient))
+
+        if is_patient and len(invocations) == len(course.invocations):
+            await load()
+        else:
+            # Some have begun, or wait since: their time runs, and a leader that is away takes long
+            # to be found so.
+            await say(course.begin, [load])
         for found in rows:
             course.refuse(
                 [
@@ -352,17 +391,27 @@ class MicroBatchWorker:
             )
         away = [invocations[row] for row in sorted({row for found in rows for row in found.away})]
         course.leave([each for each in away if each.instance_id in course.open_ids])
-        kept = [each.instance_id in course.open_ids for each in invocations]
+        waits = {row for found in rows for row in found.later}
+        is_open = [each.instance_id in course.open_ids for each in invocations]
+        later = [invocations[row] for row in sorted(waits) if is_open[row]]
+        kept = [each and row not in waits for row, each in enumerate(is_open)]
         invocations = [each for each, keep in zip(invocations, kept, strict=True) if keep]
-        if not invocations:
-            return [], None
-        rows = [found.only(kept) for found in rows]
-        ids = [each.instance_id for each in invocations]
-        failures = [(each.failed_stage, each.failure) for each in invocations]
-        told = failures if any(name for name, _ in failures) else ()
-        return invocations, inputs.to_table(stage, ids, rows[0], rows[1:], told)
+        table = None
+        if invocations:
+            rows = [found.only(kept) for found in rows]
+            ids = [each.instance_id for each in invocations]
+            failures = [(each.failed_stage, each.failure) for each in invocations]
+            told = failures if any(name for name, _ in failures) else ()
+            table = inputs.to_table(stage, ids, rows[0], rows[1:], told)
+        course.input_s += time.perf_counter() - began
+        return Part(invocations, table) if invocations else None, later
 
     # --- the output -----------------------------------------------------------------------------
+
+    async def _complete_all(self, course: _Course, completions: Sequence[Completion]) -> None:
+        """One after the other: outputs of one partition stay in the order of their instances."""
+        for each in completions:
+            await self._complete(course, each)
 
     async def _complete(self, course: _Course, completion: Completion) -> None:
         """Complete what is not stale. What the server refuses for good is reported as failed."""

@@ -191,7 +191,7 @@ def _output(
         type=kind or "",
         headers=dict(headers or ()) or None,
     )
-    return Output(instance_id, attempt, stage.output.partition or partition or "", record)
+    return Output(instance_id, attempt, partition or stage.output.partition, record)
 
 
 def _stored(value: Any, is_json: bool) -> Any:

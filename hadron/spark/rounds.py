@@ -291,7 +291,7 @@ class Rounds:
             with trio.move_on_after(_BEGIN_EVERY_S if has_begun else math.inf):
                 await self._turn.acquire()
                 break
-            self._tell()
+            self.tell()
         try:
             yield
         finally:
@@ -304,7 +304,7 @@ class Rounds:
         longer than the stage may unless it is said."""
         call = _SparkCall(self._spark, self._stage, count, function)
         limit_s = self._limit_s if limit_s is None else limit_s
-        self._tell()
+        self.tell()
         result: _T | StageRaisedError | None = None
         trouble: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -325,7 +325,7 @@ class Rounds:
             call.cancel()
         else:
             # What it gave is handed in, or what is left runs.
-            self._tell()
+            self.tell()
         return result
 
     async def _wait_for_core(
@@ -340,7 +340,7 @@ class Rounds:
                 begun = await self._threads.ask(call.has_core)
                 if begun is not None:
                     # It may have begun at any time since it was asked last.
-                    self._tell()
+                    self.tell()
                     scope.deadline = trio.current_time() + limit_s
                 if begun:
                     return
@@ -374,7 +374,8 @@ class Rounds:
             "raise the stage's timeout, if it needs as long as that",
         )
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """That it is worked on. From then on that is told while it waits for its turn, too."""
         now = trio.current_time()
         if now >= self._begun_at + _BEGIN_EVERY_S:
             self._begun_at = now

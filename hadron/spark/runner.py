@@ -53,6 +53,9 @@ _MOST_WAITING: Final = 100_000
 """Instances that wait here for their records; no more micro-batches are taken beyond. Five times
 the live ones that a pipeline has unless told otherwise."""
 
+_MOST_BACK: Final = 8
+"""Micro-batches that have waited and are tried again at a time: each loads its records."""
+
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 5.0
 
@@ -161,6 +164,7 @@ class StageRunner:
         self._failure: Exception | None = None
         self._given_up: HadronError | None = None
         self._waiting = 0
+        self._back = 0
         self.totals = RunnerTotals()
 
     def run(self, until: Callable[[], bool] | None = None) -> RunnerTotals:
@@ -280,7 +284,11 @@ class StageRunner:
             with self._waits(done.left):
                 self._grant(taken)
                 while done.left is not None and await self._wait(worker, taken, done.left):
-                    done = await worker.process(done.left, taken.begin, is_patient=False)
+                    self._back += 1
+                    try:
+                        done = await worker.process(done.left, taken.begin, is_patient=False)
+                    finally:
+                        self._back -= 1
                     self._report(done.report)
             self._grant(taken)
         except HadronError as error:
@@ -330,7 +338,7 @@ class StageRunner:
             if taken.is_over:
                 break
             taken.tell()
-            if worker.is_worth_it(left):
+            if self._back < _MOST_BACK and worker.is_worth_it(left):
                 return True
         return False
 

@@ -56,7 +56,7 @@ def examine(path: Path, disk: Disk, stop: LastStop, *, was_member: bool) -> Afte
     unclean = not stop.clean
     if stop.suspect:
         return Aftermath(unclean, stop.suspect, is_unusable=True)
-    if not (path.exists() and path.stat().st_size):
+    if not _has_content(path):
         lost = was_member or unclean
         return Aftermath(unclean, f"{path} is missing or empty" if lost else "", lost)
     if unclean and stop.kernel is not None and (not boot_id or stop.kernel != boot_id):
@@ -89,15 +89,42 @@ def _is_copied(path: Path, disk: Disk, wal: bytes, *, or_empty: bool) -> bool:
 
 
 def set_aside(path: Path, directory: Path, disk: Disk) -> None:
-    """Move a database out of the way, to `directory`; for good on return. Its log goes first: it
-    must never meet another file. Raises `OSError`."""
-    for ending in ("-wal", ""):
-        old = Path(f"{path}{ending}")
-        if old.exists():
-            old.replace(directory / f"{ASIDE}{ending}")
-    disk.remove(Path(f"{path}-shm"))
-    for changed in (path.parent, directory):
-        disk.sync(changed)
+    """Move a database out of the way, to `directory`; for good on return. Raises `OSError`.
+
+    A log never meets another file, at whatever crash: what stands there goes first, its file last;
+    then the log comes, and then the file.
+    """
+    wal, aside = Path(f"{path}-wal"), directory / ASIDE
+    if _has_content(path) or _has_content(wal) or is_cut_short(directory):
+        clear_aside(directory, disk)
+        path.touch()
+        for ending in ("-wal", ""):
+            if Path(f"{path}{ending}").exists():
+                Path(f"{path}{ending}").replace(f"{aside}{ending}")
+                for changed in (directory, path.parent):
+                    disk.sync(changed)
+    for ending in ("", "-wal", "-shm"):
+        disk.remove(Path(f"{path}{ending}"))
+    disk.sync(path.parent)
+
+
+def is_cut_short(directory: Path) -> bool:
+    """Whether a crash has come while a database was being set aside: its log is, and not yet its
+    file."""
+    return Path(f"{directory / ASIDE}-wal").exists() and not (directory / ASIDE).exists()
+
+
+def clear_aside(directory: Path, disk: Disk) -> None:
+    """Remove what was set aside, unless that was cut short. Raises `OSError`."""
+    aside = directory / ASIDE
+    if aside.exists():
+        for each in (Path(f"{aside}-wal"), aside):
+            disk.remove(each)
+            disk.sync(directory)
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def refuse_alone(path: Path, found: Aftermath) -> None:
@@ -108,7 +135,7 @@ def refuse_alone(path: Path, found: Aftermath) -> None:
     way_out = (
         "put a backup in its place (`hadron restore --all`); there are no peers to rebuild it from"
     )
-    if not (path.exists() and path.stat().st_size):
+    if not _has_content(path):
         raise DataDirectoryError(
             f"{path} is missing or empty, but this node has been a member of its replica set",
             f"put the file back, or {way_out}",

@@ -7,8 +7,9 @@
 
 `hadron.db` stays the path that people and tools open. SQLite resolves links, so the write-ahead
 log stands beside the real file and never meets another generation's. Ordering rule (PROTOCOL B6):
-a generation is complete, verified and synced before the link moves; the link moves in one rename;
-what was before is removed at the next opening. A crash at any moment leaves one or the other.
+a generation is complete, verified, has a log of its own, and is synced before the link moves; the
+link moves in one rename; what was before is removed at the next opening. A crash at any moment
+leaves one or the other, each with its log.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import re
 from pathlib import Path
 from typing import Final
 
+import apsw
+
 from hadron.model.errors import StorageError
 from hadron.model.ports import Disk
+from hadron.storage.database import open_writer, transaction, translated_errors
 from hadron.storage.snapshot import Manifest, decode_manifest
 
 DATABASE: Final = "hadron.db"
@@ -63,12 +67,31 @@ def read_manifest(directory: Path) -> Manifest | None:
 def switch_to(directory: Path, generation: Path, disk: Disk) -> None:
     """Make a whole, verified generation the node's database. No connection may be open.
 
-    Raises `OSError`; then the old one is still in place.
+    Raises `OSError` or `StorageError`; then the old one is still in place.
     """
+    _begin_log(generation / DATABASE, disk)
     disk.sync(generation / DATABASE)
     disk.sync(generation)
     disk.sync(directory)
     disk.switch(directory / DATABASE, f"{generation.name}/{DATABASE}")
+
+
+def _begin_log(path: Path, disk: Disk) -> None:
+    """Give a file a write-ahead log with a flushed commit in it.
+
+    What `node.db` says of the last stop stays as it is when the link moves, and may be that it was
+    not in order: somebody who read the old file kept its log from being moved into it, or one who
+    read `node.db` kept that from being written. Then a file without a log counts as damaged
+    (PROTOCOL B4), and a disk that has everything would forget whose it is.
+    """
+    with (
+        translated_errors(path),
+        contextlib.closing(open_writer(path, sync="FULL", vfs=disk.vfs)) as database,
+    ):
+        database.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        with transaction(database):
+            # Writes its page, and changes nothing.
+            database.pragma("user_version", database.pragma("user_version"))
 
 
 def clean_up(directory: Path, disk: Disk, *, keep_next: bool = True) -> None:

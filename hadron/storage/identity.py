@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from hadron.model.errors import DataDirectoryError, FencedError
+from hadron.model.errors import DataDirectoryError, FencedError, NotReadyError
 from hadron.model.ids import EMPTY_LOG, NO_BALLOT, Ballot, LogPosition
 from hadron.model.ports import Disk
 from hadron.storage.checksums import RESERVED_BYTES, require_checksums
@@ -73,8 +73,9 @@ _FORMAT_VERSION: Final = 1
 _DISKS_REMEMBERED: Final = 16
 """Of each peer: whoever puts back the one before has an old copy longer than anybody keeps it."""
 
-_BUSY_MS: Final = 5_000
-"""How long a write waits for others who look into the file: a backup, or a person."""
+_BUSY_MS: Final = 500
+"""How long a write waits for others who look into the file, a backup for instance. A person may
+look for longer; the writer's thread must not, so what was to be written is refused then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +260,16 @@ class LastStop:
 
 
 class DirectoryLock:
-    """Keeps a second process off a data directory for as long as this one lives."""
+    """Keeps a second process off a data directory for as long as this one lives.
 
-    def __init__(self, directory: Path) -> None:
+    Makes the directory where there is none, for good: what is flushed in it must not go with a name
+    that was not.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
         self.path = directory / LOCK
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            disk.make_directory(directory)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (FileExistsError, NotADirectoryError) as error:
             raise DataDirectoryError(
@@ -294,7 +299,17 @@ class DirectoryLock:
 
 
 class IdentityFile:
-    """Reads and writes `node.db`."""
+    """Reads and writes `node.db`.
+
+    Whatever writes raises `NotReadyError`, and has changed nothing, while another program has the
+    file locked: who reads it in a transaction keeps everybody from writing. That ends nothing;
+    whoever was to be answered is refused, and asks again.
+
+    Attributes:
+        trouble: that the latest write was kept from it, in words; else "".
+    """
+
+    trouble = ""
 
     def __init__(
         self, directory: Path, cluster: str, replica_set: str, node: str, disk: Disk
@@ -305,7 +320,8 @@ class IdentityFile:
         with translated_errors(self._path):
             self._db = connect(self._path, vfs=disk.vfs)
             try:
-                self._open(cluster, replica_set, node)
+                with self._noting_locks():
+                    self._open(cluster, replica_set, node)
             except BaseException:
                 self._db.close(True)
                 raise
@@ -333,8 +349,19 @@ class IdentityFile:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         """One change at a time: the mark is written beside all others, on a thread of its own."""
-        with self._lock, translated_errors(self._path), transaction(self._db):
+        with self._lock, translated_errors(self._path), self._noting_locks(), transaction(self._db):
             yield
+
+    @contextlib.contextmanager
+    def _noting_locks(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.BusyError as error:
+            self.trouble = f"{self._path} is locked by another program, which reads it"
+            raise NotReadyError(
+                self.trouble, "end that program, or its transaction; it is tried again"
+            ) from error
+        self.trouble = ""
 
     def _claim(self, cluster: str, replica_set: str, node: str) -> None:
         row = self._db.execute("SELECT cluster, replica_set, node FROM identity").fetchone()
@@ -449,16 +476,18 @@ class IdentityFile:
             )
         self.current = self._load()
 
-    def forget_membership(self, suspect: str) -> None:
+    def forget_membership(self, suspect: str, *, disk: bytes = b"") -> None:
         """This disk may lack what it acknowledged: it counts in no majority until it has been
         taught again (PROTOCOL B3). It keeps its promises.
 
         Args:
             suspect: why the database must not be opened either; "" when it may be.
+            disk: its name from now on, where the one that it has stands for later starts.
         """
         with self._writing():
             self._db.execute(
-                "UPDATE identity SET is_member = 0, suspect = ?, mark_lsn = 0", (suspect,)
+                "UPDATE identity SET is_member = 0, suspect = ?, mark_lsn = 0, disk = ?",
+                (suspect, disk or self.current.disk),
             )
         self.current = self._load()
 

@@ -163,7 +163,7 @@ class Store:
         self.directory = directory
         self._disk = disk
         self._clock = clock
-        self._lock = DirectoryLock(directory)
+        self._lock = DirectoryLock(directory, disk)
         self.is_replaced = False
         """Whether another file takes the database's place once this store is closed."""
         self.forgotten = ""

@@ -330,7 +330,7 @@ class Writer:
                 seal()
                 self.connection.close()
                 return True
-        except (apsw.Error, StorageError) as error:
+        except (apsw.Error, HadronError) as error:
             _log.warning("closing %s: %s: %s", self._path, type(error).__name__, error)
         with contextlib.suppress(apsw.ConnectionClosedError):
             self.abandon()

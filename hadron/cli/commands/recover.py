@@ -59,6 +59,9 @@ def command(
     still has its disk, and wait, before you decide; recover as few as are needed, those with the
     most entries first. A node that comes back later with what was lost stops, and keeps it.
 
+    A start that finds damage sets the file aside, as hadron.db.aside in the data directory, and
+    begins an empty one. This command looks at both, and takes the log that goes further.
+
     Stop the node for this command only (`hadron cluster down` stops a local cluster's), and copy
     its data directory first.
 
@@ -95,7 +98,9 @@ def command(
         f"chain {end.chain.hex()}"
     )
     if recovered.aside is not None:
-        click.echo(f"what was there is kept in {recovered.aside} and {recovered.aside}-wal")
+        wal = Path(f"{recovered.aside}-wal")
+        beside = f" and {wal}" if wal.exists() else ""
+        click.echo(f"what was there is kept in {recovered.aside}{beside}")
     click.echo("whatever was acknowledged after that by disks that lost it too is lost")
 
 

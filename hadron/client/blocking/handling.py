@@ -12,7 +12,7 @@ from hadron.client.blocking.portal import Portal
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
 from hadron.client.handling.stage import StageInvocations
 from hadron.client.terms.ending import Ending
-from hadron.model.errors import ClosedError, ForkedError, UndeclaredOutputError
+from hadron.model.errors import ClosedError, ForkedError, HadronError
 
 if TYPE_CHECKING:
     from hadron.client.blocking.faces.invocation import SyncStageInvocation
@@ -137,7 +137,11 @@ class StageInvocationsBase(OpenedBase[Handling]):
                         value = handler(invocation)
                         if not invocation.is_ended:
                             invocation.complete(value)
-            except UndeclaredOutputError:
+            except ForkedError:
+                raise
+            except ClosedError:
+                return
+            except HadronError:
                 # Other threads are waited for before anybody asks how this one has ended.
                 self.close()
                 raise

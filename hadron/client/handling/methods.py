@@ -39,7 +39,7 @@ class HandlingMethods:
         or `fail`; or `await client.stage(...).run(handler)`, many at a time.
 
         Args:
-            max_in_flight: invocations that are here and have not ended, at most.
+            max_in_flight: invocations that were handed out and have not ended, at most.
             value_serializer: from what `complete` is given to bytes, str or anything JSON.
             value_deserializer: called with a record's value when it is touched: `.value` is what it
                 gives.

@@ -15,9 +15,11 @@ import anyio
 import msgspec
 
 from hadron.client.connecting.session import Session
+from hadron.client.handling.absences import Absences
 from hadron.client.handling.ends import End, Ends, Kind
 from hadron.client.handling.invocation import Given, StageInvocation, reason_of
 from hadron.client.handling.lateness import Lateness
+from hadron.client.handling.micro_batches import MicroBatch, Turn
 from hadron.client.handling.records import RECORD_BYTES, FetchedRecords, SentRecords
 from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.stage_run import ReadyStages
@@ -25,13 +27,7 @@ from hadron.client.producing.new_records import Serializer
 from hadron.client.reading.calls import ReadCalls
 from hadron.client.terms.arguments import check_deserializer, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import EnteredOnce, Opening
-from hadron.model.backoff import Backoff
-from hadron.model.errors import (
-    ClosedError,
-    HadronError,
-    StaleCompletionError,
-    UndeclaredOutputError,
-)
+from hadron.model.errors import ClosedError, HadronError, StaleCompletionError
 from hadron.model.limits import MAX_MICRO_BATCH
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import Deserializer, Record
@@ -49,6 +45,10 @@ time that a leader adds to a timeout."""
 
 _SAID_PER_TIMEOUT: Final = 4
 """At least so often, where that is short."""
+
+_MOST_WAITING: Final = 100_000
+"""Invocations that wait here for their records while others come in their place: five times the
+live instances that a pipeline has unless told otherwise."""
 
 _ROOMS: Final = 8
 """Credit is given in so many steps for all that may be in flight."""
@@ -81,38 +81,13 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class _MicroBatch:
-    """As it was sent, and how much of it the program has been handed. `number`: from 1 on, of
-    those that came here."""
-
-    def __init__(
-        self,
-        sent: pipelines_pb2.Invocations,
-        records: SentRecords,
-        stage: StageSpec,
-        call: int,
-        number: int,
-    ) -> None:
-        self.sent = sent
-        self.number = number
-        self.records = records
-        self.stage = stage
-        self.call = call
-        self.left = deque(sent.invocations)
-        self.said_s = float("-inf")
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether some of it was handed to the program. What was not has no time that runs."""
-        return self.said_s > float("-inf")
-
-
 class StageInvocations(EnteredOnce):
     """Invocations of a stage, `async for invocation in client.stage(...)`.
 
-    At most `max_in_flight` are here that have not ended. When the connection to the leader is lost
-    they go to another runner at once, and what is said of them later counts if it is first. Leaving
-    the loop, or its block, gives back what has not ended, without using up an attempt.
+    The program has at most `max_in_flight` that have not ended; those whose records are at a leader
+    that is away wait beside them. When the connection to the pipeline's leader is lost all go to
+    another runner at once, and what is said of them later counts if it is first. Leaving the loop,
+    or its block, gives back what has not ended, without using up an attempt.
 
     The stage's timeout runs for an invocation from when it is handed out. One that has not ended by
     then has failed, and what is said of it later is stale.
@@ -126,11 +101,15 @@ class StageInvocations(EnteredOnce):
         self._settings = settings
         self._ends = Ends(session, calls)
         self._fetched = FetchedRecords(reading, settings.value_deserializer)
+        self._absences = Absences(session, self._fetched, self._wake, self._say_begun)
         self._stages: ReadyStages | None = None
-        self._micro_batch: _MicroBatch | None = None
+        self._micro_batch: MicroBatch | None = None
+        self._call = 0
         self._specs: dict[str, StageSpec] = {}
         self._taken = 0
+        self._running = 0
         self._ended = 0
+        self._lent = 0
         self._late = Lateness(session, self._is_ours)
         self._timing: anyio.CancelScope | None = None
         self._turn = anyio.Lock()
@@ -165,7 +144,10 @@ class StageInvocations(EnteredOnce):
             nonlocal failure
             try:
                 await self._handle(handler, invocation)
-            except UndeclaredOutputError as error:
+            except ClosedError:
+                # The client is, and the loop ends by itself.
+                return
+            except HadronError as error:
                 failure = failure or error
                 tasks.cancel_scope.cancel()
 
@@ -174,7 +156,7 @@ class StageInvocations(EnteredOnce):
                 while (given := await self._next()) is not None:
                     tasks.start_soon(handle, StageInvocation(given))
             except HadronError as error:
-                failure = error
+                failure = failure or error
         if failure is not None:
             # Out of the group, which would wrap it.
             raise failure
@@ -192,26 +174,44 @@ class StageInvocations(EnteredOnce):
     # --- one after the other ----------------------------------------------------------------------
 
     async def _next(self) -> Given | None:
-        """With the records that it names; None once this is closed. Raises what ended it."""
+        """With the records that it names; None once this is closed, or the client. Raises what
+        ended it."""
+        try:
+            return await self._next_open()
+        except ClosedError:
+            if self._stages is None:
+                raise
+            return None
+
+    async def _next_open(self) -> Given | None:
         # Several tasks may loop over one stage.
         async with self._turn:
             while True:
                 stages = await self._open()
                 self._give_back(stages)
-                current = self._micro_batch
-                if current is None:
-                    taken = await stages.take_whole()
-                    if taken is None:
+                turns = self._turns(stages)
+                if turns is None:
+                    if not await stages.stir():
                         return None
-                    self._take(stages, *taken)
                     continue
                 # Who gives up waiting for it takes nothing away.
-                given = await self._given(stages, current, current.left[0])
-                current.left.popleft()
-                if not current.left:
+                given = await self._given(turns[0])
+                turns.popleft()
+                if self._micro_batch is not None and not self._micro_batch.left:
+                    self._micro_batch.let_go()
                     self._micro_batch = None
                 if given is not None:
                     return given
+
+    def _turns(self, stages: ReadyStages) -> deque[Turn] | None:
+        """Where the next one stands; None where there is none, or no room for it."""
+        if stages.is_closed or self._running >= self._settings.max_in_flight:
+            return None
+        if self._absences.back:
+            return self._absences.back
+        if self._micro_batch is None and (taken := stages.take_ready()) is not None:
+            self._take(stages, *taken)
+        return None if self._micro_batch is None else self._micro_batch.left
 
     async def _open(self) -> ReadyStages:
         if self._stages is None:
@@ -240,30 +240,38 @@ class StageInvocations(EnteredOnce):
             stage = self._specs[sent.spec]
         records = SentRecords(sent, data, self._settings.value_deserializer)
         self._taken += 1
-        self._micro_batch = _MicroBatch(sent, records, stage, stages.calls_lost, self._taken)
+        self._micro_batch = MicroBatch(sent, records, stage, stages.calls_lost, self._taken)
 
     def _give_back(self, stages: ReadyStages) -> None:
         """What came with a call that was lost is others', but for what the program was handed."""
-        current = self._micro_batch
-        if current is not None and current.call != stages.calls_lost:
-            stages.grant(len(current.left))
+        if self._call == stages.calls_lost:
+            return
+        self._call = stages.calls_lost
+        if self._micro_batch is not None:
+            stages.grant(len(self._micro_batch.left))
             self._micro_batch = None
+        for _ in range(self._absences.clear()):
+            self._on_end()
 
-    async def _given(
-        self, stages: ReadyStages, current: _MicroBatch, invocation: pipelines_pb2.Invocation
-    ) -> Given | None:
-        """None where it names records that are gone: it has failed then."""
-        try:
-            root, *others = [
-                current.records.find(ref) or await self._fetch(stages, current, ref)
-                for ref in (invocation.root, *invocation.dependencies)
-            ]
-        except ClosedError:
-            raise
-        except HadronError as error:
-            await self._give_up(current, invocation, error)
-            return None
-        self._tell(stages, current)
+    async def _given(self, turn: Turn) -> Given | None:
+        """None where it names a record that is gone: it has failed then; or one that cannot be had
+        now, for which it waits."""
+        current, invocation = turn
+        found: list[Record] = []
+        for ref in turn.references():
+            try:
+                record = current.find(ref) or await self._absences.get(ref, current.number)
+            except ClosedError:
+                raise
+            except HadronError as error:
+                await self._give_up(current, invocation, error)
+                return None
+            if record is None:
+                self._wait(ref, turn)
+                return None
+            found.append(record)
+        root, *others = found
+        self._tell(current)
         given = Given(
             current.sent,
             invocation,
@@ -277,22 +285,40 @@ class StageInvocations(EnteredOnce):
         )
         given.on_return = lambda: self._late.resume(given)
         self._late.add(given)
+        self._running += 1
         return given
 
-    @staticmethod
-    def _tell(stages: ReadyStages, current: _MicroBatch) -> None:
+    def _wait(self, ref: pipelines_pb2.RecordRef, turn: Turn) -> None:
+        """Another one may come in its place."""
+        if turn.micro_batch.is_begun:
+            self._tell(turn.micro_batch)
+        self._absences.add(ref, turn)
+        if self._lent < _MOST_WAITING:
+            self._lent += 1
+            self._grant()
+
+    def _tell(self, current: MicroBatch) -> None:
         """That it is worked on: its leader's time for it begins anew."""
         every_s = min(_BEGIN_EVERY_S, current.stage.timeout_ms / 1_000 / _SAID_PER_TIMEOUT)
-        now_s = anyio.current_time()
-        if now_s - current.said_s >= every_s:
-            current.said_s = now_s
-            stages.begin(current.sent)
+        if anyio.current_time() - current.said_s >= every_s:
+            self._say_begun([current])
+
+    def _say_begun(self, micro_batches: list[MicroBatch]) -> None:
+        """Of those that came with this call: another leader has such numbers of its own."""
+        stages = self._stages
+        if stages is None:
+            return
+        ours = [each for each in micro_batches if each.call == stages.calls_lost]
+        for each in ours:
+            each.said_s = anyio.current_time()
+        if ours:
+            stages.begin_all([each.sent.number for each in ours])
 
     def _is_ours(self, given: Given) -> bool:
         return self._stages is not None and given.call == self._stages.calls_lost
 
     async def _give_up(
-        self, current: _MicroBatch, invocation: pipelines_pb2.Invocation, error: HadronError
+        self, current: MicroBatch, invocation: pipelines_pb2.Invocation, error: HadronError
     ) -> None:
         """Of an attempt: its records are gone."""
         sent, why = current.sent, f"a record that it is about cannot be read: {reason_of(error)}"
@@ -304,37 +330,37 @@ class StageInvocations(EnteredOnce):
             await end.wait()
 
         try:
-            await self._ends.insist(say)
+            await self._ends.insist(say, lambda: self._stages is None or self._stages.is_closed)
         except StaleCompletionError as stale:
             _log.info("%s", stale)
         self._on_end()
 
-    async def _fetch(
-        self, stages: ReadyStages, current: _MicroBatch, ref: pipelines_pb2.RecordRef
-    ) -> Record:
-        """However long it takes: to fail because a leader is away would use up attempts."""
-        backoff = Backoff(self._session.ports.random)
-        while True:
-            try:
-                return await self._fetched.get(ref, current.number)
-            except HadronError as error:
-                if not error.retryable or self._session.closed is not None:
-                    raise
-                _log.warning("%s/%s/%d: %s", ref.stream, ref.partition, ref.offset, error)
-            await anyio.sleep(backoff.next_s())
-            if current.is_begun:
-                self._tell(stages, current)
-
     def _over(self, given: Given) -> None:
         self._late.discard(given)
+        was_full = self._running >= self._settings.max_in_flight
+        self._running -= 1
         self._on_end()
+        if was_full:
+            self._wake()
 
     def _on_end(self) -> None:
+        """There is room for another one: for one that has waited here, where there are more than
+        were counted, else for one of the leader's."""
+        if self._lent > self._absences.count:
+            self._lent -= 1
+        else:
+            self._grant()
+
+    def _grant(self) -> None:
         """Where few have ended the leader has credit left for as many as are missing here."""
         self._ended += 1
         if self._stages is not None and self._ended * _ROOMS >= self._settings.max_in_flight:
             self._stages.grant(self._ended)
             self._ended = 0
+
+    def _wake(self) -> None:
+        if self._stages is not None:
+            self._stages.wake()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -344,6 +370,7 @@ class StageInvocations(EnteredOnce):
             self._stages.stop()
         if self._timing is not None:
             self._timing.cancel()
+        self._absences.close()
 
     async def __aenter__(self) -> Self:
         self._enter("stage")

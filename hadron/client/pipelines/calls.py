@@ -23,6 +23,7 @@ _CANCEL: Final = method("CancelInstances")
 _COMPLETE: Final = method("CompleteStages")
 _FAIL: Final = method("FailStages")
 _INSTANCES: Final = method("ListInstances")
+_PAGE_INSTANCES: Final = 1_000
 _PROGRESS: Final = method("PipelineProgress")
 _RETRY: Final = method("RetryInstances")
 _SIGNAL: Final = method("SignalInstance")
@@ -72,18 +73,22 @@ class PipelineCalls:
         if limit < 1 or after_id < 0:
             raise RequestError(
                 f"limit {limit} or after_id {after_id} is out of bounds",
-                "a page has 1 record or more, ids start at 1",
+                "ask for 1 instance or more, ids start at 1",
             )
         request = pipelines_pb2.ListInstancesRequest(
-            namespace=self._namespace,
-            pipeline=pipeline,
-            status=status,
-            after_id=after_id,
-            limit=limit,
+            namespace=self._namespace, pipeline=pipeline, status=status, after_id=after_id
         )
         home = await self._find(pipeline, request)
-        answer, _ = await self._session.request(home, _INSTANCES, request)
-        return list(answer.instances)
+        found: list[pipelines_pb2.ListInstancesResponse.Instance] = []
+        more = True
+        while more and len(found) < limit:
+            # The answer to one question is bounded.
+            request.limit = min(limit - len(found), _PAGE_INSTANCES)
+            request.after_id = found[-1].id if found else after_id
+            answer, _ = await self._session.request(home, _INSTANCES, request)
+            found += answer.instances
+            more = answer.more
+        return found
 
     async def retry(
         self,

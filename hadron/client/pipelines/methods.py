@@ -30,8 +30,8 @@ class PipelineMethods:
     async def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
-        """A page of a pipeline's instances, by id; `status` is "", "live", "done",
-        "failed" or "cancelled"."""
+        """A pipeline's instances behind `after_id`, by id, `limit` at most; `status` is "", "live",
+        "done", "failed" or "cancelled"."""
         return await self._pipelines.instances(pipeline, status, after_id, limit)
 
     async def retry_instances(

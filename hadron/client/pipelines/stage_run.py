@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import anyio
@@ -52,6 +53,10 @@ class ReadyStages:
         state = "closed" if self._closed else f"open, {len(self._ready)} micro-batches ready"
         return f"of {self._opening.pipeline!r}, {state}"
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def start(self) -> None:
         self._scope = self._session.background.start(self._standing.run)
 
@@ -63,7 +68,7 @@ class ReadyStages:
         if self._scope is not None:
             self._scope.cancel()
         self._ready.clear()
-        self._notify()
+        self.wake()
 
     def grant(self, count: int) -> None:
         if count < 1:
@@ -74,9 +79,12 @@ class ReadyStages:
 
     def begin(self, invocations: pipelines_pb2.Invocations, code_version: str = "") -> None:
         """Whoever leads now does not know what came from somebody else: nothing is lost then."""
+        self.begin_all([invocations.number], code_version)
+
+    def begin_all(self, numbers: Sequence[int], code_version: str = "") -> None:
         if self._call is not None:
-            begun = [invocations.number]
-            self._call.send(pipelines_pb2.RunStagesRequest(begun=begun, code_version=code_version))
+            begun = pipelines_pb2.RunStagesRequest(begun=numbers, code_version=code_version)
+            self._call.send(begun)
 
     async def take(self) -> pipelines_pb2.Invocations | None:
         """The next micro-batch; None once the run is over. Raises what ended it for good."""
@@ -85,14 +93,27 @@ class ReadyStages:
 
     async def take_whole(self) -> tuple[pipelines_pb2.Invocations, memoryview] | None:
         """The same with the records that came with it."""
-        while not self._ready:
-            if self._closed:
+        while (taken := self.take_ready()) is None:
+            if not await self.stir():
                 return None
-            if self._failure is not None:
-                raise self._failure
-            if self._news is None:
-                self._news = anyio.Event()
-            await self._news.wait()
+        return taken
+
+    async def stir(self) -> bool:
+        """Wait for anything to happen, here or to who calls `wake`. False once the run is over;
+        raises what ended it for good."""
+        if self._closed:
+            return False
+        if self._failure is not None:
+            raise self._failure
+        if self._news is None:
+            self._news = anyio.Event()
+        await self._news.wait()
+        return True
+
+    def take_ready(self) -> tuple[pipelines_pb2.Invocations, memoryview] | None:
+        """One that is here already."""
+        if not self._ready:
+            return None
         invocations, records = self._ready.popleft()
         if self._call is not None:
             self._call.consumed(invocations.ByteSize() + len(records))
@@ -118,7 +139,7 @@ class ReadyStages:
     def received(self, message: pipelines_pb2.Invocations, attachment: memoryview) -> None:
         self._credit = max(0, self._credit - self._cost(message))
         self._ready.append((message, attachment))
-        self._notify()
+        self.wake()
 
     def lost(self, error: HadronError | None) -> None:  # noqa: ARG002 - the protocol's
         # What nobody has taken yet goes to another runner, and its credit is ours again.
@@ -130,9 +151,10 @@ class ReadyStages:
     def failed(self, error: HadronError) -> None:
         self.lost(error)
         self._failure = error
-        self._notify()
+        self.wake()
 
-    def _notify(self) -> None:
+    def wake(self) -> None:
+        """Whoever waits for something to happen looks again."""
         if self._news is not None:
             self._news.set()
             self._news = None

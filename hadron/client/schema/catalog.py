@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from hadron.client.connecting.session import Session
-from hadron.client.terms.arguments import text_of, text_or_none_of
+from hadron.client.terms.arguments import Named, text_of, text_or_none_of
 from hadron.client.terms.results import Applied, Change
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
@@ -66,8 +66,17 @@ class Catalog:
         """Each with its stream as it was told last."""
 
     async def apply(
-        self, objects: Sequence[SchemaObject], *, dry_run: bool, allow_destructive: bool
+        self,
+        objects: Sequence[SchemaObject],
+        *,
+        dry_run: bool,
+        allow_destructive: bool,
+        since: int | None = None,
     ) -> Applied:
+        """`since`: the metadata index at which `objects` were made up; None for now. What others
+        change after that is not changed back, also where the answer is lost and this asks again."""
+        if since is None:
+            _, since = await self.latest("Namespace", "", DEFAULT_NAMESPACE)
         secrets = {} if dry_run else await self._make_secrets(objects)
         request = schema_pb2.ApplySchemaRequest(
             objects=[
@@ -76,6 +85,7 @@ class Catalog:
             ],
             dry_run=dry_run,
             allow_destructive=allow_destructive,
+            since_index=since,
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _APPLY, request)
         self._streams.clear()
@@ -108,24 +118,33 @@ class Catalog:
         return {key: make_secret(self._session.ports.random) for key in wanted}
 
     async def delete(
-        self, names: Sequence[tuple[str, str, str]], *, dry_run: bool, allow_destructive: bool
-    ) -> tuple[list[SchemaObject], int]:
-        """Delete the objects with these (kind, namespace, name), all or none. Returns them as they
-        were, and the metadata index after it."""
+        self, names: Sequence[Named], *, dry_run: bool, allow_destructive: bool
+    ) -> list[SchemaObject]:
+        """Delete these objects, all or none; returns them as they were. They are looked up first:
+        this may have to ask again, and others make one of the same name meanwhile."""
+        since: int | None = None
+        found: dict[int, SchemaObject] = {}
+        wanted: list[Named] = []
+        for each in names:
+            known, index = await self.latest(each.kind, each.namespace, each.name)
+            since = index if since is None else since
+            found |= {item.id: item for item in known}
+            wanted.append(each if each.id or not known else each._replace(id=known[0].id))
         request = schema_pb2.DeleteObjectsRequest(
-            names=[
-                schema_pb2.DeleteObjectsRequest.Name(kind=kind, namespace=namespace, name=name)
-                for kind, namespace, name in names
-            ],
+            names=[schema_pb2.DeleteObjectsRequest.Name(**each._asdict()) for each in wanted],
             dry_run=dry_run,
             allow_destructive=allow_destructive,
+            since_index=since,
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _DELETE, request)
         self._streams.clear()
         self._index = max(self._index, answer.metadata_index)
+        found |= {entry.id: _from_message(entry) for entry in answer.deleted}
         if not dry_run:
-            self.changed(answer)
-        return [_from_message(entry) for entry in answer.deleted], answer.metadata_index
+            # Also of what an earlier try has deleted, whose answer was lost.
+            gone = {entry.id for entry in answer.deleted}
+            self._tell((), gone.union(each.id for each in wanted if each.id))
+        return [found[each] for each in dict.fromkeys(item.id for item in wanted) if each in found]
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
         """All objects that match, by id; "" matches all. Asked for a page at a time: what is there
@@ -154,30 +173,34 @@ class Catalog:
             more = answer.more
         return found, min(indexes)
 
+    async def latest(self, kind: str, namespace: str, name: str) -> tuple[list[SchemaObject], int]:
+        """The objects of one name as the metadata set's leader has them, and the metadata index as
+        of which."""
+        request = schema_pb2.GetObjectsRequest(
+            kind=kind, namespace=namespace, name=name, latest=True
+        )
+        answer, _ = await self._session.request(self._session.topology.metadata, _GET, request)
+        self._index = max(self._index, answer.metadata_index)
+        self._tell(answer.objects)
+        return [_from_message(entry) for entry in answer.objects], answer.metadata_index
+
     async def _ask_leader(
         self, kind: str, namespace: str, name: str
     ) -> tuple[list[SchemaObject], int]:
-        """The same of one name, as the metadata set's leader has it. Raises `PeerError` where that
-        does not answer: then nobody knows that there is no such object.
+        """The same. Raises `PeerError` where it does not answer: then nobody knows that there is no
+        such object.
 
         *(A stream was made, and its leader crashed: replicas that had it in their logs, and had not
         heard that it is committed, said that it does not exist.)*
         """
-        request = schema_pb2.GetObjectsRequest(
-            kind=kind, namespace=namespace, name=name, latest=True
-        )
-        metadata = self._session.topology.metadata
         try:
-            answer, _ = await self._session.request(metadata, _GET, request)
+            return await self.latest(kind, namespace, name)
         except PeerError as error:
             raise PeerError(
-                f"no {kind.lower()} {name!r} is known, but only the leader of {metadata} knows all "
-                f"that are: {error.message}",
+                f"no {kind.lower()} {name!r} is known, but only the leader of "
+                f"{self._session.topology.metadata} knows all that are: {error.message}",
                 error.hint,
             ) from error
-        self._index = max(self._index, answer.metadata_index)
-        self._tell(answer.objects)
-        return [_from_message(entry) for entry in answer.objects], answer.metadata_index
 
     async def _page(self, request: schema_pb2.GetObjectsRequest) -> schema_pb2.GetObjectsResponse:
         answer, _ = await self._session.request(

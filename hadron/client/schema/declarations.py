@@ -45,10 +45,9 @@ class Declarations:
     async def delete(
         self, names: Sequence[ObjectName] | ObjectName, *, dry_run: bool, allow_destructive: bool
     ) -> list[SchemaObject]:
-        deleted, _ = await self._catalog.delete(
+        return await self._catalog.delete(
             objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive
         )
-        return deleted
 
     async def find(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
         kind = kind_or_none_of(kind)
@@ -70,7 +69,7 @@ class Declarations:
         name = text_of("name", name)
         chosen = names_of("partitions", partitions)
         namespace = self._session.endpoint.namespace
-        known = await self._catalog.objects("Stream", namespace, name)
+        known, since = await self._catalog.latest("Stream", namespace, name)
         if chosen is None:
             chosen = list(_partitions_of(known[0]) if known else await self._only_set(name))
         document: dict[str, Any] = {
@@ -83,16 +82,25 @@ class Declarations:
             "keys": keys,
         }
         (wanted,) = declared(document)
-        if known:
-            if other := differences(known[0], wanted):
-                raise SchemaError(
-                    f"{wanted.label} exists with other settings: {other}", "`apply` changes it"
+        if not known:
+            try:
+                applied = await self._catalog.apply(
+                    [wanted], dry_run=False, allow_destructive=False, since=since
                 )
-            return known[0]
-        applied = await self._catalog.apply([wanted], dry_run=False, allow_destructive=False)
-        created = applied.changes[0].after
-        assert created is not None
-        return created
+            except SchemaError:
+                known, _ = await self._catalog.latest("Stream", namespace, name)
+                if not known:
+                    raise
+                # Somebody else was quicker.
+            else:
+                created = applied.changes[0].after
+                assert created is not None
+                return created
+        if other := differences(known[0], wanted):
+            raise SchemaError(
+                f"{wanted.label} exists with other settings: {other}", "`apply` changes it"
+            )
+        return known[0]
 
     async def _only_set(self, name: str) -> Sequence[str]:
         """The cluster's replica set, if it has one only: where records lie is not to be guessed."""

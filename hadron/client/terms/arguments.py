@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from hadron.model.errors import RequestError
 from hadron.model.kinds import proper_kind
@@ -82,9 +82,18 @@ def retention_of(
     return given
 
 
-def objects_of(names: Any) -> list[tuple[str, str, str]]:
-    """(kind, namespace, name) of objects, of one or of several, which may be given as themselves.
-    Raises `RequestError` for what are none."""
+class Named(NamedTuple):
+    """An object by its name, and by its id where it was given as itself; else 0."""
+
+    kind: str
+    namespace: str
+    name: str
+    id: int
+
+
+def objects_of(names: Any) -> list[Named]:
+    """What names objects, one or several, which may be given as themselves. Raises `RequestError`
+    for what names none."""
     is_one = _object_of(names) or isinstance(names, str) or not isinstance(names, Iterable)
     found = []
     for each in [names] if is_one else names:
@@ -94,7 +103,8 @@ def objects_of(names: Any) -> list[tuple[str, str, str]]:
                 f"{each!r} does not name an object",
                 'give (kind, namespace, name), for example ("Stream", "default", "orders")',
             )
-        found.append((proper_kind(name[0]), *name[1:]))
+        object_id = each.id if isinstance(each, SchemaObject) else 0
+        found.append(Named(proper_kind(name[0]), *name[1:], object_id))
     return found
 
 

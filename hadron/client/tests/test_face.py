@@ -330,8 +330,8 @@ def test_what_may_be_declared(tmp_path: Path) -> None:
 def test_what_may_be_named() -> None:
     name, other = ("Stream", "default", "a"), stream("b", "local/p0")
     for given in (name, [name], ("streams", "default", "a"), stream("a", "local/p0")):
-        assert objects_of(given) == [name]
-    assert objects_of([other, name]) == [("Stream", "default", "b"), name]
+        assert objects_of(given) == [(*name, 0)]
+    assert objects_of([other, name]) == [("Stream", "default", "b", 0), (*name, 0)]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from hadron.node.supervision.processes import (
     wait_until,
 )
 from hadron.node.supervision.reasons import NO_ANSWER, Reasons, reason_of
+from hadron.node.world import SystemDisk
 from hadron.replication.life import Life, at_work
 from hadron.wire.sockets import bind_address, split_address
 
@@ -452,8 +453,9 @@ def write_config(
         settings=Settings(durability=durability),
         path=path,
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(config))
+    disk = SystemDisk()
+    disk.make_directory(path.parent)
+    disk.write_file(path, render(config).encode())
     return path
 
 

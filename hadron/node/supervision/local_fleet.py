@@ -23,6 +23,7 @@ from hadron.node.settings import Settings
 from hadron.node.supervision.cluster import START_WITHIN_S, LocalCluster, free_ports
 from hadron.node.supervision.fleet import wait_acquainted
 from hadron.node.supervision.processes import ClusterError
+from hadron.node.world import SystemDisk
 
 
 def write_configs(
@@ -35,7 +36,7 @@ def write_configs(
         sets: name → how many nodes, whose n1 leads. The first owns the schema, and is what all
             others have in `discovery:`.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    SystemDisk().make_directory(directory)
     ports = iter(free_ports(sum(sets.values())))
     metadata = next(iter(sets))
     paths: dict[str, Path] = {}

@@ -20,6 +20,7 @@ from hadron.node.world import SystemDisk
 from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE, MANIFEST
 from hadron.storage.snapshot import Manifest
+from hadron.storage.tests.test_identity import SyncedDisk
 from hadron.testing.nodes import Cluster, running_cluster, running_nodes
 from hadron.wire.messages import cluster_pb2
 
@@ -34,6 +35,7 @@ class Attempts:
     destination: Path
     copied: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    disk: SystemDisk = field(default_factory=SystemDisk)
 
     async def run(self, *, through: str = META) -> dict[str, Manifest]:
         self.copied, self.kept = [], []
@@ -41,7 +43,7 @@ class Attempts:
             return await backup_cluster(
                 client,
                 self.destination,
-                SystemDisk(),
+                self.disk,
                 self._begin,
                 on_kept=lambda manifest: self.kept.append(manifest.replica_set),
             )
@@ -92,6 +94,17 @@ async def test_the_metadata_set_is_the_last_whatever_the_others_are_called(
         attempts = Attempts(cluster, tmp_path / "monday")
         await attempts.run()
         assert attempts.copied == [EU, US, META]
+
+
+async def test_a_backup_outlives_a_power_loss_with_its_directories(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path / "c", {META: 1}) as cluster:
+        attempts = Attempts(cluster, tmp_path / "backups" / "monday")
+        attempts.disk = disk = SyncedDisk()
+        await attempts.run()
+        # The name of a directory stands in the one above it.
+        assert {tmp_path, tmp_path / "backups", attempts.part} <= {*disk.synced}
 
 
 async def test_a_copy_of_the_metadata_set_from_before_another_is_replaced(

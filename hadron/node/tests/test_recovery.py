@@ -14,22 +14,26 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import CorruptionError, DataDirectoryError
-from hadron.model.ids import MAX_RECOVERIES, Ballot, LogPosition
+from hadron.model.errors import CorruptionError, DataDirectoryError, StorageError
+from hadron.model.ids import EMPTY_LOG, MAX_RECOVERIES, Ballot, LogPosition
 from hadron.node.recovery import recover
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.tests.support import STREAM, make_stream, produce
 from hadron.node.tests.test_restore_crashes import crashes, look
 from hadron.node.verification import verify_database
 from hadron.node.world import SystemDisk
+from hadron.state.features import MACHINE
 from hadron.storage import report
 from hadron.storage.aftermath import ASIDE
 from hadron.storage.bodies import BODY
-from hadron.storage.database import PAGE_BYTES, connect, open_at_rest, open_reader, open_writer
+from hadron.storage.database import PAGE_BYTES, connect, open_reader, open_writer
 from hadron.storage.generations import DATABASE
-from hadron.storage.identity import IdentityFile
+from hadron.storage.identity import IdentityFile, read_membership
 from hadron.storage.log import Log, last_lsn
+from hadron.storage.store import Store
+from hadron.storage.tests.test_aftermath import read_pair
 from hadron.testing.nodes import replica_set, running_nodes
+from hadron.wire.system import SystemClock
 
 DISK = SystemDisk()
 FRAME_BYTES = 24 + PAGE_BYTES
@@ -194,9 +198,114 @@ def test_where_nothing_is_lost_nothing_is_done(killed: Killed) -> None:
     assert not recover(killed.config, "n1", DISK).was_whole
 
 
-@pytest.mark.long
-def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None:
+def start(killed: Killed, *, to_kill: bool = False) -> None:
+    """As a member of a set of several does, up to where it would learn from the others."""
+
+    async def run() -> None:
+        store = Store(
+            killed.data,
+            cluster=killed.config.cluster,
+            replica_set=killed.config.name,
+            node="n1",
+            tables=MACHINE.tables,
+            durability="fsync",
+            checkpoint_bytes=1 << 20,
+            reader_threads=1,
+            disk=DISK,
+            clock=SystemClock(),
+            post=lambda _: None,
+            on_fatal=lambda _: None,
+        )
+        if to_kill:
+            store.writer.failure = StorageError("killed")
+        store.close()
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("started", [0, 1, 3])
+def test_what_a_start_has_set_aside_counts(killed: Killed, started: int) -> None:
+    """Start every node and wait, before you decide: that moves what is left out of the way."""
     killed.damage(-30)
+    before = killed.content()
+    original = killed.data.parent / "original"
+    shutil.copytree(killed.data, original)
+    ends: list[LogPosition] = []
+    for starts in (0, started):
+        shutil.rmtree(killed.data)
+        shutil.copytree(original, killed.data)
+        for _ in range(starts):
+            start(killed)
+        recovered = recover(killed.config, "n1", DISK)
+        ends.append(recovered.end)
+        assert recovered.aside == killed.data / ASIDE
+        assert recovered.aside.read_bytes() == before[DATABASE]
+        assert (killed.data / f"{ASIDE}-wal").read_bytes() == before[f"{DATABASE}-wal"]
+        start(killed)
+        assert look(killed.data).is_member
+    assert ends[0] == ends[1] > EMPTY_LOG
+    assert verify_database(killed.data / DATABASE, "local/p0").ok
+
+
+async def test_what_goes_further_counts_and_not_what_stands_aside_from_before(
+    killed: Killed, clock: MockClock
+) -> None:
+    killed.damage(-30)
+    end = recover(killed.config, "n1", DISK).end
+    assert (killed.data / ASIDE).exists()
+    async with running_nodes(killed.data.parent, 1) as nodes:
+        last = nodes.status("n1").last_lsn
+    identity = IdentityFile(killed.data, killed.config.cluster, killed.config.name, "n1", DISK)
+    with closing(identity):
+        identity.forget_membership("")
+    again = recover(killed.config, "n1", DISK)
+    assert again.end.lsn == last > end.lsn
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_what_a_start_that_was_killed_has_begun_is_no_log(killed: Killed, is_empty: bool) -> None:
+    killed.damage(-30)
+    start(killed, to_kill=True)
+    assert killed.log.stat().st_size
+    if is_empty:
+        killed.log.unlink()
+        (killed.data / DATABASE).write_bytes(b"")
+    assert recover(killed.config, "n1", DISK).end.lsn > 0
+
+
+def test_what_is_aside_of_another_history_is_not_taken(killed: Killed) -> None:
+    killed.damage(-30)
+    start(killed)
+    with closing(connect(killed.data / "node.db")) as database:
+        database.execute("UPDATE identity SET uuid = x'00'")
+    with pytest.raises(DataDirectoryError, match="has no log to go on with"):
+        recover(killed.config, "n1", DISK)
+
+
+def test_a_move_aside_that_was_cut_short_is_ended_first(killed: Killed) -> None:
+    killed.damage(-30)
+    shutil.copytree(killed.data, killed.data.parent / "original")
+    end = recover(killed.config, "n1", DISK).end
+    shutil.rmtree(killed.data)
+    shutil.copytree(killed.data.parent / "original", killed.data)
+    killed.log.rename(killed.data / f"{ASIDE}-wal")
+    with closing(connect(killed.data / "node.db")) as database:
+        database.execute("UPDATE identity SET is_member = 0, suspect = 'damaged'")
+    assert recover(killed.config, "n1", DISK).end == end
+
+
+@pytest.mark.parametrize(
+    ("was_aside", "starts"),
+    [(False, True), *(pytest.param(each, False, marks=pytest.mark.long) for each in (False, True))],
+)
+def test_a_crash_at_any_step_loses_nothing_that_was_left(
+    killed: Killed, was_aside: bool, starts: bool
+) -> None:
+    """Whether it is tried again, or the node is started first: that sets aside nothing whole."""
+    killed.damage(-30)
+    left = read_pair(killed.data / DATABASE)
+    if was_aside:
+        start(killed)
     shutil.copytree(killed.data, killed.data.parent / "original")
     ends: list[LogPosition] = []
 
@@ -208,8 +317,12 @@ def test_a_crash_at_any_step_loses_nothing_that_was_left(killed: Killed) -> None
     crashed = 0
     for _ in crashes(act):
         crashed += 1
+        if starts:
+            start(killed)
+            assert not read_membership(killed.data, DISK)
+            assert read_pair(killed.data / ASIDE) == left
         ends.append(recover(killed.config, "n1", DISK).end)
-        with closing(open_at_rest(killed.data / DATABASE)) as database:
+        with closing(open_reader(killed.data / DATABASE)) as database:
             assert last_lsn(database) == ends[-1].lsn
     assert crashed > 5
     assert len(set(ends)) == 1

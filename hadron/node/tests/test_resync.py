@@ -276,6 +276,23 @@ async def test_a_transfer_goes_on_where_the_connection_broke(
         await assert_equal(nodes)
 
 
+async def test_who_reads_the_file_meanwhile_costs_nobody_his_vote(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log cannot be moved into it then, and the stop is not in order."""
+    async with without_n3(tmp_path) as nodes:
+        with closing(open_reader(nodes.data("n3") / "hadron.db")) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM hadron_log").fetchone()
+            await nodes.start("n3")
+            await nodes.wait_in_step()
+            assert generation(nodes, "n3") == 1
+            assert is_member(nodes, "n3")
+            await assert_equal(nodes)
+        assert "counts in no majority" not in caplog.text
+    assert_no_traceback(caplog)
+
+
 @pytest.mark.long
 async def test_who_opens_copies_all_the_time_takes_none_from_a_member(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ up by what its handler does, and by nothing else."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.handling.invocation import StageInvocation
-from hadron.model.errors import ClosedError
+from hadron.client.handling.records import FetchedRecords
+from hadron.model.errors import ClosedError, HadronError, NotFoundError
 from hadron.model.pipelines import Output, Retry
 from hadron.node.tests.test_stage_handlers import EU, SETS, US, declare, made, publish
 from hadron.testing.nodes import running_cluster
@@ -141,3 +143,126 @@ async def test_what_is_said_to_a_closed_client_is_refused(tmp_path: Path, clock:
                 invocation = await anext(stage)
         with trio.fail_after(10), pytest.raises(ClosedError):
             await invocation.complete("x")
+
+
+async def test_records_that_are_away_hold_nobody_elses_up(tmp_path: Path, clock: MockClock) -> None:
+    """More of them than the program may have at a time; and then it has no more than that."""
+    running, most, ran = 0, 0, list[Any]()
+
+    async def handle(invocation: StageInvocation) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.sleep(0.1)
+        running -= 1
+        ran.append((invocation.root.value, invocation.attempt))
+        return invocation.root.value
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=Output("out", EU), retry=TWICE, timeout_ms=5_000)
+        away, here = [f"us {n}" for n in range(9)], [f"eu {n}" for n in range(9)]
+        await publish(client, US, *away)
+        await made(client, len(away))
+        await cluster.crash(US)
+        await publish(client, EU, *here)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.stage("p", "make", max_in_flight=2).run, handle)
+            with trio.fail_after(30):
+                while len(ran) < len(here):  # noqa: ASYNC110 - the handler ends them
+                    await trio.sleep(0.1)
+            # For longer than their stage may take.
+            await trio.sleep(20)
+            assert sorted(ran) == [(value, 1) for value in here]
+            await cluster.start(US)
+            with trio.fail_after(60):
+                while len(ran) < len(away + here):  # noqa: ASYNC110 - the handler ends them
+                    await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        assert sorted(ran) == [(value, 1) for value in [*here, *away]]
+        assert most == 2
+
+
+async def test_a_pipeline_that_is_deleted_ends_its_handlers_by_one_error(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """Though each of them raises, and nobody is there to hear of it."""
+    running, gone = 0, trio.Event()
+
+    async def handle(invocation: StageInvocation) -> None:
+        nonlocal running
+        running += 1
+        await gone.wait()
+        raise ValueError("a bug")
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def delete() -> None:
+            while running < 3:  # noqa: ASYNC110 - the handlers say so
+                await trio.sleep(0.1)
+            await client.delete([("Pipeline", "default", "p")], allow_destructive=True)
+            with suppress(HadronError):
+                while await client.pipeline_progress("p"):  # noqa: ASYNC110 - its set hears of it
+                    await trio.sleep(0.1)
+            gone.set()
+
+        await declare(client, output=Output("out", EU), timeout_ms=300_000)
+        await publish(client, EU, "a", "b", "c")
+        with trio.fail_after(200):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(delete)
+                with pytest.raises(NotFoundError):
+                    await client.stage("p", "make").run(handle)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_run_returns_when_its_client_is_closed(
+    tmp_path: Path, clock: MockClock, is_busy: bool
+) -> None:
+    ran, returned = trio.Event(), trio.Event()
+
+    async def handle(invocation: StageInvocation) -> str:
+        ran.set()
+        await trio.sleep(20 if is_busy else 0)
+        return "made"
+
+    async def run(client: Client) -> None:
+        await client.stage("p", "make").run(handle)
+        returned.set()
+
+    async with running_cluster(tmp_path, SETS) as cluster, trio.open_nursery() as nursery:
+        async with cluster.client() as client:
+            await declare(client, output=Output("out", EU))
+            await publish(client, EU, "a")
+            nursery.start_soon(run, client)
+            with trio.fail_after(60):
+                await ran.wait()
+            await trio.sleep(5)
+        with trio.fail_after(60):
+            await returned.wait()
+
+
+async def test_a_stage_that_is_closed_ends_while_a_failure_is_not_heard(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is gone, and so is the leader that is to hear of it."""
+    is_asked = trio.Event()
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def get(*_: Any) -> Any:
+            await cluster.crash(EU)
+            is_asked.set()
+            raise NotFoundError("the record is gone")
+
+        monkeypatch.setattr(FetchedRecords, "get", get)
+        await declare(client, output=Output("out", EU), timeout_ms=300_000)
+        await publish(client, US, "a")
+        await made(client, 1)
+        async with client.stage("p", "make") as stage, trio.open_nursery() as nursery:
+            nursery.start_soon(anext, stage, None)
+            with trio.fail_after(60):
+                await is_asked.wait()
+            await trio.sleep(10)
+            stage.close()
+            nursery.cancel_scope.deadline = trio.current_time() + 120
+        assert not nursery.cancel_scope.cancelled_caught

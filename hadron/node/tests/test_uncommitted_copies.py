@@ -14,7 +14,8 @@ import trio
 from trio.testing import MockClock
 
 from hadron.client.client import nodes_of
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, NotReadyError
+from hadron.model.ids import NO_BALLOT
 from hadron.node.backup import backup_directory, backup_live
 from hadron.node.tests.support import chains, fetch, is_member, make_stream, produce
 from hadron.node.tests.test_resync import (
@@ -474,6 +475,39 @@ async def test_a_backup_that_waits_for_a_majority_makes_way_for_a_member(
             async with service._turn(member):
                 pass
         assert "within 1 s" in refused[0]
+
+
+async def test_a_member_waits_behind_one_backup_at_most(tmp_path: Path, clock: MockClock) -> None:
+    """A copy may take minutes, and any number of backups may be asked for at a time."""
+    refused: list[str] = []
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        service = nodes.node("n1").member._snapshots
+        member = snapshots._Asker(nodes.node("n1").member.identity.promised, leads=False)
+        async with nodes.connection("n1") as connection, trio.open_nursery() as nursery:
+
+            async def back_up() -> None:
+                with pytest.raises(NotReadyError) as raised:
+                    await connection.request(
+                        method("OpenSnapshot"), snapshots_pb2.OpenSnapshotRequest()
+                    )
+                refused.append(raised.value.message)
+
+            async def fetch_as_member() -> None:
+                async with service._turn(member):
+                    assert not service._made
+
+            async with service._turn(snapshots._Asker(NO_BALLOT, leads=False)):
+                for _ in range(3):
+                    nursery.start_soon(back_up)
+                await nodes.wait_for(
+                    "three backups", lambda: service._making.statistics().tasks_waiting == 3
+                )
+                nursery.start_soon(fetch_as_member)
+                await nodes.wait_for("the member", lambda: bool(service._members_waiting))
+        assert all("a member of the replica set" in each for each in refused)
+        assert len(refused) == 3
 
 
 @pytest.mark.long

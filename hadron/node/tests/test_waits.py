@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.pipelines import Output, PipelineSpec, StageSpec, Wait
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker
 from hadron.state.pipelines.waits import SignalStages
@@ -194,3 +194,81 @@ async def test_started_by_hand_they_have_their_keys(tmp_path: Path, clock: MockC
             assert await client.start_instances("p", "orders", [0], partition=US) == [2]
             await send(client, "payments", EU, "a")
             await until(client, *[("done", "done")] * 2)
+
+
+async def test_retried_they_have_their_keys(tmp_path: Path, clock: MockClock) -> None:
+    """They have begun to wait for records: their triggers' keys are read, wherever these are."""
+    act = StageSpec(name="act", engine="handler", retry=Retry(max_attempts=1))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, act)
+        with trio.fail_after(60):
+            await send(client, "orders", US, "a", "")
+            await send(client, "orders", EU, "b")
+            async with client.run_stages("p", engine="handler", max_batch=1) as run:
+                for _ in range(3):
+                    given = await anext(run)
+                    (one,) = given.invocations
+                    await client.fail_stages(
+                        given.pipeline_id,
+                        "act",
+                        [one.instance_id],
+                        [one.attempt],
+                        [one.created_ms],
+                        "no",
+                    )
+                    run.grant()
+            await declare(client, StageSpec(name="paid", wait=Wait(stream="payments")))
+            known: list[str] = []
+            while "paid" not in known:
+                (progress,) = await client.pipeline_progress("p")
+                known = [stage.name for stage in progress.stages]
+            assert await client.retry_instances("p") == 3
+            found = {
+                (each.root.partition, each.root.offset): (each.status, each.stages[0].reason[:33])
+                for each in await client.instances("p")
+            }
+            assert found == {
+                (US, 0): ("live", ""),
+                (US, 1): ("failed", "the record that triggered it has "),
+                (EU, 0): ("live", ""),
+            }
+            await send(client, "payments", EU, "a")
+            await send(client, "payments", US, "b")
+            while len(await client.instances("p", status="done")) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+
+async def test_what_is_awaited_once_more_begins_at_its_end(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Meanwhile nobody looks at it, or has trouble with it."""
+    paid = StageSpec(name="paid", wait=Wait(stream="payments"))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        async def known(name: str) -> None:
+            while True:
+                (progress,) = await client.pipeline_progress("p")
+                if [stage.name for stage in progress.stages] == [name]:
+                    return
+                await trio.sleep(0.05)
+
+        await declare(client, paid)
+        with trio.fail_after(120):
+            await send(client, "orders", US, "a")
+            await until(client, ("live", "awaiting"))
+            await send(client, "payments", US, "a")
+            await until(client, ("done", "done"))
+            await declare(client, StageSpec(name="act", engine="handler"))
+            await known("act")
+            for partition in (EU, US):
+                await send(client, "payments", partition, "b")
+            await trio.sleep(5)
+            await declare(client, paid)
+            await known("paid")
+            await send(client, "orders", US, "b", "c")
+            await until(client, ("done", "done"), *[("live", "awaiting")] * 2)
+            await send(client, "payments", US, "b")
+            await send(client, "payments", EU, "c")
+            await until(client, *[("done", "done")] * 3)
+            assert [await paid_by(client, each) for each in (2, 3)] == [(US, 2), (EU, 1)]
+        assert not [each for each in caplog.records if "pauses" in each.message]

@@ -37,6 +37,7 @@ from hadron.state.features import MACHINE
 from hadron.state.groups.progress import AckRecords
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import ClaimProducer
+from hadron.state.streams.retention import TrimStream
 from hadron.state.transactions.decisions import Decide
 from hadron.storage.log import read_entries, verify_chain
 
@@ -81,6 +82,11 @@ class Asked:
 async def persisted(stack: Stack, lsn: int) -> None:
     """Until the leader's own disk has `lsn`."""
     await until(lambda: stack.controller.quorum.persisted("n1") >= lsn)
+
+
+async def written(stack: Stack) -> None:
+    """Until the leader's own disk has all that was submitted."""
+    await until(lambda: not stack.controller._is_committing)
 
 
 @pytest.fixture
@@ -431,6 +437,64 @@ class TestAnswers:
         asked.append("after", 1, acks=LEADER)
         await asked.until("after")
         assert asked.answers["after"].base_offset == 200 - len(refused)
+
+    async def test_answers_that_wait_for_a_majority_are_bounded(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also those of commands without a body, whose callers may be gone. What ends something is
+        let in for longer."""
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
+        asked = Asked(three)
+        for number in range(4):
+            asked.submit(f"claim {number}", ClaimProducer(1, f"p{number}", 0, b"t"))
+            await written(three)
+        asked.append("leader", 1, acks=LEADER)
+        assert isinstance(asked.answers.pop("leader"), OverloadedError)
+        assert set(asked.answers) == {"claim 3"}
+        assert isinstance(asked.answers["claim 3"], OverloadedError)
+        assert asked.answers["claim 3"].retryable
+        for number in range(4):
+            asked.submit(f"trim {number}", TrimStream(1, 0))
+            await written(three)
+        assert set(asked.answers) == {"claim 3", "trim 3"}
+        three.peer("n2")
+        asked.submit("after", ClaimProducer(1, "after", 0, b"t"))
+        await written(three)
+        three.peer("n2")
+        refused = [name for name in asked.answers if isinstance(asked.answers[name], HadronError)]
+        assert (refused, len(asked.answers)) == (["claim 3", "trim 3"], 9)
+
+    async def test_records_that_no_majority_stores_are_bounded_however_small(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody waits for these, and each takes 1 kB besides its bytes."""
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
+        asked = Asked(three)
+        for number in range(4):
+            asked.append(f"{number}", 1, acks=LEADER)
+            await written(three)
+        assert [asked.answers[name].base_offset for name in "012"] == [0, 1, 2]
+        assert isinstance(asked.answers["3"], OverloadedError)
+
+    async def test_answers_that_wait_for_all_are_bounded_and_hold_no_bodies(
+        self, three: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A member may be away for days; who asks for a majority only is not refused for them."""
+        monkeypatch.setattr(module, "MAX_WAITING", 3)
+        asked = Asked(three)
+        for number in range(4):
+            asked.append(f"{number}", 1, acks=ALL)
+            await written(three)
+            three.peer("n2")
+        assert isinstance(asked.answers["3"], OverloadedError)
+        waiting = three.controller._unanswered._lines[ALL]
+        assert [len(each.body) + len(each.encoded) for each in waiting] == [0, 0, 0]
+        asked.append("majority", 1)
+        await written(three)
+        three.peer("n2")
+        assert asked.answers["majority"].base_offset == 3
+        three.peer("n3")
+        assert [asked.answers[name].base_offset for name in "012"] == [0, 1, 2]
 
     async def test_the_gate_closes_while_commands_wait(self, one: Stack) -> None:
         stream_id = await one.stream("s")

@@ -589,6 +589,19 @@ class TestDispatching:
         assert (await complete(driver, "enrich", [1], attempt=3)).stale == (1,)
         assert await stack.read(OUT) == []
 
+    async def test_a_delay_ends_when_the_wall_clock_has_jumped_over_it(
+        self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver = await declare(stack, replace(ENRICH, delay_ms=86_400_000))
+        runner = Runner(driver, credit=10)
+        await stack.append(IN, b"a")
+        await consumed(stack, 1)
+        await wait_all_tasks_blocked(0.01)
+        wall_ms = stack.clock.now_ms
+        monkeypatch.setattr(stack.clock, "now_ms", lambda: wall_ms() + 86_400_000)
+        mock_clock.jump(601)
+        await runner.until(("enrich", [1], [1]))
+
     async def test_what_fails_while_it_is_looked_for_waits_as_long_as_it_is_to(
         self, stack: Stack, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -86,7 +86,9 @@ class Follower:
         member_of: bytes = b"",
     ) -> AppendOutcome:
         connection = self.store.writer.connection
-        prepared = self.log.prepare_append(connection, ballot, after, entries, committed, member_of)
+        if member_of:
+            self.log.join(ballot, after, member_of)
+        prepared = self.log.prepare_append(connection, ballot, after, entries, committed)
         if connection.in_transaction:
             connection.execute("COMMIT")
         outcome = prepared.result

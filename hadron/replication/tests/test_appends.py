@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,8 @@ from hadron.replication.tests.support import (
 )
 from hadron.replication.watermark import Watermark
 from hadron.state.features import MACHINE
+from hadron.storage.database import open_reader
+from hadron.storage.identity import NODE_DATABASE
 from hadron.storage.log import Entry
 from hadron.storage.store import Store
 from hadron.storage.writer import Prepared
@@ -223,7 +225,8 @@ async def test_what_waits_for_the_disk_is_one_commit(tmp_path: Path) -> None:
         assert one.trimmed == [5]
 
 
-async def test_a_grant_that_has_joined_is_recorded(tmp_path: Path) -> None:
+async def test_a_grant_is_recorded_before_it_is_answered(tmp_path: Path) -> None:
+    """On the writer's thread, whose turn it is between what came before and after."""
     async with replica(tmp_path) as one:
         one.hold()
         one.append(1, 1)
@@ -232,7 +235,23 @@ async def test_a_grant_that_has_joined_is_recorded(tmp_path: Path) -> None:
         await one.came()
         one.release()
         await one.wait_answered(3)
-        assert one.written == [[1, 2, 3]]
+        assert one.written == [[1], [2, 3]]
+        assert one.store.identity.current.is_member
+
+
+async def test_a_grant_that_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    """Somebody reads `node.db`; what was sent with the grant is kept."""
+    async with replica(tmp_path) as one:
+        with closing(open_reader(tmp_path / NODE_DATABASE)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM identity").fetchall()
+            one.append(1, 1, grant=True)
+            assert await one.wait_answered(1) == ["NotReadyError"]
+            assert not one.store.identity.current.is_member
+            one.append(2, 2)
+            assert (await one.wait_answered(2))[1] == "PERSISTED 2 applied 0"
+        one.append(3, 2, grant=True)
+        assert (await one.wait_answered(3))[2] == "PERSISTED 2 applied 0"
         assert one.store.identity.current.is_member
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,8 @@ BALLOT = Ballot(1, 2)
 class Leading:
     """n1 of three, whose log has entries up to `END`; up to `KNOWN` they were committed before."""
 
-    def __init__(self) -> None:
-        before = EMPTY_LOG._replace(lsn=STARTED - 1)
+    def __init__(self, started: int = STARTED) -> None:
+        before = EMPTY_LOG._replace(lsn=started - 1)
         store: Any = SimpleNamespace(log=SimpleNamespace(head=before, anchor=EMPTY_LOG))
         self.watermark = Watermark(KNOWN)
         self.moved = 0
@@ -31,11 +32,11 @@ class Leading:
             ballot=BALLOT,
             node="n1",
             members=("n1", "n2", "n3"),
-            started_lsn=STARTED,
+            started_lsn=started,
             cork=Cork(),
             tuning=Tuning(idle_notice_s=0.005),
         )
-        self.feeding.head = before._replace(lsn=END)
+        self.feeding.head = before._replace(lsn=max(started, END))
         self.feeding.quorum.admit("n2")
         self.feeding.on_moved = self._count
 
@@ -86,3 +87,25 @@ def test_a_higher_promise_is_told_and_an_equal_one_is_not() -> None:
     assert not told
     made.feeding.peer_fenced("n2", Ballot(2, 1))
     assert "n2 has promised ballot" in told[0].message
+
+
+async def test_a_long_log_is_measured_without_a_list_of_its_rows() -> None:
+    rows, size = 200_000, 5_000
+
+    async def sizes(read: Any) -> list[tuple[int, int]]:
+        first, count = read.keywords["from_lsn"], read.keywords["max_rows"]
+        return [(lsn, size) for lsn in range(first, min(first + count, rows))]
+
+    made = Leading(rows)
+    made.feeding._store.readers = SimpleNamespace(run=sizes)  # type: ignore[assignment]
+    tracemalloc.start()
+    try:
+        await made.feeding.measure_log()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert made.moved == 1
+    horizon = made.feeding._horizon
+    horizon.move(committed=rows, on_all=rows)
+    kept = (rows - 1 - horizon.lsn) * size
+    assert Tuning(0).log_keep_bytes <= kept < Tuning(0).log_keep_bytes + (2 << 20)

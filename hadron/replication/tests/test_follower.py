@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hadron.model.errors import CorruptionError, FencedError
 from hadron.model.ids import EMPTY_LOG, Ballot
+from hadron.replication import configurations
 from hadron.replication.follower import BadEntriesError, LostEntriesError
 from hadron.replication.tests.support import FIRST, UUID, follower, make_entries, namespace_command
 from hadron.state.execute import DivergedError
-from hadron.storage.log import Entry
+from hadron.state.features import MACHINE
+from hadron.state.leadership import BeginBallot
+from hadron.state.machine import encode
+from hadron.storage.log import LOG, Entry, read_commands
 
 SECOND = Ballot(1, 2)
 COMMANDS = [namespace_command(index) for index in range(6)]
@@ -268,3 +273,39 @@ def test_applying_everything_says_nothing_about_what_is_committed(tmp_path: Path
         one.append(FIRST, entries(4), committed=1)
         one.log.apply_all(one.store.writer.connection)
         assert (one.log.applied_lsn, one.log.committed_lsn) == (4, 1)
+
+
+# --- configurations -----------------------------------------------------------------------------
+
+
+def test_configurations_of_a_long_tail_are_read_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables that have diverged stay where they are, however far the log goes on."""
+    read, most = read_commands, 0
+
+    def read_some(db: Any, from_lsn: int, until_lsn: int) -> list[Entry]:
+        nonlocal most
+        found = read(db, from_lsn, until_lsn)
+        most = max(most, len(found))
+        return found
+
+    begun = [
+        encode(BeginBallot("n1", UUID, (("n1", "leader"),), bytes([epoch]) * 16, MACHINE.version))
+        for epoch in range(2)
+    ]
+    monkeypatch.setattr(configurations, "read_commands", read_some)
+    monkeypatch.setattr(configurations, "_READ_AT_ONCE", 2)
+    with follower(tmp_path) as one:
+        one.promise(Ballot(2, 1))
+        first = make_entries(EMPTY_LOG, FIRST, [begun[0], *COMMANDS[:4]])
+        then = make_entries(first[-1].position, Ballot(2, 1), [*COMMANDS[4:], begun[1]])
+        one.append(Ballot(2, 1), [*first, *then], committed=0, member_of=UUID)
+        connection = one.store.writer.connection
+        found = one.log.configurations_in_log(connection)
+        assert [(each.epoch, each.lsn) for each in found] == [(1, 1), (2, 8)]
+        assert most == 2
+        for lsns in ((5, 5), (3, 4)):
+            connection.execute(f"DELETE FROM {LOG} WHERE lsn BETWEEN ? AND ?", lsns)
+            with pytest.raises(CorruptionError, match=f"entry {lsns[0]} is missing"):
+                one.log.configurations_in_log(connection)

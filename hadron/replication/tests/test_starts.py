@@ -78,7 +78,9 @@ def test_an_operators_word_makes_another_disk_of_it(tmp_path: Path, is_member: b
     again.name_disk(b"b" * 16)
     assert (again.current.disk, again.current.boot) == (b"b" * 16, 2)
     again.forget_membership("")
-    assert not again.current.is_member
+    assert (again.current.disk, again.current.is_member) == (b"b" * 16, False)
+    again.forget_membership("", disk=b"c" * 16)
+    assert (again.current.disk, again.current.is_member) == (b"c" * 16, False)
     again.close()
 
 

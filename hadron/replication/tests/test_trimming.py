@@ -74,7 +74,10 @@ def test_the_horizon_keeps_its_promises(steps: list[tuple[int, int, int]], befor
         entries.append((len(entries) + 1, size))
         horizon.add(*entries[-1])
         if number == len(steps) // 2:
-            horizon.prepend(entries[:before])
+            older = LogHorizon(keep_bytes=keep, max_lag_bytes=lag)
+            for entry in entries[:before]:
+                older.add(*entry)
+            horizon.prepend(older)
         committed = min(len(entries), committed + commit_step)
         on_all = min(committed, on_all + all_step)
         last = horizon.lsn

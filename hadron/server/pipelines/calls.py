@@ -37,6 +37,8 @@ from hadron.wire.messages import (
 
 _DEFAULT_LIMIT: Final = 100
 _MAX_LIMIT: Final = 1_000
+_PAGE_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
+"""Of instances in one answer: reasons of failures are long, and a stage may have several."""
 _Progress = pipelines_pb2.PipelineProgressResponse
 _Instances = pipelines_pb2.ListInstancesResponse
 
@@ -337,7 +339,7 @@ async def _answer_instances(
 
     def read(db: Database) -> tuple[list[views.InstanceStory], definitions.Stages]:
         found = views.instances(
-            db, driver.item.id, status=status, after_id=request.after_id, limit=limit
+            db, driver.item.id, status=status, after_id=request.after_id, limit=limit + 1
         )
         return found, definitions.all_stages(db, driver.item.id)
 
@@ -345,8 +347,15 @@ async def _answer_instances(
     async with call.room(MAX_MESSAGE_BYTES):
         found, declared = await leading.controller.query(read)
         now_ms = leading.controller.log_now_ms()
-        shown = [described(leading, driver, declared, item, now_ms) for item in found]
-        call.send(_Instances(instances=shown), end=True)
+        page: list[_Instances.Instance] = []
+        size = 0
+        for item in found[:limit]:
+            message = described(leading, driver, declared, item, now_ms)
+            size += message.ByteSize()
+            if page and size > _PAGE_BYTES:
+                break
+            page.append(message)
+        call.send(_Instances(instances=page, more=len(page) < len(found)), end=True)
 
 
 def _find(leading: Leading, request: _Named) -> SchemaObject:
@@ -488,6 +497,9 @@ async def _answer_start(
             else pipeline_inputs.start_of(db, pipeline_id)
         )
     )
+    if offset is None and awaited:
+        # What is declared waits for it no more, and instances do that began before.
+        offset = leading.visible.bounds(awaited).next_offset
     if offset is None:
         raise NotFoundError(f"{item.label} consumes no partition on {leading.replica_set}")
     call.send(pipelines_pb2.PipelineStartResponse(offset=offset), end=True)

@@ -10,10 +10,12 @@ import pytest
 from hadron.client.consuming import groups
 from hadron.client.schema import catalog
 from hadron.model.errors import RequestError
+from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
 from hadron.model.schema import NamespaceSpec, SchemaObject, StreamSpec
+from hadron.server.pipelines import calls as pipeline_calls
 from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.testing.nodes import running_nodes
-from hadron.wire.messages import groups_pb2, method, schema_pb2
+from hadron.wire.messages import groups_pb2, method, pipelines_pb2, schema_pb2
 
 GET, LIST = method("GetObjects"), method("ListGroups")
 
@@ -101,6 +103,40 @@ async def test_a_group_that_is_acknowledged_in_very_many_pieces(tmp_path: Path) 
         (described,) = await client.describe_group("s", "g")
         assert listed.acknowledged_above == described.group.acknowledged_above == ranges
         assert (listed.floor, listed.next_offset) == (0, 2 * ranges)
+
+
+async def test_instances_whose_reasons_are_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as are asked for, however little of them an answer holds."""
+    monkeypatch.setattr(pipeline_calls, "_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(pipeline_calls, "_MAX_LIMIT", 12)
+    stage = StageSpec(name="a", engine="handler", retry=Retry(max_attempts=1))
+    spec = PipelineSpec(replica_set="local/p0", input="s", start="earliest", stages=(stage,))
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.apply([stream("s"), SchemaObject(kind="Pipeline", name="p", spec=spec)])
+        async with client.producer("s") as producer:
+            await producer.send_many([b""] * 40)
+        async with client.run_stages("p", engine="handler", max_batch=40, credit=40) as run:
+            count = 0
+            while count < 40:
+                given = await anext(run)
+                run.grant()
+                ids = [each.instance_id for each in given.invocations]
+                attempts = [each.attempt for each in given.invocations]
+                created_ms = [each.created_ms for each in given.invocations]
+                # The first ones' reasons are long.
+                reason = "\u304b" * 1_500 if ids[0] <= 20 else "no"
+                await client.fail_stages(given.pipeline_id, "a", ids, attempts, created_ms, reason)
+                count += len(ids)
+        for limit in (1, 12, 13, 39, 40, 100):
+            found = await client.instances("p", limit=limit)
+            assert [each.id for each in found] == [*range(1, min(limit, 40) + 1)]
+        assert [each.id for each in await client.instances("p", after_id=38)] == [39, 40]
+        async with nodes.connection("n1") as connection:
+            request = pipelines_pb2.ListInstancesRequest(pipeline="p")
+            answer, _ = await connection.request(method("ListInstances"), request)
+            assert (0 < len(answer.instances) <= 12, answer.more) == (True, True)
 
 
 async def test_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

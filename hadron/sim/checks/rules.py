@@ -218,6 +218,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 what is at a runner is its own",
         "E3 who is given up has ended its runners",
         "E3 what has ended is kept for a while",
+        "E3 what is to run is not dropped",
         "E3 a stage has all its attempts",
         "E3 the latest attempt counts",
         "E3 a completion is of the instance that was given",

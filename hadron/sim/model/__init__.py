@@ -4,6 +4,7 @@
     streams     partitions, batches, producers, what retention drops (D1, D2, B8)
     groups      progress, attempts, dead letters, resets (D2, G8)
     pipelines   cursors, instances, stages and their attempts (E3, P1, P2)
+    retries     failed instances that run again (P1, P6)
     schema      objects, tombstones, adoption, ballots, what deleted objects leave (D3, R, B5)
     histories   what nodes have applied, entry by entry, held against the model at the end of a run
     asked       questions that are answered from tables

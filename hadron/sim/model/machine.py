@@ -13,7 +13,7 @@ from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec
 from hadron.model.ranges import runs
 from hadron.model.schema import StreamSpec
-from hadron.sim.model import signals
+from hadron.sim.model import retries, signals
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.groups import Groups
 from hadron.sim.model.pipeline import Pipeline
@@ -273,7 +273,7 @@ class Model:
             MoveInput: self._move_input,
             CompleteStages: self.pipelines.complete,
             FailStages: self.pipelines.fail,
-            RetryInstances: self.pipelines.retry,
+            RetryInstances: partial(retries.retry, self.pipelines),
             PublishStages: _refuse,
             SendLetters: self.pipelines.send_letters,
             DropInstances: self.pipelines.drop,
@@ -310,7 +310,9 @@ class Model:
             PublishStaged: _refuse,
             AdvanceSink: _refuse,
         }
-        return runs[type(command)](entry, command)
+        result = runs[type(command)](entry, command)
+        self.pipelines.forget_definitions()
+        return result
 
     def rows(self) -> Rows:
         return {

@@ -234,15 +234,21 @@ class Pipeline:
         """What is ready and has something to wait for again, waits."""
         stages = self.ordinary(self.instances[instance_id].version, now)
         early = [
-            run
+            stage.name
             for stage in stages.values()
             if stage.name not in other_ways(stages.values())
             and (run := self.runs.get((stage.name, instance_id))) is not None
             and run.status == READY
             and not self.has_done(before(stage), instance_id)
         ]
-        for run in early:
-            run.status, run.attempts = WAITING, run.attempts + 1
+        for name in early:
+            self.wait_again(name, instance_id)
+
+    def wait_again(self, stage: str, instance_id: int) -> None:
+        """It was ready, or done: it begins anew, under a number that was not used."""
+        run = self.runs[stage, instance_id]
+        run.status, run.attempts = WAITING, run.attempts + 1
+        self.retried[stage, instance_id] = run.attempts
 
     def begin(self, now: PipelineSpec, stage: StageSpec, instance_id: int, now_ms: int) -> None:
         """It is ready, unless it has begun."""

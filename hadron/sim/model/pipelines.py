@@ -11,9 +11,8 @@ from typing import Any, Final, Protocol
 
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, SchemaError
 from hadron.model.kinds import spec_from_json
-from hadron.model.pipelines import PipelineSpec, StageSpec, place_of
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.units import parse_time_ms
-from hadron.sim.model import signals
 from hadron.sim.model.entry import Entry, Known, Refused, Rows
 from hadron.sim.model.pipeline import (
     CANCELLED,
@@ -37,7 +36,6 @@ from hadron.state.pipelines.finished import SLICE_INSTANCES, DropInstances
 from hadron.state.pipelines.inputs import MoveInput, OpenInput, TriggerInstances
 from hadron.state.pipelines.letters import SendLetters
 from hadron.state.pipelines.publishing import PublishStages
-from hadron.state.pipelines.retries import RetryInstances
 from hadron.state.pipelines.stage_runs import CompleteStages, FailStages
 
 
@@ -98,6 +96,10 @@ class Pipelines:
 
     def open_waits(self, pipeline_id: int, spec: PipelineSpec) -> None:
         """P14: where what it awaits begins in the partitions here."""
+        now = {self._stream(pipeline_id, name) for name in awaited_streams(spec.stages)}
+        for start in [each for each in self.wait_starts if each[0] == pipeline_id]:
+            if start[1] not in now:
+                del self.wait_starts[start]
         for name in awaited_streams(spec.stages):
             stream_id = self._stream(pipeline_id, name)
             if stream_id not in self.streams.open:
@@ -110,6 +112,24 @@ class Pipelines:
                     pipeline.waits.cursors.setdefault(key, WaitCursor(end))
             elif self.wait_starts.get((pipeline_id, stream_id), ("",))[0] != spec.replica_set:
                 self.wait_starts[pipeline_id, stream_id] = spec.replica_set, end
+
+    def awaited(self, pipeline_id: int) -> set[int]:
+        """The streams that some instance may wait for records of."""
+        texts = self.by_id[pipeline_id].definitions.values()
+        names = {name for text in texts for name in awaited_streams(parsed(text).stages)}
+        return {self._stream(pipeline_id, name) for name in names} - {0}
+
+    def forget_definitions(self) -> None:
+        """P6, P14: those that no instance needs go, and the cursors of what nothing awaits then."""
+        for pipeline_id, pipeline in self.by_id.items():
+            gone = pipeline.definitions.keys() - pipeline.needed().keys()
+            if not gone or not pipeline.is_here:
+                continue
+            for version in gone:
+                del pipeline.definitions[version]
+            awaited, cursors = self.awaited(pipeline_id), pipeline.waits.cursors
+            for key in [each for each in cursors if each[0] not in awaited]:
+                del cursors[key]
 
     def _stream(self, pipeline_id: int, name: str) -> int:
         """Of the pipeline's namespace; 0 where there is none."""
@@ -502,21 +522,28 @@ class Pipelines:
         backfill.status = command.status
         return command.status
 
-    def drop(self, _entry: Entry, command: DropInstances) -> dict[str, Any]:
-        """P12: what has ended, the oldest first, and what they have; counters stay."""
+    def drop(self, entry: Entry, command: DropInstances) -> dict[str, Any]:
+        """P12: what has ended, the oldest first, and what they have; counters stay. What has
+        something left to do is kept once more."""
         pipeline = self.by_id.get(command.pipeline_id)
         due: list[tuple[int, int]] = []
         if pipeline is not None and pipeline.is_here:
             due = sorted(
                 (made.ended_ms, number)
                 for number, made in pipeline.instances.items()
-                if made.ended_ms is not None
-                and made.ended_ms < command.before_ms
-                and number not in pipeline.letters
+                if made.ended_ms is not None and made.ended_ms < command.before_ms
             )
         if pipeline is None or not due:
             raise Known({"rows": 0, "bytes": 0, "is_done": True})
-        going = {number for _, number in due[:SLICE_INSTANCES]}
+        chosen = {number for _, number in due[:SLICE_INSTANCES]}
+        held = pipeline.letters.keys() | {
+            number
+            for (_, number), run in pipeline.runs.items()
+            if run.status in (READY, PUBLISHING)
+        }
+        for number in chosen & held:
+            pipeline.instances[number].ended_ms = entry.now_ms
+        going = chosen - held
         for key in [key for key in pipeline.runs if key[1] in going]:
             run = pipeline.runs.pop(key)
             pipeline.gone[key[0], run.status] += 1
@@ -541,58 +568,6 @@ class Pipelines:
         for each in ids:
             del due[each]
         return {"appended": appended(base, len(ids), entry.now_ms, -1)}
-
-    def retry(self, entry: Entry, command: RetryInstances) -> dict[str, Any]:
-        """P1: their failed stages are ready, and their attempts count from here on."""
-        pipeline = self.by_id.get(command.pipeline_id)
-        if pipeline is None or not pipeline.is_here:
-            raise Refused(NotFoundError)
-        ids = sorted(set(command.instance_ids))
-        if any(each not in pipeline.instances for each in ids):
-            raise Refused(NotFoundError)
-        failed = [each for each in ids if pipeline.instances[each].status == FAILED]
-        others = [each for each in ids if each not in failed]
-        retried = {each for _, each in pipeline.retried}
-        if any(each not in retried for each in others):
-            raise Refused(RequestError)
-        if not failed:
-            raise Known({"retried": 0, "again": len(others)})
-        self.check_free(command.pipeline_id, failed)
-        spec = self.spec_of(command.pipeline_id)
-        version = max(pipeline.definitions)
-        failing = {pipeline.on_failure(each) for each in pipeline.needed()} - {""}
-        again = {
-            key
-            for key in pipeline.runs
-            if key[1] in failed and (command.from_start or key[0] in failing)
-        }
-        if any(pipeline.runs[key].status == PUBLISHING for key in again):
-            raise Refused(ConflictError)
-        for (name, instance_id), run in pipeline.runs.items():
-            if instance_id not in failed:
-                continue
-            if (name, instance_id) in again:
-                run.attempts += run.status in (READY, DONE)
-                run.status, run.output, run.reason = WAITING, (None, None, None), None
-                run.version, pipeline.retried[name, instance_id] = version, run.attempts
-                continue
-            if run.status == FAILED:
-                pipeline.retried[name, instance_id], run.status = run.attempts, READY
-                run.ready_ms, run.reason = entry.now_ms, None
-            before = pipeline.stages_of(pipeline.instances[instance_id].version, spec).get(name)
-            after = pipeline.stages_of(version, spec).get(name)
-            is_moved = None in (before, after) or place_of(before) != place_of(after)  # type: ignore[arg-type]
-            is_empty = after is not None and after.output is not None and run.output[0] is None
-            if (run.status == READY and is_moved) or (run.status == DONE and is_empty):
-                run.status, run.attempts = WAITING, run.attempts + 1
-            run.version = version
-        for instance_id in failed:
-            made = pipeline.instances[instance_id]
-            made.status, made.version, made.ended_ms = LIVE, version, None
-            pipeline.hold_back(spec, instance_id)
-        signals.rearm(self, command.pipeline_id, pipeline, spec, failed)
-        pipeline.step(spec, failed, entry.now_ms)
-        return {"retried": len(failed), "again": len(others)}
 
     def rows(self) -> Rows:
         return rows_of(self)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.pipelines import PipelineSpec
 from hadron.sim.model.entry import Entry, Known, Refused
-from hadron.sim.model.pipeline import READY, WAITING, Pipeline
+from hadron.sim.model.pipeline import READY, Pipeline
 from hadron.sim.model.streams import appended
-from hadron.sim.model.waits import ARMED, CAME, OVER, Awaited, WaitCursor, too_late
+from hadron.sim.model.waits import ARMED, CAME, OVER, WaitCursor, too_late
 from hadron.state.pipelines.wait_inputs import OpenWait
 from hadron.state.pipelines.waits import SLICE, ExpireWaits, SignalInstance, SignalStages
 
@@ -18,38 +16,11 @@ if TYPE_CHECKING:
     from hadron.sim.model.pipelines import Pipelines
 
 
-def rearm(
-    pipelines: Pipelines,
-    pipeline_id: int,
-    pipeline: Pipeline,
-    now: PipelineSpec,
-    ids: Sequence[int],
-) -> None:
-    """P14: what has not come is awaited again, by the stages that wait now."""
-    stages = pipeline.ordinary(max(pipeline.definitions), now).values()
-    waiting = [stage for stage in stages if stage.wait is not None]
-    for number in ids:
-        known = pipeline.waits.of(number)
-        key = max((each.key for each in known.values() if each.key is not None), default=None)
-        for stage in waiting:
-            stream_id = pipelines.awaited_stream(pipeline_id, stage)
-            awaited = known.setdefault(stage.name, Awaited(stream_id, key))
-            pipeline.waits.by_stage[number, stage.name] = awaited
-            if awaited.status != CAME:
-                awaited.stream_id = stream_id
-        for name, awaited in known.items():
-            run = pipeline.runs.get((name, number))
-            if run is None or run.status != READY:
-                awaited.due_ms = None
-            if awaited.status == OVER and (run is None or run.status in (WAITING, READY)):
-                awaited.status, awaited.due_ms = ARMED, None
-            if name not in {stage.name for stage in waiting}:
-                del pipeline.waits.by_stage[number, name]
-
-
 def open_wait(pipelines: Pipelines, _entry: Entry, command: OpenWait) -> None:
     pipeline = pipelines.by_id.get(command.pipeline_id)
     if pipeline is None or not pipeline.is_here:
+        raise Refused(NotFoundError)
+    if command.stream_id not in pipelines.awaited(command.pipeline_id):
         raise Refused(NotFoundError)
     key = command.stream_id, command.partition
     if key in pipeline.waits.cursors:

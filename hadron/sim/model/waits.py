@@ -19,8 +19,8 @@ LATE: Final = 6
 PASSED: Final = (2, SKIPPED, LATE)
 """Done, or as good as that to what comes after."""
 NO_KEY: Final = (
-    "the record that triggered it has no key, by which another is awaited: publish it with one, or "
-    "wait for a signal"
+    "the record that triggered it has no key, by which another is awaited, or was gone when the "
+    "instance was retried: publish it with one, or wait for a signal"
 )
 
 

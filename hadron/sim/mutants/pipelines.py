@@ -158,9 +158,8 @@ plant(
     "with a retry all stages of an instance run again, not the failed ones alone",
     Edit(
         "state.pipelines.retries:_begin_anew",
-        'reason = NULL"\n'
-        '        f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}',
-        'reason = NULL"\n        f" WHERE pipeline_id = ? AND stage = ? AND status IN (2, 3)',
+        "AND status = {StageStatus.FAILED} RETURNING",
+        "AND status IN (2, 3) RETURNING",
     ),
     scenarios=("stage-that-failed-and-is-removed",),
 )
@@ -179,6 +178,17 @@ plant(
         "pipelines.forgetting:Forgetting.run",
         "DropInstances(self._id, now_ms - keep_ms)",
         "DropInstances(self._id, now_ms + 1)",
+    ),
+    scenarios=("finished-instances-are-kept-for-a-while",),
+)
+
+plant(
+    "what is to run goes with its instance",
+    "an instance that has failed is dropped with the stage that is to tell of it",
+    Edit(
+        "state.pipelines.finished:apply_drop_instances",
+        "going = [row for row in due if row[0] not in held]",
+        "going = due",
     ),
     scenarios=("finished-instances-are-kept-for-a-while",),
 )

@@ -155,6 +155,13 @@ plant(
 )
 
 plant(
+    "old copy keeps its name",
+    "what was taught is an old copy once more to each peer that had met its later starts",
+    Edit("node.member:Member._forget", 'forget_membership("", disk=disk)', 'forget_membership("")'),
+    scenarios=("old-copy-that-is-taught-while-one-is-away",),
+)
+
+plant(
     "old copy leads by the ballot in which it is told",
     "a candidate joins by the promises that it has, whatever it has heard of its disk since",
     Edit(

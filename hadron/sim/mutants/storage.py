@@ -128,6 +128,20 @@ plant(
 )
 
 plant(
+    "recovery without what was set aside",
+    "a start moves a damaged log out of the way, and whoever recovers then finds none",
+    Edit("node.recovery:_Remains.find", "if kept.uuid == uuid and (", "if False and ("),
+    scenarios=("damaged-wals-that-are-set-aside-and-recovered",),
+)
+
+plant(
+    "copy without a log of its own",
+    "a copy takes the place of a file that somebody reads, and counts as damaged at the next start",
+    Edit("storage.generations:switch_to", "    _begin_log(generation / DATABASE, disk)\n", ""),
+    scenarios=("file-that-is-read-while-a-copy-is-installed",),
+)
+
+plant(
     "copy with bodies of the tail",
     "a copy ends where its tables stand, but for the bodies of the entries that it cuts off",
     Edit(

@@ -124,7 +124,7 @@ class FlowCommands(Drawing):
                 pipeline_id,
             )
             again = tuple(each for (each,) in failed) or (1,)
-            return RetryInstances(pipeline_id, again, rng.random() < 0.3)
+            return RetryInstances(pipeline_id, again, rng.random() < 0.3, self._keys(again))
         if rng.random() < 0.15 and (filling := self._backfill(pipeline_id, cursor)) is not None:
             return filling
         if rng.random() < 0.08:
@@ -159,7 +159,13 @@ class FlowCommands(Drawing):
         """Records and signals come, or do not."""
         rng = self._random
         if rng.random() < 0.1:
-            return OpenWait(pipeline_id, self._stream(), "eu/p0", rng.randint(0, 3))
+            known = self._tables.rows(
+                "SELECT stream_id FROM hadron_pipeline_wait WHERE pipeline_id = ?"
+                " ORDER BY stream_id, partition",
+                pipeline_id,
+            )
+            awaited = rng.choice([self._stream(), *(each for (each,) in known)])
+            return OpenWait(pipeline_id, awaited, "eu/p0", rng.randint(0, 3))
         if rng.random() < 0.3:
             return ExpireWaits(pipeline_id, self._tables.now_ms + rng.choice((0, 1_000)))
         waiting = self._tables.rows(

@@ -90,7 +90,7 @@ LIMITS: Final = {
         (
             "pipelines.sources:READ_BYTES",
             "pipelines.backfilling:READ_BYTES",
-            "pipelines.driver:READ_BYTES",
+            "pipelines.keys:READ_BYTES",
             "node.pipelines.other_leaders:READ_BYTES",
         ),
         (1, 300),

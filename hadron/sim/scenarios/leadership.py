@@ -300,12 +300,7 @@ async def damaged_wal_meets_the_one_that_lags(play: Play) -> None:
     play.part("n3")
     await play.publish("X")
     await world.crash("n1", power=False)
-    wal = world.data("n1") / "hadron.db-wal"
-    content = bytearray(wal.read_bytes())
-    content[len(content) // 2] ^= 1
-    wal.write_bytes(content)
-    world.faults["bit flip"] += 1
-    play.history.event("damage", "n1", "the middle of its WAL")
+    _damage_log(play, "n1")
     await world.crash("n2", power=False)
     play.join("n3")
     await _start_or_wipe(play, "n1")
@@ -314,6 +309,41 @@ async def damaged_wal_meets_the_one_that_lags(play: Play) -> None:
     await play.publish("Y", timeout_s=1.0)
     await world.start("n2")
     await world.wait_serving()
+
+
+def _damage_log(play: Play, name: str, at: float = 0.5) -> None:
+    """Flip a bit in a stopped node's write-ahead log, in the middle or `at` another share of it."""
+    wal = play.world.data(name) / "hadron.db-wal"
+    content = bytearray(wal.read_bytes())
+    content[int(len(content) * at)] ^= 1
+    wal.write_bytes(content)
+    play.world.faults["bit flip"] += 1
+    play.history.event("damage", name, f"its WAL, at {at}")
+
+
+@scenario("B4: what a start has set aside can be recovered")
+async def damaged_wals_that_are_set_aside_and_recovered(play: Play) -> None:
+    """n1 and n2 are killed, their write-ahead logs are damaged, and n3's disk is lost. All are
+    started, to see who remembers; that sets the damaged files aside. Nobody does, and an operator
+    takes what is left."""
+    world = play.world
+    for _ in range(5):
+        await play.fill(4)
+    await world.wait_in_step()
+    await world.crash(power=False)
+    for name in ("n1", "n2"):
+        _damage_log(play, name, 0.9)
+    world.wipe("n3")
+    await world.start()
+    await world.wait_for("n1 waiting", lambda: "that remember" in world.status("n1").trouble)
+    await world.crash(power=False)
+    for name in ("n1", "n2"):
+        world.recover(name)
+    play.history.event("reconfigure", detail="loss")
+    await world.start()
+    await world.wait_serving()
+    await world.wait_in_step()
+    await play.publish("Y")
 
 
 @scenario("B4: pages of tables have checksums too")

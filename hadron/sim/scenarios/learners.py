@@ -144,14 +144,20 @@ async def learner_that_counts_is_fed_anew(play: Play) -> None:
 
 @scenario("B3: a disk that is put back counts once it has been taught, and goes on counting")
 async def disk_that_is_put_back(play: Play) -> None:
-    """n2 runs on a disk, on a new one, which is taught, and on the first one again: that was taught
-    what came between, and counts. n3 goes away, and the connection of the others breaks, again and
-    again: they both remember, and serve."""
+    """n2 runs on a new disk, on another one, and on the first one as it was before it was taught:
+    it is taught what came between, and counts. n3 goes away, and the connection of the others
+    breaks, again and again: they both remember, and serve."""
     world = play.world
     await play.fill(3)
     await world.wait_in_step()
+    await play.lose("n2")
+    play.part("n2")
+    await world.start("n2")
     await world.stop("n2")
     image = {path.name: path.read_bytes() for path in world.data("n2").iterdir() if path.is_file()}
+    play.join("n2")
+    await world.start("n2")
+    await world.wait_for("n2's membership", lambda: remembers(world, "n2"))
     await play.lose("n2")
     await world.start("n2")
     await play.fill(3)

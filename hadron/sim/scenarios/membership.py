@@ -19,7 +19,9 @@ from hadron.server.schema import to_message
 from hadron.sim.actors.clients import STREAM
 from hadron.sim.actors.members import DrainingMember
 from hadron.sim.actors.raw_producer import ask_once
+from hadron.sim.scenarios.learners import remembers
 from hadron.sim.scenarios.play import Play, scenario
+from hadron.storage.identity import PeerStart
 from hadron.wire.messages import ballot_to, groups_pb2, method, schema_pb2, streams_pb2
 
 _ALL = ("n1", "n2", "n3")
@@ -381,6 +383,48 @@ async def old_copy_that_is_told_in_its_ballot(play: Play) -> None:
     world.network.delay("n2", "n1", 0.001)
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("B3: an old copy that was taught is believed by who was away meanwhile")
+async def old_copy_that_is_taught_while_one_is_away(play: Play) -> None:
+    """n1 teaches n2, whose disk is an older copy and which n3 cannot reach. Then n2 and n3 meet
+    while n1 is away: n3 must not have n2 forget once more, for n1 and n2 go on without it."""
+    world = play.world
+
+    def met_by(name: str) -> PeerStart:
+        return world.node(name).member._store.identity.peer_starts["n2"][-1]
+
+    await play.fill(3)
+    await world.wait_in_step()
+    await world.stop("n2")
+    image, first = _image(play, "n2"), met_by("n1")
+    await world.start("n2")
+    await world.wait_for("both have met n2", lambda: met_by("n1") == met_by("n3") != first)
+    second = met_by("n1")
+    await play.lose("n2")
+    for name, content in image.items():
+        (world.data("n2") / name).write_bytes(content)
+    world.network.isolate("n3", "n2")
+    await world.start("n2")
+    await world.wait_for(
+        "n1 has taught n2", lambda: met_by("n1") != second and remembers(world, "n2")
+    )
+    await world.crash("n1", power=False)
+    world.network.heal("n3", "n2")
+    await world.wait_for(
+        "n2 and n3 have met",
+        lambda: _is_connected(play, "n3", "n2") and _is_connected(play, "n2", "n3"),
+    )
+    await world.crash("n3", power=False)
+    await world.start("n1")
+    counted = await play.publish("X")
+    assert counted.outcome == "ok"
+
+
+def _is_connected(play: Play, name: str, peer: str) -> bool:
+    return any(
+        each.name == peer and each.state == "connected" for each in play.world.status(name).peers
+    )
 
 
 def _image(play: Play, name: str) -> dict[str, bytes]:

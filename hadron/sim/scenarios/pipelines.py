@@ -241,13 +241,21 @@ async def delays_that_outlive_their_leader(play: Play) -> None:
 @scenario("P12: what has ended is kept as long as it is to be, and dropped then")
 async def finished_instances_are_kept_for_a_while(play: Play) -> None:
     """Instances end one after the other for longer than they are kept; a while after that nothing
-    of them is left."""
+    of them is left. What is told of those that fail waits for longer still, and is told of each."""
     world = play.world
     async with world.client("c0", connect_timeout_s=60.0) as client:
         (flow,) = _reporting(play, "report")
-        spec = msgspec.structs.replace(flow.spec, keep_finished_ms=2_000)
+        assert isinstance(flow.spec, PipelineSpec)
+        sorry = StageSpec(
+            name="sorry", engine="handler", delay_ms=5_000, retry=Retry(max_attempts=1)
+        )
+        spec = msgspec.structs.replace(
+            flow.spec, keep_finished_ms=2_000, stages=(*flow.spec.stages, sorry), on_failure="sorry"
+        )
         await client.apply([msgspec.structs.replace(flow, spec=spec)])
-        runner = RunnerActor(world, play.history, "w0", f"{world.seed}/w0", is_hopeful=True)
+        runner = RunnerActor(
+            world, play.history, "w0", f"{world.seed}/w0", is_hopeful=True, failing=0.4
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runner.run)
             for _ in range(10):
@@ -257,6 +265,9 @@ async def finished_instances_are_kept_for_a_while(play: Play) -> None:
                 while await client.instances(FLOW):  # noqa: ASYNC110 - simulated time
                     await trio.sleep(0.5)
             nursery.cancel_scope.cancel()
+        (progress,) = await client.pipeline_progress(FLOW)
+        (told,) = (stage for stage in progress.stages if stage.name == "sorry")
+        assert 0 < progress.failed == told.done + told.failed, told
 
 
 def _reporting(play: Play, *names: str, timeout_ms: int = 60_000) -> list[SchemaObject]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -156,6 +157,44 @@ async def records_stored_while_a_copy_is_installed(play: Play) -> None:
     await world.start("n3")
     await world.wait_serving()
     await world.wait_in_step()
+
+
+@scenario("B6: who reads a node's file meanwhile costs it neither its copy nor its vote")
+async def file_that_is_read_while_a_copy_is_installed(play: Play) -> None:
+    """n1, which led, takes a copy from n3, which leads now; n2 is away, and record after record is
+    acknowledged by n1 and n3. Somebody has a transaction open on n1's file, so that its log cannot
+    be moved into it when it is closed. n3's disk is lost as soon as the copy is installed: n1 and
+    n2 have to remember."""
+    world, network = play.world, play.world.network
+    await play.fill(3)
+    await world.wait_in_step()
+    play.part("n1")
+    await play.produce("on n1 alone", timeout_s=0.5)
+    await play.promote("n3", ("n1", "n2", "n3"), "n3", "n2")
+    await world.crash("n1", power=False)
+    play.join("n1")
+    network.slow("n3", "n1", 1e5, 1 << 16)
+    await play.hand_out("n1")
+    play.part("n2")
+    with _reading(world.data("n1") / DATABASE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_publish_for_ever, play, "c0")
+            await world.wait_for("the copy", lambda: current_number(world.data("n1")) == 1)
+            await play.lose("n3")
+            nursery.cancel_scope.cancel()
+    play.join("n2")
+    await world.start("n3")
+    await world.wait_serving()
+    await world.wait_in_step()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Another program has a transaction open on a node's database."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs="unix")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        yield
 
 
 @scenario("B6: the end of its own log that a node keeps is what it has acknowledged last", nodes=5)

@@ -348,6 +348,22 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M pipelines",
         Edit("state.pipelines.retries:_undo", " status = {StageStatus.WAITING},", ""),
     ),
+    "what waits once more has lost an attempt": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.retries:_wait_again",
+            "    _count_anew(db, pipeline_id, name, [each for (each,) in rows])\n",
+            "",
+        ),
+    ),
+    "what told of a failure in another definition is undone": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.retries:apply_retry_instances",
+            "in (on_failure[before], on_failure[version])",
+            "in on_failure.values()",
+        ),
+    ),
     "attempts before a retry count": (
         "M pipelines",
         Edit("state.pipelines.stage_runs:_fail_some", "last = counted >=", "last = attempt >="),

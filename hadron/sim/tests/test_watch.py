@@ -83,6 +83,7 @@ PLANTED: dict[str, str] = {
     "E3 a wait ends when its time is over": "wait that ends before its time",
     "E3 who is given up has ended its runners": "who was with it is given up",
     "E3 what has ended is kept for a while": "what has ended goes at once",
+    "E3 what is to run is not dropped": "what is to run goes with its instance",
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "E1 what is decided is aborted nowhere": "a participant aborts what it finds after a restart",
     "E1 what is called aborted is never decided": "aborted, says a leader that was deposed",
@@ -413,7 +414,7 @@ def test_what_a_copy_of_tables_has_replaced_is_known_no_more() -> None:
 
 def test_a_second_retry_begins_where_the_attempts_are() -> None:
     edit = Edit(
-        "state.pipelines.retries:_begin_anew",
+        "state.pipelines.retries:_count_anew",
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
         " ON CONFLICT DO NOTHING",
     )

@@ -401,20 +401,21 @@ class Entries:
     ) -> None:
         """E3: a stage is given up with its last attempt, which is counted since the last retry, or
         with one that is said to be that; how many there are says the declaration of now, where that
-        has the stage at its place (P6). With a retry nothing that was done is undone, and no
-        attempt's number is used again."""
+        has the stage at its place (P6). With a retry nothing that was done is undone, no attempt's
+        number is used again, and what is to run once more has all its attempts."""
         after = _runs(context, command)
         if isinstance(command, RetryInstances):
             wrong = {
                 key: after.get(key)
-                for key, (status, attempts, _) in before.items()
+                for key, (status, attempts, retried_at) in before.items()
                 if (now := after.get(key)) is None
                 or now[1] < attempts
                 or now[0] == _FAILED
                 or (status == _FAILED and now[2] < attempts)
                 or (status == _READY and now[0] not in (_READY, _WAITING))
+                or now[1] - now[2] > (attempts - retried_at if now[0] == status else 0)
             }
-            expected: Any = "attempts that go on, and no failed stage"
+            expected: Any = "attempts that go on and begin anew, and no failed stage"
         else:
             expected = dict(before)
             most = _most_attempts(context, command)

@@ -200,26 +200,28 @@ class Flows:
             if row.status == _CANCELLED and each in now.instances
         }
         for each in sorted(over):
-            if now.instances[each] != before.instances[each]:
+            was = before.instances[each]
+            # What is on its way to its output is kept once more, instead of being dropped.
+            if now.instances[each]._replace(ended_ms=was.ended_ms) != was:
                 self._complain(
                     _STAYS,
                     view,
                     context,
                     f"instance {each} was cancelled, and {type(command).__name__} makes of "
-                    f"{before.instances[each]} {now.instances[each]}",
+                    f"{was} {now.instances[each]}",
                 )
         for key, run in sorted(now.runs.items()):
-            was = before.runs.get(key)
-            if key[1] not in over or run == was:
+            begun = before.runs.get(key)
+            if key[1] not in over or run == begun:
                 continue
-            is_end = was is not None and was.status == _PUBLISHING and run.status in _ENDS
+            is_end = begun is not None and begun.status == _PUBLISHING and run.status in _ENDS
             if not is_end or not isinstance(command, NoteFinished):
                 self._complain(
                     _STAYS,
                     view,
                     context,
                     f"instance {key[1]} was cancelled, and {type(command).__name__} makes of its "
-                    f"stage {key[0]} {run}, which was {was}",
+                    f"stage {key[0]} {run}, which was {begun}",
                 )
 
     def _check_made(
@@ -373,12 +375,8 @@ class Flows:
             after = now.runs.get((stage, instance_id))
             spec = now.stage(stage, instance_id)
             has_output = spec is not None and spec.output is not None
-            may_again = (
-                stage in (before.on_failure(instance_id), now.on_failure(instance_id))
-                or (has_output and run.out_offset is None)
-                # Another definition has told of it.
-                or stage in {begun.on_failure for begun, _ in before.specs.values()}
-            )
+            told = before.on_failure(instance_id), now.on_failure(instance_id)
+            may_again = stage in told or (has_output and run.out_offset is None)
             if run.status == _DONE and not may_again and (after is None or after[0] != _DONE):
                 self._complain(
                     "E3 what is done is not done again",
@@ -391,8 +389,18 @@ class Flows:
     def _check_dropped(
         self, view: NodeView, context: Context, before: _Tables, now: _Tables
     ) -> None:
-        """P12: only what has ended long ago."""
+        """P12: only what has ended long ago, and has nothing left that is to run, or is awaited,
+        or is on its way to its output."""
         keep_ms = now.keep_ms()
+        for (stage, instance_id), run in before.runs.items():
+            if instance_id not in now.instances and run.status in (_READY, _PUBLISHING):
+                self._complain(
+                    "E3 what is to run is not dropped",
+                    view,
+                    context,
+                    f"instance {instance_id} is dropped, whose stage {stage} has status "
+                    f"{run.status}",
+                )
         for instance_id in before.instances.keys() - now.instances:
             row = before.instances[instance_id]
             age_ms = None if row.ended_ms is None else context.now_ms - row.ended_ms

@@ -9,8 +9,11 @@ import pytest
 
 from hadron.model.errors import ConfigurationError, RequestError
 from hadron.model.sinks import UNKNOWN, SinkProgress
-from hadron.spark.checkpoint import Checkpoint, default_directory
+from hadron.spark.checkpoint import KNOWN_MS, Checkpoint, default_directory
 from hadron.spark.source.cursors import Cursor
+from hadron.state.sinks.progress import SINK_IDLE_MS
+
+NOW_MS = 1_700_000_000_000
 
 
 class Made(Checkpoint):
@@ -23,7 +26,7 @@ class Made(Checkpoint):
             (self.location / log).mkdir(exist_ok=True)
             for batch in range(latest + 1):
                 cursor = {"local/p0": {"offset": 10 * batch, "stream_id": 3}}
-                text = f"v1\n{{}}\n{json.dumps(cursor)}"
+                text = f"v1\n{json.dumps({'batchTimestampMs': NOW_MS})}\n{json.dumps(cursor)}"
                 (self.location / log / str(batch)).write_text(text)
                 (self.location / log / f".{batch}.crc").write_text("")
 
@@ -102,8 +105,15 @@ def test_a_sink_that_was_forgotten_is_begun_where_nothing_is_under_way(checkpoin
 
 
 def test_a_first_batch_may_be_under_way(checkpoint: Made) -> None:
+    """As long as its sink would be known if it were published."""
+    assert KNOWN_MS <= SINK_IDLE_MS
     checkpoint.has("q1", 0)
-    assert checkpoint.follows(None, "latest") == ""
+    assert checkpoint.follows(None, "latest", NOW_MS + KNOWN_MS - 1) == ""
+    with pytest.raises(RequestError, match="batch 0 of pipeline 'p' was under way"):
+        checkpoint.follows(None, "latest", NOW_MS + KNOWN_MS)
+    (checkpoint.location / "offsets" / "0").write_text("v1\n")
+    with pytest.raises(RequestError, match="batch 0 of pipeline 'p' was under way"):
+        checkpoint.follows(None, "latest", NOW_MS)
 
 
 def test_where_it_is_is_known_from_what_is_published(checkpoint: Made) -> None:

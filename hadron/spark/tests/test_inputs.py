@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
+import trio.testing
 
 from hadron.model.documents.stages import ROW_COLUMNS
-from hadron.model.errors import ClosedError, CorruptionError, NotFoundError
+from hadron.model.errors import ClosedError, ConnectionLostError, CorruptionError, NotFoundError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.model.tests import poison
-from hadron.spark import inputs
+from hadron.spark import inputs, loading
 from hadron.spark.batch_cache import BatchCache, Place
 from hadron.spark.failures import StageError
 from hadron.spark.loading import Loader
@@ -80,6 +84,21 @@ async def test_a_cache_that_is_too_small_still_serves() -> None:
         range(100)
     )
     assert len(loader._cache._batches) == 1
+
+
+async def test_what_there_is_no_room_for_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each place there is some, whatever the others have."""
+    client = client_with(100, 10)
+    client.publish([NewRecord(value="x" * 1000)], "out")
+    monkeypatch.setattr(loading, "_MOST_BYTES", 1)
+    wanted = random.Random(1).sample(range(100), k=60)
+    rows, others = await Loader(client).load([references(wanted), references([0] * 60, "out")])
+    assert not others.later
+    have = [row for row, offset in enumerate(wanted) if offset < 10]
+    assert set(rows.later) == set(range(60)) - set(have)
+    some = rows.only([row in have for row in range(60)])
+    table = inputs.to_table(STAGE, have, some, [])
+    assert table["offset"].to_pylist() == [wanted[row] for row in have]
 
 
 def test_the_cache_forgets_what_was_used_longest_ago() -> None:
@@ -226,6 +245,33 @@ async def test_what_is_wrong_with_one_place_is_so_for_its_rows_alone() -> None:
     client.fail_calls("fetch", ClosedError("the client is closed"))
     with pytest.raises(ClosedError):
         await load(Loader(client), references([3]))
+
+
+async def test_many_places_that_are_away_take_no_room_of_the_others(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them takes long to say so."""
+    client = client_with(10, 10)
+    fetch = client.fetch
+
+    async def fetch_slowly(stream: str, partition: str, offset: int, **more: Any) -> Any:
+        if partition != PARTITION:
+            await trio.sleep(30)
+            raise ConnectionLostError("away")
+        return await fetch(stream, partition, offset, **more)
+
+    monkeypatch.setattr(client, "fetch", fetch_slowly)
+    away = [pipelines_pb2.RecordRef(stream="in", partition=f"us/p{n}", offset=0) for n in range(20)]
+    loader = Loader(client)
+    await load(loader, away)
+    await trio.sleep(10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(loader.load, [away], is_patient=False))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(1):
+            assert not (await load(loader, references([3]))).away
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,15 +13,24 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.model.errors import ConfigurationError, DiskFullError, HadronError, RequestError
+from hadron.model.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    DiskFullError,
+    HadronError,
+    RequestError,
+)
 from hadron.model.pipelines import Output as Declared
 from hadron.model.pipelines import StageSpec
+from hadron.model.record import NewRecord
+from hadron.spark import loading
 from hadron.spark import rounds as rounds_room
 from hadron.spark.microbatch import MicroBatchWorker, _alike, _Course
 from hadron.spark.outputs import Completion, Output, Refusal
 from hadron.spark.parting import Parts
 from hadron.spark.rounds import Part, Rounds
 from hadron.spark.stage import StageRaisedError, StageResult
+from hadron.spark.tests.fakes import PARTITION, FakeClient
 from hadron.spark.threads import Threads
 from hadron.wire.messages import pipelines_pb2
 
@@ -100,6 +110,37 @@ async def test_what_the_server_could_not_do_now_is_neither(
     assert set(course.open_ids) == set(_IDS)
 
 
+@pytest.mark.parametrize("most_bytes", [10**9, 5_000, 1])
+async def test_a_micro_batch_that_is_too_large_runs_in_parts(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """Each of them has a dependency, and these were made in another order."""
+    count = 40
+    copy = StageSpec(name="copy", run="hadron.spark.tests.stages:passing", dependencies=("first",))
+    client = FakeClient([StageSpec(name="first", run="a:b"), copy])
+    for offset in range(count):
+        client.publish([NewRecord(value="x" * 1_000)])
+        client.publish([NewRecord(value="y" * 1_000)], "made")
+        client.outputs["first", count - offset] = ("made", PARTITION, offset)
+    client.invoke("copy", range(count))
+    monkeypatch.setattr(loading, "_MOST_BYTES", most_bytes)
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    ran: list[int] = []
+    largest = 0
+
+    async def run(_course: _Course, _stage: StageSpec, _rounds: Rounds, whole: Part) -> None:
+        nonlocal largest
+        largest = max(largest, whole.table.nbytes)
+        ran.extend(whole.table["instance_id"].to_pylist())
+
+    monkeypatch.setattr(worker, "_run_whole", run)
+    with trio.fail_after(10):
+        async with client.run_stages("flow", credit=1) as stream:
+            await worker.process(await anext(stream))
+    assert sorted(ran) == list(range(1, count + 1))
+    assert largest < most_bytes + 2 * 2_000
+
+
 async def test_failures_with_different_texts_are_told_together(
     autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - a thousand entries, a second in all
 ) -> None:
@@ -130,6 +171,80 @@ async def test_failures_with_different_texts_are_told_together(
         assert len(begun) >= 20
         client.go.set()
     assert course.completed == len(_IDS)
+
+
+async def test_an_output_to_a_partition_that_is_away_holds_no_others_up(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = HeldClient()
+    client.go.set()
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    complete_once = worker._complete_once
+    asked: list[str] = []
+
+    async def complete(course: _Course, left: Any, data: Any) -> set[int]:
+        asked.append(left[0].partition)
+        if left[0].partition == "away":
+            await trio.sleep(30)
+            raise DiskFullError("not now")
+        return await complete_once(course, left, data)
+
+    monkeypatch.setattr(worker, "_complete_once", complete)
+    course, _ = course_of()
+    table = ROWS.append_column("partition", pa.array(["away", "here", None]))
+    stage = StageSpec(name="copy", run="m:f", output=Declared("out"))
+    given = Part(_invocations(), table), StageResult(table, False)
+    with pytest.raises(DiskFullError):
+        await worker._settle(course, stage, [given])
+    assert sorted(asked) == ["", "away", "here"]
+    assert (course.completed, set(course.open_ids)) == (2, {_IDS[0]})
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_what_has_waited_is_said_to_be_worked_on_whatever_it_waits_for_now(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+    monkeypatch: pytest.MonkeyPatch,
+    is_away: bool,
+) -> None:
+    """For the leader of its record, or for Spark's turn: longer than its stage may take."""
+    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:passing", timeout_ms=5_000)
+    client = FakeClient([stage])
+    client.publish([NewRecord(value="x")])
+    client.invoke("copy", [0])
+    told: list[float] = []
+
+    async def fetch(*_given: Any, **_named: Any) -> Any:
+        await trio.sleep(30)
+        raise ConnectionLostError("away")
+
+    async def run(rounds: Rounds, _parts: Any) -> Any:
+        async with rounds._in_turn():
+            return [StageRaisedError("it is bad")]
+
+    worker = MicroBatchWorker(client, "flow", cast(Any, None))
+    if is_away:
+        monkeypatch.setattr(client, "fetch", fetch)
+    monkeypatch.setattr(Rounds, "run", run)
+
+    async def have_turn() -> None:
+        async with worker._turn:
+            await trio.sleep(30)
+
+    async with client.run_stages("flow", credit=1) as stream:
+        message = await anext(stream)
+
+        def begin() -> None:
+            told.append(trio.current_time())
+
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(have_turn)
+            await trio.testing.wait_all_tasks_blocked()
+            done = await worker.process(message, begin, is_patient=False)
+    assert (done.left is not None, done.report.failed) == (is_away, not is_away)
+    times = [began, *told, trio.current_time()]
+    assert max(b - a for a, b in pairwise(times)) < 1
 
 
 async def test_failures_are_told_when_nothing_else_is_left_to_say(
@@ -224,7 +339,7 @@ class GoneSpark:
 
 @pytest.mark.parametrize("count", [1, 2])
 async def test_java_that_is_gone_is_told_as_that(count: int) -> None:
-    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:copy")
+    stage = StageSpec(name="copy", run="hadron.spark.tests.stages:passing")
     spark = cast(Any, GoneSpark())
     rounds = Rounds(spark, trio.Lock(), Threads(), stage, lambda: None)
     parts = [Part([object()], None)] * count

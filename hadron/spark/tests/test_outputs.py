@@ -105,7 +105,8 @@ def test_keys_types_and_partitions() -> None:
         Output(2, 1, "", NewRecord(value="b", type="t")),
     ]
     fixed = StageSpec(name="s", run="a:b", output=OutputSpec(stream="out", partition="y"))
-    assert matched(result([1], ["a"], partition=["x"]), [1], fixed).outputs[0].partition == "y"
+    outputs = matched(result([1, 2], ["a", "b"], partition=["x", None]), [1, 2], fixed).outputs
+    assert [each.partition for each in outputs] == ["x", "y"], "a row's own goes before its stage's"
 
 
 def test_headers() -> None:

@@ -6,11 +6,13 @@ import re
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
+import trio
 import yaml
+from trio.testing import MockClock
 
 from hadron.cli.pipelines.progress import failure_line
 from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
@@ -18,7 +20,8 @@ from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord
 from hadron.spark import loading, microbatch, rounds
 from hadron.spark.functions import StageCodeError, StageLoadError
-from hadron.spark.runner import MicroBatch, Search, StageRunner
+from hadron.spark.microbatch import Worked
+from hadron.spark.runner import _MOST_BACK, MicroBatch, Search, StageRunner, _Taken
 from hadron.spark.tests.fakes import PARTITION, FakeClient, FakePartition, build
 
 if TYPE_CHECKING:
@@ -567,3 +570,37 @@ def test_stop_from_another_thread_and_before_the_start(spark: SparkSession) -> N
     early = Play(spark, client_for())
     early.runner.stop()
     assert early.runner.run().micro_batches == 0
+
+
+async def test_few_of_those_that_have_waited_are_tried_again_at_a_time(
+    autojump_clock: MockClock,  # noqa: ARG001 - pytest-trio takes it from here
+) -> None:
+    """Their records are back, all at once: together they may be more than memory has."""
+    client = FakeClient([StageSpec(name="copy", run="a:b", timeout_ms=60_000)])
+    for _ in range(50):
+        client.invoke("copy", [0])
+    trying = most = ended = 0
+
+    class Worker:
+        def is_worth_it(self, _left: Any) -> bool:
+            return True
+
+        async def process(self, message: Any, _begin: Any, *, is_patient: bool = True) -> Worked:
+            nonlocal trying, most, ended
+            if is_patient:
+                return Worked(MicroBatch("copy", 0, 0, 0, 0, 0, 0, 0), message)
+            trying += 1
+            most = max(most, trying)
+            await trio.sleep(5)
+            trying -= 1
+            ended += 1
+            return Worked(MicroBatch("copy", 1, 1, 0, 0, 0, 0, 0))
+
+    runner = StageRunner("", "p")
+    async with client.run_stages("p", credit=50) as stream, trio.open_nursery() as nursery:
+        over = trio.Event()
+        for _ in range(50):
+            taken = _Taken(stream, await anext(stream), 0, over)
+            nursery.start_soon(runner._process, cast(Any, Worker()), taken)
+    assert ended == 50
+    assert 1 < most <= _MOST_BACK

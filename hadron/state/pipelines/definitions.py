@@ -17,6 +17,7 @@ from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec, StageSpec, as_declared, graph_of
 from hadron.model.ports import Database
 from hadron.state.names import label_of
+from hadron.state.pipelines import wait_inputs
 from hadron.state.pipelines.tables import DEFINITION, INSTANCE, PIPELINE
 from hadron.state.schema import SCHEMA_OBJECT
 
@@ -76,6 +77,8 @@ def hold(db: Database, pipeline_id: int, counts: Mapping[int, int]) -> None:
         f" (SELECT max(version) FROM {DEFINITION} WHERE pipeline_id = ?1)",
         (pipeline_id,),
     )
+    if db.changes():
+        wait_inputs.forget(db, pipeline_id)
 
 
 def all_stages(db: Database, pipeline_id: int) -> Stages:

@@ -1,7 +1,7 @@
 """Instances that ended long ago are dropped, with all that they have; counters stay.
 
 Safety rule: only what has ended goes, in slices (PROTOCOL F3), and not before its dead letter is
-sent (PIPELINES P12).
+sent and nothing of it is to run any more (PIPELINES P12).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from hadron.model.ports import Database
 from hadron.state.machine import Command, Context, NoChange
-from hadron.state.pipelines import definitions, stage_runs, waits
+from hadron.state.pipelines import definitions, waits
 from hadron.state.pipelines.tables import (
     INSTANCE,
     INSTANCE_LETTER,
@@ -21,6 +21,7 @@ from hadron.state.pipelines.tables import (
     STAGE_RETRY,
     STAGE_RUN,
     InstanceStatus,
+    StageStatus,
     is_here,
 )
 from hadron.state.slices import Dropped
@@ -31,7 +32,10 @@ SLICE_INSTANCES: Final = 500
 
 class DropInstances(Command[Dropped], frozen=True, array_like=True, tag=49):
     """Drop instances that ended before `before_ms`: one slice of them, the oldest. Returns
-    `slices.Dropped`; `NoChange` when there are none."""
+    `slices.Dropped`; `NoChange` when there are none.
+
+    What has a letter to send, or a stage that is ready or publishing, counts as ended now: it is
+    kept once more, and each slice is short however many of those there are."""
 
     uses_reserve: ClassVar[bool] = True
 
@@ -40,10 +44,16 @@ class DropInstances(Command[Dropped], frozen=True, array_like=True, tag=49):
 
 
 _DUE: Final = (
-    f"SELECT instance_id, status, version, ended_ms FROM {INSTANCE} i WHERE pipeline_id = ?"
-    f" AND ended_ms < ? AND NOT EXISTS (SELECT 1 FROM {INSTANCE_LETTER} l"
-    " WHERE l.pipeline_id = i.pipeline_id AND l.instance_id = i.instance_id)"
-    " ORDER BY ended_ms, instance_id LIMIT ?"
+    f"SELECT instance_id, status, version FROM {INSTANCE} WHERE pipeline_id = ?"
+    " AND ended_ms < ? ORDER BY ended_ms, instance_id LIMIT ?"
+)
+_HELD: Final = (
+    "SELECT j.value FROM json_each(?1) j"
+    f" WHERE EXISTS (SELECT 1 FROM {INSTANCE_LETTER} l WHERE l.pipeline_id = ?2"
+    " AND l.instance_id = j.value)"
+    f" OR EXISTS (SELECT 1 FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RUN} r"
+    " ON r.pipeline_id = ?2 AND r.stage = c.stage AND r.instance_id = j.value"
+    f" WHERE c.pipeline_id = ?2 AND r.status IN ({StageStatus.READY}, {StageStatus.PUBLISHING}))"
 )
 
 
@@ -54,31 +64,38 @@ def apply_drop_instances(context: Context, command: DropInstances) -> Dropped:
         rows = db.execute(_DUE, (pipeline_id, command.before_ms, SLICE_INSTANCES + 1)).fetchall()
     if not rows:
         raise NoChange(Dropped(0, is_done=True))
-    going = rows[:SLICE_INSTANCES]
-    ids = json.dumps([each for each, *_ in going])
+    due = rows[:SLICE_INSTANCES]
+    held = {
+        each for (each,) in db.execute(_HELD, (json.dumps([row[0] for row in due]), pipeline_id))
+    }
     some = "instance_id IN (SELECT value FROM json_each(?))"
+    db.execute(
+        f"UPDATE {INSTANCE} SET ended_ms = ? WHERE pipeline_id = ? AND {some}",
+        (context.now_ms, pipeline_id, json.dumps(sorted(held))),
+    )
+    going = [row for row in due if row[0] not in held]
+    ids = json.dumps([each for each, *_ in going])
     names = db.execute(
         f"SELECT stage FROM {STAGE_COUNT} WHERE pipeline_id = ? ORDER BY stage", (pipeline_id,)
     ).fetchall()
+    # What was done or failed stays counted.
     for (name,) in names:
-        key = pipeline_id, name, ids
-        # What is ready of a failed one goes with it; what was done or failed stays counted.
-        ((ready,),) = db.execute(
-            f"SELECT count(*) FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND {some}"
-            f" AND status IN ({InstanceStatus.LIVE}, {InstanceStatus.CANCELLED})",
-            key,
-        ).fetchall()
-        stage_runs.count(db, pipeline_id, name, ready=-ready)
         for table in (STAGE_RUN, STAGE_RETRY, STAGE_ATTEMPT):
-            db.execute(f"DELETE FROM {table} WHERE pipeline_id = ? AND stage = ? AND {some}", key)
+            db.execute(
+                f"DELETE FROM {table} WHERE pipeline_id = ? AND stage = ? AND {some}",
+                (pipeline_id, name, ids),
+            )
     waits.drop(db, pipeline_id, ids)
     db.execute(f"DELETE FROM {INSTANCE} WHERE pipeline_id = ? AND {some}", (pipeline_id, ids))
-    held = Counter(version for _, status, version, _ in going if status == InstanceStatus.FAILED)
-    definitions.hold(db, pipeline_id, {version: -count for version, count in held.items()})
+    failed = Counter(version for _, status, version in going if status == InstanceStatus.FAILED)
+    definitions.hold(db, pipeline_id, {version: -count for version, count in failed.items()})
     return Dropped(len(going), is_done=len(rows) <= SLICE_INSTANCES)
 
 
 def oldest_end_ms(db: Database, pipeline_id: int) -> int | None:
     """When the instance ended that is to go next; None where none has ended."""
-    rows: list[Any] = db.execute(_DUE, (pipeline_id, (1 << 63) - 1, 1)).fetchall()
-    return rows[0][3] if rows else None
+    row: Any = db.execute(
+        f"SELECT min(ended_ms) FROM {INSTANCE} WHERE pipeline_id = ? AND ended_ms IS NOT NULL",
+        (pipeline_id,),
+    ).fetchone()
+    return None if row is None else row[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,8 @@ from hadron.model.ports import Database
 from hadron.model.ranges import runs
 from hadron.model.transactions import STAGES, Lock
 from hadron.state.machine import Command, Context, NoChange
-from hadron.state.pipelines import definitions, stage_runs, waits
+from hadron.state.names import label_of
+from hadron.state.pipelines import definitions, stage_runs, wait_inputs, waits
 from hadron.state.pipelines.events import InstancesChanged, StagesEnded
 from hadron.state.pipelines.tables import (
     INSTANCE,
@@ -32,7 +33,10 @@ from hadron.state.pipelines.tables import (
     is_here,
 )
 from hadron.state.schema import SCHEMA_OBJECT
+from hadron.state.streams.keys import hashes_of
 from hadron.state.transactions import locks
+
+_WHICH: Final = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
 
 
 class RetryInstances(Command["Retried"], frozen=True, array_like=True, tag=23):
@@ -44,6 +48,9 @@ class RetryInstances(Command["Retried"], frozen=True, array_like=True, tag=23):
     instance_ids: tuple[int, ...]
     from_start: bool = False
     """What was done of them is done again, too."""
+    key_hashes: bytes = b""
+    """Of the triggers of `instance_ids`, as of `TriggerInstances`; 0 for one that is gone, too.
+    Empty where nothing is awaited by them, or all are known."""
 
 
 class Retried(msgspec.Struct, frozen=True):
@@ -55,13 +62,17 @@ class Retried(msgspec.Struct, frozen=True):
 
 def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
     """Raises `NotFoundError` for a pipeline or an instance that is not here, `RequestError` when
-    one of the instances has not failed, `ConflictError` when a transaction ends a stage of one;
-    then nothing was done."""
+    one of the instances has not failed, `ConflictError` when a transaction ends a stage of one, or
+    without keys that it needs; then nothing was done."""
     db, pipeline_id = context.db, command.pipeline_id
     failed, again = _failed_of(db, pipeline_id, sorted(set(command.instance_ids)))
     if not failed:
         raise NoChange(Retried(0, again))
-    ids = json.dumps(failed)
+    if not command.key_hashes and needed_keys(db, pipeline_id, failed):
+        raise ConflictError(
+            f"{label_of(db, pipeline_id)} has begun to wait for records a moment ago", "try again"
+        )
+    keys = dict(zip(command.instance_ids, hashes_of(command.key_hashes), strict=False))
     declared = definitions.all_stages(db, pipeline_id)
     version = max(declared)
     on_failure = definitions.on_failure(db, pipeline_id)
@@ -72,19 +83,14 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
     ).fetchall()
     for (name,) in names:
         locks.check_free(context, Lock(STAGES, pipeline_id, name, ranges))
-        # What ran because they were given up runs again when they are given up again.
-        if command.from_start or name in on_failure.values():
-            _undo(context, pipeline_id, version, name, ids)
-            continue
-        _begin_anew(context, pipeline_id, name, ids)
         for before, some in versions.items():
-            _move(
-                context,
-                pipeline_id,
-                name,
-                _Change(version, declared[before], declared[version]),
-                some,
-            )
+            # What ran because they were given up runs again when they are given up again.
+            if command.from_start or name in (on_failure[before], on_failure[version]):
+                _undo(context, pipeline_id, version, name, some)
+                continue
+            _begin_anew(context, pipeline_id, name, some)
+            change = _Change(version, declared[before], declared[version])
+            _move(context, pipeline_id, name, change, some)
     stages = [each for each in declared[version] if each.name != on_failure[version]]
     _hold_back(context, pipeline_id, stages, failed)
     definitions.hold(db, pipeline_id, {version: len(failed)})
@@ -92,47 +98,67 @@ def apply_retry_instances(context: Context, command: RetryInstances) -> Retried:
         f"UPDATE {INSTANCE} SET status = {InstanceStatus.LIVE}, ended_ms = NULL, version = ?"
         " WHERE pipeline_id = ?"
         " AND instance_id IN (SELECT value FROM json_each(?))",
-        (version, pipeline_id, ids),
+        (version, pipeline_id, json.dumps(failed)),
     )
     definitions.hold(db, pipeline_id, {each: -len(some) for each, some in versions.items()})
     db.execute(
         f"UPDATE {PIPELINE} SET live = live + ?1, failed = failed - ?1 WHERE pipeline_id = ?2",
         (len(failed), pipeline_id),
     )
-    waits.rearm(context, pipeline_id, stages, failed)
+    waits.rearm(context, pipeline_id, stages, failed, keys)
     stage_runs.catch_up(context, pipeline_id, version, stages, failed)
     context.emit(InstancesChanged(pipeline_id))
     return Retried(len(failed), again)
 
 
-def _begin_anew(context: Context, pipeline_id: int, name: str, ids: str) -> None:
+def needed_keys(db: Database, pipeline_id: int, ids: Sequence[int]) -> list[int]:
+    """Those of these instances that may have to wait for records by keys that nobody knows yet: of
+    stages that were declared after they began."""
+    if not wait_inputs.awaits(definitions.present(db, pipeline_id)):
+        return []
+    return waits.without_keys(db, pipeline_id, ids)
+
+
+def _begin_anew(context: Context, pipeline_id: int, name: str, ids: Sequence[int]) -> None:
     """A stage that was given up is ready; what it has failed counts no more."""
     db = context.db
+    rows: list[Any] = db.execute(
+        f"UPDATE {STAGE_RUN} SET status = {StageStatus.READY}, ready_ms = ?, reason = NULL"
+        f" WHERE {_WHICH} AND status = {StageStatus.FAILED} RETURNING instance_id",
+        (context.now_ms, pipeline_id, name, json.dumps(ids)),
+    ).fetchall()
+    _count_anew(db, pipeline_id, name, [each for (each,) in rows])
+    stage_runs.count(db, pipeline_id, name, ready=len(rows), failed=-len(rows))
+
+
+def _count_anew(db: Database, pipeline_id: int, name: str, ids: Sequence[int]) -> None:
+    """The attempts of these count no more: each has all of them, under numbers that go on."""
     db.execute(
         f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
-        f" FROM {STAGE_RUN} WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}"
-        " AND instance_id IN (SELECT value FROM json_each(?))"
+        f" FROM {STAGE_RUN} WHERE {_WHICH}"
         " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
-        (pipeline_id, name, ids),
+        (pipeline_id, name, json.dumps(ids)),
     )
-    db.execute(
-        f"UPDATE {STAGE_RUN} SET status = {StageStatus.READY}, ready_ms = ?, reason = NULL"
-        f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.FAILED}"
-        " AND instance_id IN (SELECT value FROM json_each(?))",
-        (context.now_ms, pipeline_id, name, ids),
-    )
-    moved = db.changes()
-    stage_runs.count(db, pipeline_id, name, ready=moved, failed=-moved)
 
 
-def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str) -> None:
+def _wait_again(db: Database, pipeline_id: int, name: str, ids: Sequence[int], if_: str) -> int:
+    """A stage of these instances waits once more, where `if_` holds; returns of how many. An
+    attempt that may be under way is over: its number is not used again, and is not counted."""
+    rows: list[Any] = db.execute(
+        f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
+        f" WHERE {_WHICH} AND {if_} RETURNING instance_id",
+        (pipeline_id, name, json.dumps(ids)),
+    ).fetchall()
+    _count_anew(db, pipeline_id, name, [each for (each,) in rows])
+    return len(rows)
+
+
+def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: Sequence[int]) -> None:
     """A stage waits as at the beginning. Its attempts count no more, and their numbers are not used
     again."""
-    db = context.db
-    which = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
-    key = pipeline_id, name, ids
+    db, key = context.db, (pipeline_id, name, json.dumps(ids))
     rows: list[Any] = db.execute(
-        f"SELECT status, count(*) FROM {STAGE_RUN} WHERE {which} GROUP BY status", key
+        f"SELECT status, count(*) FROM {STAGE_RUN} WHERE {_WHICH} GROUP BY status", key
     ).fetchall()
     found = dict(rows)
     if found.get(StageStatus.PUBLISHING):
@@ -146,15 +172,10 @@ def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str)
         f" attempts = attempts + (status IN ({StageStatus.READY}, {StageStatus.DONE})),"
         f" status = {StageStatus.WAITING},"
         " out_stream_id = NULL, out_partition = NULL, out_offset = NULL, reason = NULL"
-        f" WHERE {which}",
+        f" WHERE {_WHICH}",
         (version, *key),
     )
-    db.execute(
-        f"INSERT INTO {STAGE_RETRY} SELECT pipeline_id, stage, instance_id, attempts"
-        f" FROM {STAGE_RUN} WHERE {which}"
-        " ON CONFLICT DO UPDATE SET attempts_before = excluded.attempts_before",
-        key,
-    )
+    _count_anew(db, pipeline_id, name, ids)
     stage_runs.count(
         db,
         pipeline_id,
@@ -164,7 +185,7 @@ def _undo(context: Context, pipeline_id: int, version: int, name: str, ids: str)
         failed=-found.get(StageStatus.FAILED, 0),
     )
     if found.get(StageStatus.READY):
-        context.emit(StagesEnded(pipeline_id, name, tuple(json.loads(ids)), by_runner=False))
+        context.emit(StagesEnded(pipeline_id, name, tuple(ids), by_runner=False))
 
 
 class _Change(NamedTuple):
@@ -186,21 +207,20 @@ def _move(
     context: Context, pipeline_id: int, name: str, change: _Change, ids: Sequence[int]
 ) -> None:
     """A stage of these instances belongs to another definition. Where it has another place there,
-    or none, it waits; where it was done without an output, and has one now, it runs again. An
-    attempt that may be under way is over: its number is not used again."""
+    or none, it waits; where it was done without an output, and has one now, it runs again."""
     db = context.db
-    which = "pipeline_id = ? AND stage = ? AND instance_id IN (SELECT value FROM json_each(?))"
-    key = pipeline_id, name, json.dumps(list(ids))
-    again = f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
-    again += f" WHERE {which}"
     before, after = change.of(name)
     if before is None or after is None or place_of(before) != place_of(after):
-        db.execute(f"{again} AND status = {StageStatus.READY}", key)
-        stage_runs.count(db, pipeline_id, name, ready=-db.changes())
+        moved = _wait_again(db, pipeline_id, name, ids, f"status = {StageStatus.READY}")
+        stage_runs.count(db, pipeline_id, name, ready=-moved)
     if after is not None and after.output is not None:
-        db.execute(f"{again} AND status = {StageStatus.DONE} AND out_stream_id IS NULL", key)
-        stage_runs.count(db, pipeline_id, name, done=-db.changes())
-    db.execute(f"UPDATE {STAGE_RUN} SET version = ? WHERE {which}", (change.version, *key))
+        if_ = f"status = {StageStatus.DONE} AND out_stream_id IS NULL"
+        again = _wait_again(db, pipeline_id, name, ids, if_)
+        stage_runs.count(db, pipeline_id, name, done=-again)
+    db.execute(
+        f"UPDATE {STAGE_RUN} SET version = ? WHERE {_WHICH}",
+        (change.version, pipeline_id, name, json.dumps(ids)),
+    )
 
 
 def _hold_back(
@@ -216,14 +236,9 @@ def _hold_back(
         before = sorted({*stage.dependencies, *stage.after})
         if not before or stage.name in others:
             continue
-        early = set(ids) - set(stage_runs.with_all(db, pipeline_id, before, ids))
-        db.execute(
-            f"UPDATE {STAGE_RUN} SET status = {StageStatus.WAITING}, attempts = attempts + 1"
-            f" WHERE pipeline_id = ? AND stage = ? AND status = {StageStatus.READY}"
-            " AND instance_id IN (SELECT value FROM json_each(?))",
-            (pipeline_id, stage.name, json.dumps(sorted(early))),
-        )
-        stage_runs.count(db, pipeline_id, stage.name, ready=-db.changes())
+        early = sorted(set(ids) - set(stage_runs.with_all(db, pipeline_id, before, ids)))
+        held = _wait_again(db, pipeline_id, stage.name, early, f"status = {StageStatus.READY}")
+        stage_runs.count(db, pipeline_id, stage.name, ready=-held)
 
 
 def _failed_of(

@@ -6,7 +6,7 @@ latest few of each stage are kept, so it costs a row where an attempt ends, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -24,6 +24,11 @@ _REASON_CHARACTERS: Final = 200
 
 _LATEST: Final = 2_000
 """Attempts of a stage that its durations are told from: read in some milliseconds."""
+
+_ENDED: Final = (
+    f"SELECT ended_ms, took_ms FROM {STAGE_ATTEMPT} WHERE pipeline_id = ? AND stage = ?"
+    " ORDER BY ended_ms DESC LIMIT ?"
+)
 
 _MINUTE_MS: Final = 60_000
 
@@ -146,14 +151,10 @@ def _waiting(db: Database, pipeline_id: int, version: int, stage: str, after_ms:
 
 
 def _pace(db: Database, pipeline_id: int, stage: str, now_ms: int, waiting: int) -> Pace:
-    """Of the latest instances that have ended an attempt at it."""
-    rows = db.execute(
-        f"SELECT ended_ms, took_ms FROM {STAGE_ATTEMPT} WHERE pipeline_id = ? AND stage = ?"
-        " ORDER BY instance_id DESC, attempt DESC LIMIT ?",
-        (pipeline_id, stage, _LATEST),
-    ).fetchall()
+    """Of its latest attempts, whichever instances these are of: a retry is of old ones."""
+    rows = db.execute(_ENDED, (pipeline_id, stage, _LATEST)).fetchall()
     took = sorted(each for _, each in rows if each >= 0)
-    per_s = _rate((ended_ms for ended_ms, _ in rows), now_ms, is_full=len(rows) == _LATEST)
+    per_s = _rate([ended_ms for ended_ms, _ in rows], now_ms)
     if not took:
         return Pace(per_s, waiting=waiting)
     p95 = took[min(len(took) * 95 // 100, len(took) - 1)]
@@ -167,13 +168,14 @@ def _triggered_per_s(db: Database, pipeline_id: int, now_ms: int) -> float:
         " ORDER BY instance_id DESC LIMIT ?",
         (pipeline_id, _LATEST),
     ).fetchall()
-    return _rate((each for (each,) in rows), now_ms, is_full=len(rows) == _LATEST)
+    return _rate([each for (each,) in rows], now_ms)
 
 
-def _rate(times_ms: Iterable[int], now_ms: int, *, is_full: bool) -> float:
-    """`is_full`: there were more, before the earliest of these."""
+def _rate(times_ms: Sequence[int], now_ms: int) -> float:
+    """Of the latest moments."""
     late = [each for each in times_ms if each > now_ms - _MINUTE_MS]
     if not late:
         return 0.0
-    span_ms = now_ms - min(late) if is_full else _MINUTE_MS
+    # There may have been more within the minute, before these.
+    span_ms = now_ms - min(late) if len(late) == _LATEST else _MINUTE_MS
     return len(late) * 1_000 / max(span_ms, 1)

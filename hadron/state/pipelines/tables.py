@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS {INSTANCE}(          -- of `instances`
     status INTEGER NOT NULL,            -- InstanceStatus
     stream_id INTEGER NOT NULL, partition TEXT NOT NULL, offset INTEGER NOT NULL,   -- the trigger
     created_ms INTEGER NOT NULL,
-    ended_ms INTEGER,                   -- NULL while it is live
+    ended_ms INTEGER,                   -- NULL while it is live; later where it was kept once more
     PRIMARY KEY (pipeline_id, instance_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {INSTANCE}_ended ON {INSTANCE}(pipeline_id, ended_ms, instance_id)
@@ -118,6 +118,9 @@ CREATE TABLE IF NOT EXISTS {STAGE_ATTEMPT}(     -- of `stories`
     reason TEXT,                        -- why it failed
     PRIMARY KEY (pipeline_id, stage, instance_id, attempt)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {STAGE_ATTEMPT}_ended ON {STAGE_ATTEMPT}(
+    pipeline_id, stage, ended_ms, took_ms
+);
 CREATE TABLE IF NOT EXISTS {STAGE_WAIT}(        -- of `waits`
     pipeline_id INTEGER NOT NULL,
     instance_id INTEGER NOT NULL,

@@ -240,6 +240,17 @@ def instances(
     ]
 
 
+def roots(db: Database, pipeline_id: int, ids: Sequence[int]) -> dict[int, OutputRef]:
+    """The triggers of those of these instances that are there."""
+    rows: Any = db.execute(
+        "SELECT instance_id, stream_id, partition, offset"
+        f" FROM {INSTANCE} WHERE pipeline_id = ?"
+        " AND instance_id IN (SELECT value FROM json_each(?))",
+        (pipeline_id, json.dumps(list(ids))),
+    )
+    return {instance_id: OutputRef(*root) for instance_id, *root in rows}
+
+
 def version_of(db: Database, pipeline_id: int, instance_id: int) -> int:
     """The definition's that an instance goes by; 0 without it."""
     row = db.execute(

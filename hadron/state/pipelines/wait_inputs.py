@@ -1,11 +1,13 @@
 """How far the streams were looked at whose records stages wait for: a cursor for each partition, in
 the log of the pipeline's home, as inputs have them (PIPELINES P5, P14).
 
-They begin at the end: each partition's set notes where that was when it heard of the pipeline.
+They begin at the end: each partition's set notes where that was when it heard of the pipeline. A
+stream that nothing waits for any more is forgotten, and begins at its end once more.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +23,7 @@ from hadron.state.names import label_of
 from hadron.state.pipelines import definitions
 from hadron.state.pipelines.events import InstancesChanged
 from hadron.state.pipelines.tables import PIPELINE_WAIT, PIPELINE_WAIT_START, is_here
+from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams import partitions as streams
 from hadron.state.streams import skips
 
@@ -66,6 +69,11 @@ def adopt(context: Context, pipeline_id: int, namespace: str, spec: PipelineSpec
     """A pipeline is declared, or was changed: note where the partitions here of what it awaits
     begin for it; what is there is left alone."""
     db = context.db
+    db.execute(
+        f"DELETE FROM {PIPELINE_WAIT_START} WHERE pipeline_id = ?"
+        " AND stream_id NOT IN (SELECT value FROM json_each(?))",
+        (pipeline_id, json.dumps(_ids(db, namespace, awaited(spec.stages)))),
+    )
     for name in sorted(awaited(spec.stages)):
         stream = schema.find(db, "Stream", namespace, name)
         if stream is None or not streams.is_open(db, stream.id):
@@ -89,6 +97,29 @@ def _open(db: Database, pipeline_id: int, stream_id: int, partition: str, offset
         (pipeline_id, stream_id, partition, offset),
     )
     return db.changes() > 0
+
+
+def forget(db: Database, pipeline_id: int) -> None:
+    """A definition of a pipeline here is gone: what nothing waits for now is not looked at, and its
+    retention skips nothing."""
+    db.execute(
+        f"DELETE FROM {PIPELINE_WAIT} WHERE pipeline_id = ?"
+        " AND stream_id NOT IN (SELECT value FROM json_each(?))",
+        (pipeline_id, json.dumps(_awaited_ids(db, pipeline_id))),
+    )
+
+
+def _awaited_ids(db: Database, pipeline_id: int) -> list[int]:
+    """Of the streams whose records some instance of a pipeline here may wait for."""
+    ((namespace,),) = db.execute(
+        f"SELECT namespace FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,)
+    ).fetchall()
+    return _ids(db, namespace, all_awaited(db, pipeline_id))
+
+
+def _ids(db: Database, namespace: str, names: Iterable[str]) -> list[int]:
+    found = (schema.find(db, "Stream", namespace, name) for name in names)
+    return sorted(stream.id for stream in found if stream is not None)
 
 
 def close(db: Database, pipeline_id: int) -> None:
@@ -123,10 +154,12 @@ def skip_below(context: Context, stream_id: int, first_offset: int) -> None:
 
 
 def apply_open_wait(context: Context, command: OpenWait) -> None:
-    """Raises `NotFoundError` for a pipeline that is not here."""
+    """Raises `NotFoundError` for a pipeline that is not here, or waits for nothing there."""
     db = context.db
     if not is_here(db, command.pipeline_id):
         raise NotFoundError(f"{label_of(db, command.pipeline_id)} does not live here")
+    if command.stream_id not in _awaited_ids(db, command.pipeline_id):
+        raise _not_awaited(db, command.pipeline_id, command.stream_id)
     key = command.pipeline_id, command.stream_id, command.partition
     if not _open(db, *key, command.offset):
         raise NoChange(None)
@@ -151,15 +184,19 @@ def move(
         key,
     ).fetchone()
     if row is None or not is_here(db, key[0]):
-        raise NotFoundError(
-            f"{label_of(db, key[0])} does not look at {label_of(db, key[1])}, partition {key[2]}"
-        )
+        raise _not_awaited(db, *key[:2])
     if row[0] != from_offset:
         raise NoChange(Moved(row[0], stale=True))
     db.execute(
         f"UPDATE {PIPELINE_WAIT} SET next_offset = ?, epoch = ?, incarnation = ?,"
         " truncations = truncations + ? WHERE pipeline_id = ? AND stream_id = ? AND partition = ?",
         (to_offset, *ballot, int(is_truncated), *key),
+    )
+
+
+def _not_awaited(db: Database, pipeline_id: int, stream_id: int) -> NotFoundError:
+    return NotFoundError(
+        f"{label_of(db, pipeline_id)} waits for no records of {label_of(db, stream_id)}"
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -49,8 +49,8 @@ SLICE: Final = 500
 """Waits that are over by one entry; each may begin another stage, or end its instance."""
 
 NO_KEY: Final = (
-    "the record that triggered it has no key, by which another is awaited: publish it with one, or "
-    "wait for a signal"
+    "the record that triggered it has no key, by which another is awaited, or was gone when the "
+    "instance was retried: publish it with one, or wait for a signal"
 )
 
 
@@ -128,6 +128,18 @@ def lacks_keys(db: Database, pipeline_id: int, packed: bytes) -> bool:
     )
 
 
+def without_keys(db: Database, pipeline_id: int, ids: Sequence[int]) -> list[int]:
+    """Those of these instances of whose triggers' keys nothing is known: they have none, or nothing
+    was awaited by them."""
+    rows: Any = db.execute(
+        f"SELECT j.value FROM json_each(?) j WHERE NOT EXISTS (SELECT 1 FROM {STAGE_WAIT} w"
+        " WHERE w.pipeline_id = ? AND w.instance_id = j.value AND w.key_hash IS NOT NULL)"
+        " ORDER BY j.key",
+        (json.dumps(list(ids)), pipeline_id),
+    )
+    return [each for (each,) in rows]
+
+
 def arm(
     context: Context,
     pipeline_id: int,
@@ -151,10 +163,18 @@ def arm(
 
 
 def rearm(
-    context: Context, pipeline_id: int, stages: Sequence[StageSpec], ids: Sequence[int]
+    context: Context,
+    pipeline_id: int,
+    stages: Sequence[StageSpec],
+    ids: Sequence[int],
+    keys: Mapping[int, int],
 ) -> None:
     """Failed instances run again, with these stages: what they still need is awaited again. What
-    came stays: nobody sends it twice."""
+    came stays: nobody sends it twice.
+
+    Args:
+        keys: by instance, hashes of the triggers' keys, for those of which none is known.
+    """
     db, some = context.db, json.dumps(list(ids))
     which = "pipeline_id = ?1 AND instance_id IN (SELECT value FROM json_each(?2))"
     for stage in stages:
@@ -167,6 +187,11 @@ def rearm(
                 f" SET stream_id = excluded.stream_id WHERE status <> {WaitStatus.CAME}",
                 (pipeline_id, some, stage.name, _stream_of(db, pipeline_id, stage)),
             )
+    db.executemany(
+        f"UPDATE {STAGE_WAIT} SET key_hash = ? WHERE pipeline_id = ? AND instance_id = ?"
+        " AND key_hash IS NULL",
+        [(signed(keys[each]), pipeline_id, each) for each in ids if keys.get(each)],
+    )
     db.execute(
         f"UPDATE {STAGE_WAIT} SET due_ms = NULL WHERE {which} AND NOT EXISTS (SELECT 1"
         f" FROM {STAGE_RUN} r WHERE r.pipeline_id = ?1 AND r.stage = {STAGE_WAIT}.stage"

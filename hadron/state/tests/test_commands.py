@@ -134,7 +134,8 @@ GOLDEN: list[tuple[Command, str]] = [
     (CollectGroups(), "9112"),
     (DropObject(3, 40_000), "931403cd9c40"),
     (FollowRules(2), "921602"),
-    (RetryInstances(5, (7, 300)), "9417059207cd012cc2"),
+    (RetryInstances(5, (7, 300)), "9517059207cd012cc2c400"),
+    (RetryInstances(5, (7, 300), True, b"\x05" * 16), "9517059207cd012cc3c410" + "05" * 16),
     (
         DoTogether.of(AppendBatch(3, 1, 90, b"", 0, -1), AckRecords(12, ((0, 9),))),
         "921892c409970203015ac40000ffc40793040c91920009",

@@ -155,6 +155,7 @@ class TestFinished:
         for name in "abx":
             pipe.complete(name, 1, 2)
         pipe.fail("a", 3)
+        pipe.complete("x", 3)
         pipe.submit(CancelInstances(PIPELINE, (4,)))
         pipe.now_ms += 1_000
         for name in "abx":
@@ -175,16 +176,37 @@ class TestFinished:
         assert {name: done for name, (_, done, _) in left.stages.items()} == {
             name: done for name, (_, done, _) in counts.stages.items()
         }
-        assert left.stages["x"][0] == 1, "what was ready of the failed one is not there any more"
+        assert left.stages["x"][0] == 1
         assert pipe.versions() == {1: 1}
+        assert dump(pipe.replica()) == dump(pipe.db)
+
+    def test_what_has_something_left_to_do_is_kept_once_more(self) -> None:
+        """What tells of a failure may wait for longer than that, and would go unsaid."""
+        pipe = TestOnFailure().pipe()
+        pipe.trigger(3, 4)
+        pipe.submit(CancelInstances(PIPELINE, (2,)))
+        pipe.complete("x", 1)
+        pipe.fail("a", 1)
+        pipe.fail("a", 1, attempt=2)
+        assert pipe.ready("tell") == [1]
+        pipe.now_ms += 1_000
+        assert self.drop(pipe, pipe.now_ms - 500) == Dropped(1, is_done=True), "the cancelled one"
+        assert finished.oldest_end_ms(pipe.db, PIPELINE) == pipe.now_ms
+        assert (self.drop(pipe, pipe.now_ms - 500), pipe.again) == (Dropped(0, is_done=True), True)
+        assert pipe.ready("tell") == [1]
+        pipe.complete("tell", 1, output=False)
+        pipe.now_ms += 1_000
+        assert self.drop(pipe, pipe.now_ms - 500) == Dropped(1, is_done=True)
+        assert pipe.counts().stages["tell"] == (0, 1, 0)
         assert dump(pipe.replica()) == dump(pipe.db)
 
     def test_no_letter_is_lost(self) -> None:
         pipe = TestLetters().pipe()
         pipe.trigger(3)
         pipe.fail("a", 1)
+        pipe.complete("x", 1)
         pipe.now_ms += 1_000
         assert self.drop(pipe, pipe.now_ms) == Dropped(0, is_done=True)
-        assert finished.oldest_end_ms(pipe.db, PIPELINE) is None
         pipe.submit(SendLetters(PIPELINE, (1,), OUT, 90))
+        pipe.now_ms += 1_000
         assert self.drop(pipe, pipe.now_ms) == Dropped(1, is_done=True)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from hadron.fakes.tables import SET, dump
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
-from hadron.model.pipelines import PipelineSpec, Retry
-from hadron.state.pipelines import views
+from hadron.model.pipelines import PipelineSpec, Retry, StageSpec
+from hadron.state.pipelines import definitions, stories, views
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
 from hadron.state.pipelines.retries import Retried, RetryInstances
 from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
@@ -391,6 +391,55 @@ class TestRetry:
         assert pipe.statuses() == [DONE]
         assert dump(pipe.replica()) == dump(pipe.db)
 
+    def test_what_waits_once_more_has_all_its_attempts(self) -> None:
+        """One that ran for the definition before uses up none of them."""
+        retry = Retry(2, 0)
+        pipe = Pipe(stage("a", output=False, retry=retry), stage("b", after=("a",), retry=retry))
+        pipe.trigger(3)
+        pipe.fail("a", 1)
+        pipe.complete("a", 1, attempt=2, output=False)
+        pipe.fail("b", 1)
+        pipe.fail("b", 1, attempt=2)
+        pipe.stages(stage("a", retry=retry), stage("b", after=("a",), retry=retry))
+        pipe.retry(1)
+        for name in "ab":
+            (given,) = pipe.invocations(name)
+            assert given.attempts_before == given.attempt - 1
+            pipe.fail(name, 1, attempt=given.attempt)
+            assert pipe.statuses() == [LIVE], "it has another one"
+            pipe.complete(name, 1, attempt=given.attempt + 1)
+        assert pipe.statuses() == [DONE]
+        assert dump(pipe.replica()) == dump(pipe.db)
+
+    def test_what_is_done_stays_whatever_its_name_was_in_other_definitions(self) -> None:
+        """What tells of a failure in one is a step on the way in another."""
+
+        def declare(on_failure: str, *stages: StageSpec) -> None:
+            spec = PipelineSpec(
+                replica_set=SET, input="in", start="earliest", stages=stages, on_failure=on_failure
+            )
+            pipe.declare(("Pipeline", "p", spec))
+
+        a, clean = stage("a", retry=Retry(1)), stage("clean", retry=Retry(1))
+        pipe = Pipe()
+        declare("clean", a, clean)
+        pipe.trigger(3, to=4)
+        pipe.fail("a", 1)
+        declare("", clean, stage("a", "clean", retry=Retry(1)))
+        pipe.trigger(5, start=4, to=6)
+        pipe.complete("clean", 2)
+        pipe.fail("a", 2)
+        pipe.retry(2)
+        assert (pipe.ready("clean"), pipe.ready("a")) == ([1], [2])
+        declare("clean", a, clean)
+        pipe.fail("a", 2, attempt=2)
+        assert pipe.ready("clean") == [1], "it keeps the definition that it has"
+        pipe.retry(2)
+        (given,) = pipe.invocations("a")
+        pipe.fail("a", 2, attempt=given.attempt)
+        assert pipe.ready("clean") == [1, 2], "it is what tells of a failure now"
+        assert dump(pipe.replica()) == dump(pipe.db)
+
     def test_failed_instances_come_in_pages_by_an_index(self) -> None:
         pipe = self.failed(1, 3)
         for after_id, found in ((0, [1, 3]), (1, [3]), ((1 << 64) - 1, [])):
@@ -518,3 +567,22 @@ class TestViews:
         assert [item.instance_id for item in found] == [2, 4, 5, 6]
         assert pipe.ready("a")[-1] == 1, "a retry queues up behind"
         assert READY == 1
+
+
+def test_how_fast_a_stage_is_is_told_of_its_latest_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where these are of old instances, as after a retry."""
+    monkeypatch.setattr(stories, "_LATEST", 3)
+    pipe = Pipe(stage("a", retry=Retry(1, 0)))
+    pipe.trigger(*range(10))
+    pipe.fail("a", 1, 2)
+    pipe.complete("a", *range(3, 11))
+    pipe.now_ms += 600_000
+    pipe.retry(1, 2)
+    pipe.complete("a", 1, 2, attempt=2)
+    declared = definitions.all_stages(pipe.db, PIPELINE)
+    found = stories.paces(pipe.db, PIPELINE, declared, pipe.now_ms)
+    assert found.stages["a"].per_s == pytest.approx(2 / 60)
+    (plan,) = pipe.rows(f"EXPLAIN QUERY PLAN {stories._ENDED}", PIPELINE, "a", 3)
+    assert "COVERING INDEX hadron_stage_attempt_ended" in plan[3]

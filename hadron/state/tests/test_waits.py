@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from hadron.fakes.tables import SET, dump
-from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.errors import ConflictError, NotFoundError, RequestError
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import StreamSpec
 from hadron.state import schema
-from hadron.state.pipelines import views, wait_inputs, waits
+from hadron.state.pipelines import retries, views, wait_inputs, waits
 from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
 from hadron.state.pipelines.finished import DropInstances
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
@@ -352,6 +352,27 @@ class TestInstances:
         assert pipe.asked(7) == [(1, "paid"), (1, "refund")]
         assert pipe.is_same
 
+    def test_a_stage_that_a_retry_brings_waits_with_the_key_of_the_trigger(self) -> None:
+        """Nobody had asked for it when the instance was made."""
+        pipe = Waiting(stage("x", output=False, retry=Retry(1)))
+        for _ in range(2):
+            pipe.make(0)
+        pipe.fail("x", 1, 2)
+        paid = StageSpec(name="paid", wait=Wait(stream="out"), after=("x",))
+        pipe.stages(stage("x", output=False), paid)
+        assert retries.needed_keys(pipe.db, PIPELINE, [1, 2]) == [1, 2]
+        with pytest.raises(ConflictError, match="begun to wait for records a moment ago"):
+            pipe.retry(1, 2)
+        assert pipe.statuses() == [FAILED, FAILED], "nothing was done"
+        pipe.submit(RetryInstances(PIPELINE, (2, 1), key_hashes=keys(0, 7)))
+        assert retries.needed_keys(pipe.db, PIPELINE, [1, 2]) == [2], "its trigger has none"
+        assert pipe.asked(7) == [(1, "paid")]
+        pipe.complete("x", 1, 2, attempt=2, output=False)
+        assert pipe.statuses() == [LIVE, FAILED]
+        pipe.signal((1, "paid"))
+        assert pipe.statuses() == [DONE, FAILED]
+        assert pipe.is_same
+
     def test_branches_that_a_retry_brings_are_taken_or_not(self) -> None:
         plain = StageSpec(name="paid", wait=Wait(stream="out", timeout_ms=60_000))
         pipe = Waiting(stage("x", output=False, retry=Retry(1)), plain)
@@ -408,6 +429,41 @@ class TestPartitions:
         assert pipe.submit(moved) == Moved(1)
         away = wait_inputs.cursors(pipe.db, PIPELINE)[0]
         assert away == wait_inputs.WaitCursor(OUT, "eu/p9", 1, Ballot(2, 7), 1)
+
+    def test_what_nothing_waits_for_is_not_looked_at(self) -> None:
+        """Its retention skipped what nobody wanted, and what had been there for long came first."""
+        pipe = Waiting()
+        pipe.submit(OpenWait(PIPELINE, OUT, "eu/p9", 3))
+        pipe.make(7)
+        pipe.stages(stage("order"))
+        assert len(wait_inputs.cursors(pipe.db, PIPELINE)) == 2, "an instance waits"
+        pipe.submit(CancelInstances(PIPELINE, (1,)))
+        assert wait_inputs.cursors(pipe.db, PIPELINE) == []
+        for told in (
+            SignalStages(PIPELINE, OUT, SET, 5, 6, ()),
+            OpenWait(PIPELINE, OUT, "eu/p9", 3),
+        ):
+            with pytest.raises(NotFoundError, match="waits for no records of Stream"):
+                pipe.submit(told)
+        pipe.submit(AppendBatch(OUT, 50, 100, b"", 0, -1))
+        pipe.submit(TrimStream(OUT, 55))
+        assert skips(pipe.db) == {}
+        pipe.submit(AppendBatch(OUT, 7, 100, b"", 0, -1))
+        pipe.stages(*STAGES)
+        (cursor,) = wait_inputs.cursors(pipe.db, PIPELINE)
+        assert cursor.next_offset == 62
+        assert pipe.is_same
+
+    def test_of_one_that_lives_elsewhere_the_start_is_noted_anew(self) -> None:
+        pipe = Waiting()
+        spec = PipelineSpec(replica_set="eu/p9", input="in", stages=STAGES)
+        (there,) = pipe.declare(("Pipeline", "q", spec))
+        pipe.declare(("Pipeline", "q", replace(spec, stages=(stage("order"),))))
+        assert wait_inputs.start_of(pipe.db, there, OUT) is None
+        pipe.submit(AppendBatch(OUT, 1, 100, b"", 0, -1))
+        pipe.declare(("Pipeline", "q", spec))
+        assert wait_inputs.start_of(pipe.db, there, OUT) == 6
+        assert pipe.is_same
 
     def test_retention_is_told(self) -> None:
         pipe = Waiting()

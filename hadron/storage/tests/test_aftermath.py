@@ -33,6 +33,40 @@ class BootedDisk(SystemDisk):
         return self._boot
 
 
+class PhotographingDisk(SystemDisk):
+    """Keeps what `kill -9` would leave of a directory before and after each of its steps."""
+
+    def __init__(self, directory: Path, images: Path) -> None:
+        self._directory = directory
+        self._images = images
+
+    def images(self) -> list[Path]:
+        return sorted(self._images.iterdir())
+
+    def _step(self, act: Callable[[], None]) -> None:
+        self.photograph()
+        act()
+        self.photograph()
+
+    def photograph(self) -> None:
+        self._images.mkdir(exist_ok=True)
+        shutil.copytree(
+            self._directory,
+            self._images / f"{len(self.images()):03}",
+            symlinks=True,
+            ignore=shutil.ignore_patterns("*-shm"),
+        )
+
+    def sync(self, path: Path) -> None:
+        self._step(lambda: SystemDisk.sync(self, path))
+
+    def remove(self, path: Path) -> None:
+        self._step(lambda: SystemDisk.remove(self, path))
+
+    def switch(self, link: Path, target: str) -> None:
+        self._step(lambda: SystemDisk.switch(self, link, target))
+
+
 def append(store: Store, count: int = 1, size: int = 100) -> None:
     for _ in range(count):
         store.writer.connection.execute("BEGIN IMMEDIATE")
@@ -71,6 +105,12 @@ def flip(path: Path, at: int, mask: int = 4) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= mask
     path.write_bytes(data)
+
+
+def read_pair(path: Path) -> dict[str, bytes]:
+    """A database and its log, as far as they are there."""
+    files = {ending: Path(f"{path}{ending}") for ending in ("", "-wal")}
+    return {ending: file.read_bytes() for ending, file in files.items() if file.exists()}
 
 
 class TestNothingLost:
@@ -241,6 +281,47 @@ class TestAmnesia:
         database.execute("UPDATE identity SET is_member = 0, suspect = 'damaged'")
         database.close()
         self.assert_starts_over(crashed)
+
+    @pytest.mark.parametrize("has_log", [True, False])
+    async def test_what_stands_aside_is_of_one_database_at_whatever_crash(
+        self, tmp_path: Path, has_log: bool
+    ) -> None:
+        """Of the damage before, or of this one; and once the next start is over, of this one."""
+        crashed = run_and_crash(tmp_path)
+        before = {"": b"an older file", "-wal": b"and its log"}
+        for ending, content in before.items():
+            (crashed / f"{ASIDE}{ending}").write_bytes(content)
+        path = crashed / "hadron.db"
+        if has_log:
+            flip(crashed / "hadron.db-wal", HEADER_BYTES + STEP // 2)
+        else:
+            (crashed / "hadron.db-wal").unlink()
+        now = read_pair(path)
+        disk = PhotographingDisk(crashed, tmp_path / "images")
+        store = open_store(crashed, disk=disk)
+        store.close()
+        assert read_pair(crashed / ASIDE) == now
+        for image in disk.images():
+            aside = read_pair(image / ASIDE)
+            if "" in aside:
+                assert aside.items() <= before.items() or aside == now
+            self.assert_starts_over(image)
+            assert read_pair(image / ASIDE) == now
+
+    async def test_a_file_that_is_gone_takes_nothing_from_what_stands_aside(
+        self, tmp_path: Path
+    ) -> None:
+        crashed = run_and_crash(tmp_path)
+        flip(crashed / "hadron.db-wal", HEADER_BYTES + STEP // 2)
+        before = read_pair(crashed / "hadron.db")
+        open_store(crashed).close()
+        for name in ("hadron.db", "hadron.db-wal"):
+            (crashed / name).unlink(missing_ok=True)
+        database = connect(crashed / "node.db")
+        database.execute("UPDATE identity SET is_member = 1, clean = 0")
+        database.close()
+        self.assert_starts_over(crashed)
+        assert read_pair(crashed / ASIDE) == before
 
     async def test_alone_it_leaves_everything_as_it_is(self, tmp_path: Path) -> None:
         crashed = run_and_crash(tmp_path)

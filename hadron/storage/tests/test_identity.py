@@ -7,20 +7,32 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import PIPE, Popen
 
 import apsw
 import pytest
 
-from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError
+from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError, NotReadyError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.world import SystemDisk
-from hadron.storage.identity import DirectoryLock, IdentityFile
+from hadron.storage.database import open_reader
+from hadron.storage.identity import DirectoryLock, IdentityFile, PeerStart
 
 DISK = SystemDisk()
 DIGEST, OTHER = b"d" * 16, b"o" * 16
+
+
+class SyncedDisk(SystemDisk):
+    """Knows what was flushed."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def sync(self, path: Path) -> None:
+        super().sync(path)
+        self.synced.append(path)
 
 
 @contextlib.contextmanager
@@ -38,6 +50,31 @@ class TestIdentity:
             now = identity.current
         assert (now.cluster, now.replica_set, now.node) == ("flights", "local/p0", "n1")
         assert (now.boot, now.uuid, now.is_member, now.promised) == (1, b"", False, NO_BALLOT)
+
+    def test_who_reads_it_keeps_others_from_writing_for_as_long_as_he_reads(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hadron.storage.identity._BUSY_MS", 10)
+        start = PeerStart(b"k" * 16, 7, b"s" * 16)
+        with opened(tmp_path) as identity:
+            before = identity.current
+            with contextlib.closing(open_reader(tmp_path / "node.db")) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT * FROM identity").fetchall()
+                writes: list[Callable[[], None]] = [
+                    lambda: identity.promise(Ballot(1, 1), DIGEST),
+                    lambda: identity.become_member(b"u" * 16),
+                    lambda: identity.remember_start("n2", start),
+                ]
+                for write in writes:
+                    with pytest.raises(NotReadyError, match=r"node\.db is locked by another"):
+                        write()
+                with pytest.raises(NotReadyError), opened(tmp_path):
+                    pass
+                assert "is locked by another program" in identity.trouble
+                assert (identity.current, identity.peer_starts) == (before, {})
+            identity.promise(Ballot(1, 1), DIGEST)
+            assert (identity.current.promised, identity.trouble) == (Ballot(1, 1), "")
 
     def test_starts_are_counted(self, tmp_path: Path) -> None:
         boots = []
@@ -139,18 +176,20 @@ class TestPromises:
 
 class TestDirectoryLock:
     def test_a_second_one_is_refused_naming_the_process(self, tmp_path: Path) -> None:
-        lock = DirectoryLock(tmp_path)
+        lock = DirectoryLock(tmp_path, DISK)
         with pytest.raises(DataDirectoryError, match=rf"in use by process {os.getpid()}\b"):
-            DirectoryLock(tmp_path)
+            DirectoryLock(tmp_path, DISK)
         lock.release()
         lock.release()
-        DirectoryLock(tmp_path).release()
+        DirectoryLock(tmp_path, DISK).release()
 
     def test_another_process_holds_it_until_it_dies(self, tmp_path: Path) -> None:
         program = (
             "import sys; from pathlib import Path;"
+            "from hadron.node.world import SystemDisk;"
             "from hadron.storage.identity import DirectoryLock;"
-            "lock = DirectoryLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+            "lock = DirectoryLock(Path(sys.argv[1]), SystemDisk());"
+            "print('held', flush=True); sys.stdin.read()"
         )
         with Popen(
             [sys.executable, "-c", program, str(tmp_path)], stdin=PIPE, stdout=PIPE, text=True
@@ -158,20 +197,22 @@ class TestDirectoryLock:
             assert other.stdout is not None
             assert other.stdout.readline() == "held\n"
             with pytest.raises(DataDirectoryError, match=rf"in use by process {other.pid}\b"):
-                DirectoryLock(tmp_path)
+                DirectoryLock(tmp_path, DISK)
             other.kill()
             other.wait()
-        DirectoryLock(tmp_path).release()
+        DirectoryLock(tmp_path, DISK).release()
 
-    def test_a_directory_is_made(self, tmp_path: Path) -> None:
-        DirectoryLock(tmp_path / "a" / "b").release()
+    def test_a_directory_is_made_and_outlives_a_power_loss(self, tmp_path: Path) -> None:
+        disk = SyncedDisk()
+        DirectoryLock(tmp_path / "a" / "b", disk).release()
         assert (tmp_path / "a" / "b").is_dir()
+        assert disk.synced == [tmp_path, tmp_path / "a"]
 
     def test_a_file_in_its_place_is_refused(self, tmp_path: Path) -> None:
         place = tmp_path / "data"
         place.write_text("a file")
         with pytest.raises(DataDirectoryError, match=re.escape(f"{place} is, or is in, a file")):
-            DirectoryLock(place)
+            DirectoryLock(place, DISK)
         assert place.read_text() == "a file"
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -179,6 +220,6 @@ class TestDirectoryLock:
         tmp_path.chmod(0o500)
         try:
             with pytest.raises(DataDirectoryError, match="Permission denied"):
-                DirectoryLock(tmp_path)
+                DirectoryLock(tmp_path, DISK)
         finally:
             tmp_path.chmod(0o700)

@@ -173,7 +173,7 @@ class ListInstancesRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., pipeline: _Optional[str] = ..., status: _Optional[str] = ..., after_id: _Optional[int] = ..., limit: _Optional[int] = ..., pipeline_id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class ListInstancesResponse(_message.Message):
-    __slots__ = ("instances",)
+    __slots__ = ("instances", "more")
     class Stage(_message.Message):
         __slots__ = ("name", "status", "attempts", "output", "reason", "waits_for", "tried", "runner", "running_ms", "code_version")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -226,8 +226,10 @@ class ListInstancesResponse(_message.Message):
         stages: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Stage]
         def __init__(self, id: _Optional[int] = ..., status: _Optional[str] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., created_ms: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[ListInstancesResponse.Stage, _Mapping]]] = ...) -> None: ...
     INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     instances: _containers.RepeatedCompositeFieldContainer[ListInstancesResponse.Instance]
-    def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, instances: _Optional[_Iterable[_Union[ListInstancesResponse.Instance, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RetryInstancesRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "instance_ids", "after_id", "pipeline_id", "metadata_index", "from_start", "stage", "before_ms")

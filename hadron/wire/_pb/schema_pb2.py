@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hadron.wire._pb import options_pb2 as hadron_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hadron/v1/schema.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\"t\n\x0cSchemaObject\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tspec_json\x18\x04 \x01(\t\x12\n\n\x02id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\"j\n\x12\x41pplySchemaRequest\x12(\n\x07objects\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_destructive\x18\x03 \x01(\x08\"\xd0\x01\n\x13\x41pplySchemaResponse\x12\x36\n\x07\x63hanges\x18\x01 \x03(\x0b\x32%.hadron.v1.ApplySchemaResponse.Change\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x1ai\n\x06\x43hange\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x17.hadron.v1.SchemaObject\x12&\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x17.hadron.v1.SchemaObject\"\xad\x01\n\x11GetObjectsRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tmin_index\x18\x04 \x01(\x04\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\r\x12\r\n\x05limit\x18\x06 \x01(\r\x12\x15\n\x08\x61\x66ter_id\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06latest\x18\x08 \x01(\x08\x42\x0b\n\t_after_id\"d\n\x12GetObjectsResponse\x12(\n\x07objects\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\xae\x01\n\x14\x44\x65leteObjectsRequest\x12\x33\n\x05names\x18\x01 \x03(\x0b\x32$.hadron.v1.DeleteObjectsRequest.Name\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_destructive\x18\x03 \x01(\x08\x1a\x35\n\x04Name\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"Y\n\x15\x44\x65leteObjectsResponse\x12(\n\x07\x64\x65leted\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\"b\n\rDeletedObject\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x16\n\x0emetadata_index\x18\x05 \x01(\x04\"R\n\rRegisteredSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\"\x86\x02\n\rSchemaChanges\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\x12\x10\n\x08to_index\x18\x02 \x01(\x04\x12\x10\n\x08is_whole\x18\x03 \x01(\x08\x12(\n\x07objects\x18\x04 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12)\n\x07\x64\x65leted\x18\x05 \x03(\x0b\x32\x18.hadron.v1.DeletedObject\x12.\n\x0creplica_sets\x18\x06 \x03(\x0b\x32\x18.hadron.v1.RegisteredSet\x12\x14\n\x0cmore_follows\x18\x07 \x01(\x08\x12\"\n\x04lost\x18\x08 \x03(\x0b\x32\x14.hadron.v1.LostRange\"3\n\tLostRange\x12\x11\n\tend_index\x18\x01 \x01(\x04\x12\x13\n\x0b\x61\x62ove_index\x18\x02 \x01(\x04\"\xaf\x01\n\x12\x41\x64optSchemaRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12)\n\x07\x63hanges\x18\x05 \x01(\x0b\x32\x18.hadron.v1.SchemaChanges\x12\x0c\n\x04part\x18\x06 \x01(\r\x12\x0f\n\x07is_last\x18\x07 \x01(\x08\x12\x0f\n\x07refusal\x18\x08 \x01(\t\"o\n\x13\x41\x64optSchemaResponse\x12\x13\n\x0breplica_set\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x12\x0e\n\x06source\x18\x05 \x01(\x0c\"(\n\x12WatchSchemaRequest\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\x32\xd3\x03\n\x06Schema\x12Z\n\x0b\x41pplySchema\x12\x1d.hadron.v1.ApplySchemaRequest\x1a\x1e.hadron.v1.ApplySchemaResponse\"\x0c\x90\x82\x19\x14\x98\x82\x19\x01\xa0\x82\x19\x04\x12W\n\nGetObjects\x12\x1c.hadron.v1.GetObjectsRequest\x1a\x1d.hadron.v1.GetObjectsResponse\"\x0c\x90\x82\x19\x15\x98\x82\x19\x01\xa0\x82\x19\x01\x12`\n\rDeleteObjects\x12\x1f.hadron.v1.DeleteObjectsRequest\x1a .hadron.v1.DeleteObjectsResponse\"\x0c\x90\x82\x19\x16\x98\x82\x19\x01\xa0\x82\x19\x04\x12Z\n\x0b\x41\x64optSchema\x12\x1d.hadron.v1.AdoptSchemaRequest\x1a\x1e.hadron.v1.AdoptSchemaResponse\"\x0c\x90\x82\x19\x17\x98\x82\x19\x02\xa0\x82\x19\x06\x12V\n\x0bWatchSchema\x12\x1d.hadron.v1.WatchSchemaRequest\x1a\x18.hadron.v1.SchemaChanges\"\x0c\x90\x82\x19\x18\x98\x82\x19\x01\xa0\x82\x19\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hadron/v1/schema.proto\x12\thadron.v1\x1a\x17hadron/v1/options.proto\"t\n\x0cSchemaObject\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tspec_json\x18\x04 \x01(\t\x12\n\n\x02id\x18\x05 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x06 \x01(\x04\"\x94\x01\n\x12\x41pplySchemaRequest\x12(\n\x07objects\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_destructive\x18\x03 \x01(\x08\x12\x18\n\x0bsince_index\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0e\n\x0c_since_index\"\xd0\x01\n\x13\x41pplySchemaResponse\x12\x36\n\x07\x63hanges\x18\x01 \x03(\x0b\x32%.hadron.v1.ApplySchemaResponse.Change\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x1ai\n\x06\x43hange\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x17.hadron.v1.SchemaObject\x12&\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x17.hadron.v1.SchemaObject\"\xad\x01\n\x11GetObjectsRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\tmin_index\x18\x04 \x01(\x04\x12\x13\n\x0bmax_wait_ms\x18\x05 \x01(\r\x12\r\n\x05limit\x18\x06 \x01(\r\x12\x15\n\x08\x61\x66ter_id\x18\x07 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06latest\x18\x08 \x01(\x08\x42\x0b\n\t_after_id\"d\n\x12GetObjectsResponse\x12(\n\x07objects\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\xe4\x01\n\x14\x44\x65leteObjectsRequest\x12\x33\n\x05names\x18\x01 \x03(\x0b\x32$.hadron.v1.DeleteObjectsRequest.Name\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x19\n\x11\x61llow_destructive\x18\x03 \x01(\x08\x12\x18\n\x0bsince_index\x18\x04 \x01(\x04H\x00\x88\x01\x01\x1a\x41\n\x04Name\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\n\n\x02id\x18\x04 \x01(\x04\x42\x0e\n\x0c_since_index\"Y\n\x15\x44\x65leteObjectsResponse\x12(\n\x07\x64\x65leted\x18\x01 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12\x16\n\x0emetadata_index\x18\x02 \x01(\x04\"b\n\rDeletedObject\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x16\n\x0emetadata_index\x18\x05 \x01(\x04\"R\n\rRegisteredSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\"\x86\x02\n\rSchemaChanges\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\x12\x10\n\x08to_index\x18\x02 \x01(\x04\x12\x10\n\x08is_whole\x18\x03 \x01(\x08\x12(\n\x07objects\x18\x04 \x03(\x0b\x32\x17.hadron.v1.SchemaObject\x12)\n\x07\x64\x65leted\x18\x05 \x03(\x0b\x32\x18.hadron.v1.DeletedObject\x12.\n\x0creplica_sets\x18\x06 \x03(\x0b\x32\x18.hadron.v1.RegisteredSet\x12\x14\n\x0cmore_follows\x18\x07 \x01(\x08\x12\"\n\x04lost\x18\x08 \x03(\x0b\x32\x14.hadron.v1.LostRange\"3\n\tLostRange\x12\x11\n\tend_index\x18\x01 \x01(\x04\x12\x13\n\x0b\x61\x62ove_index\x18\x02 \x01(\x04\"\xaf\x01\n\x12\x41\x64optSchemaRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\t\x12\x0c\n\x04uuid\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12)\n\x07\x63hanges\x18\x05 \x01(\x0b\x32\x18.hadron.v1.SchemaChanges\x12\x0c\n\x04part\x18\x06 \x01(\r\x12\x0f\n\x07is_last\x18\x07 \x01(\x08\x12\x0f\n\x07refusal\x18\x08 \x01(\t\"o\n\x13\x41\x64optSchemaResponse\x12\x13\n\x0breplica_set\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0emetadata_index\x18\x04 \x01(\x04\x12\x0e\n\x06source\x18\x05 \x01(\x0c\"(\n\x12WatchSchemaRequest\x12\x12\n\nfrom_index\x18\x01 \x01(\x04\x32\xd3\x03\n\x06Schema\x12Z\n\x0b\x41pplySchema\x12\x1d.hadron.v1.ApplySchemaRequest\x1a\x1e.hadron.v1.ApplySchemaResponse\"\x0c\x90\x82\x19\x14\x98\x82\x19\x01\xa0\x82\x19\x04\x12W\n\nGetObjects\x12\x1c.hadron.v1.GetObjectsRequest\x1a\x1d.hadron.v1.GetObjectsResponse\"\x0c\x90\x82\x19\x15\x98\x82\x19\x01\xa0\x82\x19\x01\x12`\n\rDeleteObjects\x12\x1f.hadron.v1.DeleteObjectsRequest\x1a .hadron.v1.DeleteObjectsResponse\"\x0c\x90\x82\x19\x16\x98\x82\x19\x01\xa0\x82\x19\x04\x12Z\n\x0b\x41\x64optSchema\x12\x1d.hadron.v1.AdoptSchemaRequest\x1a\x1e.hadron.v1.AdoptSchemaResponse\"\x0c\x90\x82\x19\x17\x98\x82\x19\x02\xa0\x82\x19\x06\x12V\n\x0bWatchSchema\x12\x1d.hadron.v1.WatchSchemaRequest\x1a\x18.hadron.v1.SchemaChanges\"\x0c\x90\x82\x19\x18\x98\x82\x19\x01\xa0\x82\x19\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,36 +44,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCHEMA'].methods_by_name['WatchSchema']._serialized_options = b'\220\202\031\030\230\202\031\001\240\202\031\001'
   _globals['_SCHEMAOBJECT']._serialized_start=62
   _globals['_SCHEMAOBJECT']._serialized_end=178
-  _globals['_APPLYSCHEMAREQUEST']._serialized_start=180
-  _globals['_APPLYSCHEMAREQUEST']._serialized_end=286
-  _globals['_APPLYSCHEMARESPONSE']._serialized_start=289
-  _globals['_APPLYSCHEMARESPONSE']._serialized_end=497
-  _globals['_APPLYSCHEMARESPONSE_CHANGE']._serialized_start=392
-  _globals['_APPLYSCHEMARESPONSE_CHANGE']._serialized_end=497
-  _globals['_GETOBJECTSREQUEST']._serialized_start=500
-  _globals['_GETOBJECTSREQUEST']._serialized_end=673
-  _globals['_GETOBJECTSRESPONSE']._serialized_start=675
-  _globals['_GETOBJECTSRESPONSE']._serialized_end=775
-  _globals['_DELETEOBJECTSREQUEST']._serialized_start=778
-  _globals['_DELETEOBJECTSREQUEST']._serialized_end=952
-  _globals['_DELETEOBJECTSREQUEST_NAME']._serialized_start=899
-  _globals['_DELETEOBJECTSREQUEST_NAME']._serialized_end=952
-  _globals['_DELETEOBJECTSRESPONSE']._serialized_start=954
-  _globals['_DELETEOBJECTSRESPONSE']._serialized_end=1043
-  _globals['_DELETEDOBJECT']._serialized_start=1045
-  _globals['_DELETEDOBJECT']._serialized_end=1143
-  _globals['_REGISTEREDSET']._serialized_start=1145
-  _globals['_REGISTEREDSET']._serialized_end=1227
-  _globals['_SCHEMACHANGES']._serialized_start=1230
-  _globals['_SCHEMACHANGES']._serialized_end=1492
-  _globals['_LOSTRANGE']._serialized_start=1494
-  _globals['_LOSTRANGE']._serialized_end=1545
-  _globals['_ADOPTSCHEMAREQUEST']._serialized_start=1548
-  _globals['_ADOPTSCHEMAREQUEST']._serialized_end=1723
-  _globals['_ADOPTSCHEMARESPONSE']._serialized_start=1725
-  _globals['_ADOPTSCHEMARESPONSE']._serialized_end=1836
-  _globals['_WATCHSCHEMAREQUEST']._serialized_start=1838
-  _globals['_WATCHSCHEMAREQUEST']._serialized_end=1878
-  _globals['_SCHEMA']._serialized_start=1881
-  _globals['_SCHEMA']._serialized_end=2348
+  _globals['_APPLYSCHEMAREQUEST']._serialized_start=181
+  _globals['_APPLYSCHEMAREQUEST']._serialized_end=329
+  _globals['_APPLYSCHEMARESPONSE']._serialized_start=332
+  _globals['_APPLYSCHEMARESPONSE']._serialized_end=540
+  _globals['_APPLYSCHEMARESPONSE_CHANGE']._serialized_start=435
+  _globals['_APPLYSCHEMARESPONSE_CHANGE']._serialized_end=540
+  _globals['_GETOBJECTSREQUEST']._serialized_start=543
+  _globals['_GETOBJECTSREQUEST']._serialized_end=716
+  _globals['_GETOBJECTSRESPONSE']._serialized_start=718
+  _globals['_GETOBJECTSRESPONSE']._serialized_end=818
+  _globals['_DELETEOBJECTSREQUEST']._serialized_start=821
+  _globals['_DELETEOBJECTSREQUEST']._serialized_end=1049
+  _globals['_DELETEOBJECTSREQUEST_NAME']._serialized_start=968
+  _globals['_DELETEOBJECTSREQUEST_NAME']._serialized_end=1033
+  _globals['_DELETEOBJECTSRESPONSE']._serialized_start=1051
+  _globals['_DELETEOBJECTSRESPONSE']._serialized_end=1140
+  _globals['_DELETEDOBJECT']._serialized_start=1142
+  _globals['_DELETEDOBJECT']._serialized_end=1240
+  _globals['_REGISTEREDSET']._serialized_start=1242
+  _globals['_REGISTEREDSET']._serialized_end=1324
+  _globals['_SCHEMACHANGES']._serialized_start=1327
+  _globals['_SCHEMACHANGES']._serialized_end=1589
+  _globals['_LOSTRANGE']._serialized_start=1591
+  _globals['_LOSTRANGE']._serialized_end=1642
+  _globals['_ADOPTSCHEMAREQUEST']._serialized_start=1645
+  _globals['_ADOPTSCHEMAREQUEST']._serialized_end=1820
+  _globals['_ADOPTSCHEMARESPONSE']._serialized_start=1822
+  _globals['_ADOPTSCHEMARESPONSE']._serialized_end=1933
+  _globals['_WATCHSCHEMAREQUEST']._serialized_start=1935
+  _globals['_WATCHSCHEMAREQUEST']._serialized_end=1975
+  _globals['_SCHEMA']._serialized_start=1978
+  _globals['_SCHEMA']._serialized_end=2445
 # @@protoc_insertion_point(module_scope)

@@ -24,14 +24,16 @@ class SchemaObject(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., spec_json: _Optional[str] = ..., id: _Optional[int] = ..., metadata_index: _Optional[int] = ...) -> None: ...
 
 class ApplySchemaRequest(_message.Message):
-    __slots__ = ("objects", "dry_run", "allow_destructive")
+    __slots__ = ("objects", "dry_run", "allow_destructive", "since_index")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DESTRUCTIVE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_INDEX_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[SchemaObject]
     dry_run: bool
     allow_destructive: bool
-    def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., allow_destructive: _Optional[bool] = ...) -> None: ...
+    since_index: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., allow_destructive: _Optional[bool] = ..., since_index: _Optional[int] = ...) -> None: ...
 
 class ApplySchemaResponse(_message.Message):
     __slots__ = ("changes", "metadata_index")
@@ -81,23 +83,27 @@ class GetObjectsResponse(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[SchemaObject, _Mapping]]] = ..., metadata_index: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class DeleteObjectsRequest(_message.Message):
-    __slots__ = ("names", "dry_run", "allow_destructive")
+    __slots__ = ("names", "dry_run", "allow_destructive", "since_index")
     class Name(_message.Message):
-        __slots__ = ("kind", "namespace", "name")
+        __slots__ = ("kind", "namespace", "name", "id")
         KIND_FIELD_NUMBER: _ClassVar[int]
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         NAME_FIELD_NUMBER: _ClassVar[int]
+        ID_FIELD_NUMBER: _ClassVar[int]
         kind: str
         namespace: str
         name: str
-        def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+        id: int
+        def __init__(self, kind: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
     NAMES_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DESTRUCTIVE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_INDEX_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedCompositeFieldContainer[DeleteObjectsRequest.Name]
     dry_run: bool
     allow_destructive: bool
-    def __init__(self, names: _Optional[_Iterable[_Union[DeleteObjectsRequest.Name, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., allow_destructive: _Optional[bool] = ...) -> None: ...
+    since_index: int
+    def __init__(self, names: _Optional[_Iterable[_Union[DeleteObjectsRequest.Name, _Mapping]]] = ..., dry_run: _Optional[bool] = ..., allow_destructive: _Optional[bool] = ..., since_index: _Optional[int] = ...) -> None: ...
 
 class DeleteObjectsResponse(_message.Message):
     __slots__ = ("deleted", "metadata_index")

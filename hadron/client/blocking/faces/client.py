@@ -692,7 +692,7 @@ class SyncClient(ClientBase):
         or `fail`; or `client.stage(...).run(handler)`, many at a time.
 
         Args:
-            max_in_flight: invocations that are here and have not ended, at most.
+            max_in_flight: invocations that were handed out and have not ended, at most.
             value_serializer: from what `complete` is given to bytes, str or anything JSON.
             value_deserializer: called with a record's value when it is touched: `.value` is what it
                 gives.
@@ -725,8 +725,8 @@ class SyncClient(ClientBase):
     def instances(
         self, pipeline: str, *, status: str = "", after_id: int = 0, limit: int = 100
     ) -> list[pipelines_pb2.ListInstancesResponse.Instance]:
-        """A page of a pipeline's instances, by id; `status` is "", "live", "done",
-        "failed" or "cancelled".
+        """A pipeline's instances behind `after_id`, by id, `limit` at most; `status` is "", "live",
+        "done", "failed" or "cancelled".
         """
         return self._call(
             lambda client: client.instances(pipeline, status=status, after_id=after_id, limit=limit)

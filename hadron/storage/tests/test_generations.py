@@ -1,0 +1,74 @@
+"""Another file takes the database's place: whatever crash comes, the disk knows what it holds."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hadron.model.errors import DataDirectoryError
+from hadron.node.world import SystemDisk
+from hadron.storage import generations, snapshot
+from hadron.storage.database import open_reader
+from hadron.storage.generations import DATABASE, next_generation, switch_to
+from hadron.storage.identity import NODE_DATABASE
+from hadron.storage.log import set_meta
+from hadron.storage.store import Store
+from hadron.storage.tests.test_aftermath import UUID, PhotographingDisk, append
+from hadron.storage.tests.test_store import open_store
+
+
+def say_all_is_applied(store: Store) -> None:
+    for name in ("applied_lsn", "committed_lsn"):
+        set_meta(store.writer.connection, name, store.log.head.lsn)
+
+
+@pytest.mark.parametrize("read", ["", DATABASE, NODE_DATABASE])
+async def test_a_crash_around_the_switch_forgets_nothing(
+    tmp_path: Path, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody reads a file meanwhile, and keeps the stop before from being in order:
+    the log cannot be moved into the database, or node.db cannot be told that it was."""
+    monkeypatch.setattr("hadron.storage.identity._BUSY_MS", 0)
+    data = tmp_path / "data"
+    store = open_store(data, durability="fsync")
+    store.identity.become_member(UUID)
+    append(store, 5)
+    with closing(open_reader(data / (read or DATABASE))) as reader:
+        if read:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        append(store, 5)
+        say_all_is_applied(store)
+        generation = next_generation(data)
+        generation.mkdir()
+        end = snapshot.take(store.path, generation / DATABASE, SystemDisk())
+        store.is_replaced = True
+        assert store.close() is not bool(read)
+        disk = PhotographingDisk(data, tmp_path / "images")
+        switch_to(data, generation, disk)
+        disk.photograph()
+        numbers = set()
+        for image in disk.images():
+            numbers.add(generations.current_number(image))
+            store = open_store(image, durability="fsync")
+            assert store.forgotten == ""
+            assert store.identity.current.is_member
+            assert store.log.head == end
+            store.close()
+        assert numbers == {0, 1}
+
+
+async def test_a_copy_in_another_format_stays_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    append(store)
+    say_all_is_applied(store)
+    generation = next_generation(tmp_path)
+    generation.mkdir()
+    store.writer.connection.pragma("user_version", 99)
+    snapshot.take(store.path, generation / DATABASE, SystemDisk())
+    store.close()
+    switch_to(tmp_path, generation, SystemDisk())
+    with pytest.raises(DataDirectoryError, match="format version 99"):
+        open_store(tmp_path)
