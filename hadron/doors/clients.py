@@ -26,6 +26,7 @@ from hadron.client.connecting.url import Endpoint
 from hadron.doors.defects import defect
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.ids import DEFAULT_NAMESPACE, check_name
+from hadron.wire.messages import schema_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +141,13 @@ class Clients:
         if namespace not in self._opening and namespace != DEFAULT_NAMESPACE:
             self._make_room()
         return await self._opened(namespace)
+
+    def changed(
+        self, answer: schema_pb2.ApplySchemaResponse | schema_pb2.DeleteObjectsResponse
+    ) -> None:
+        """A program has changed the schema at this door, and is told so after this."""
+        for known in self._open.values():
+            known.client._catalog.changed(answer)
 
     def _make_room(self) -> None:
         """For one more. Raises `OverloadedError`."""

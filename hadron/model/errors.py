@@ -125,8 +125,8 @@ class SequenceError(RequestError):
 
 
 class KeyReusedError(SequenceError):
-    """Other records were sent under this key before, within a day: nothing was logged
-    (PROTOCOL D7)."""
+    """Other records were sent to a partition under this key before, within a day: it has logged
+    none of these; the message names the partitions that have logged theirs (PROTOCOL D7)."""
 
 
 class ProducerFencedError(SequenceError):

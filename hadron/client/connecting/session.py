@@ -58,7 +58,9 @@ _DIRECT_AGAIN_S: Final = 0.2
 """The same where such a way has been in use; enough to find out who leads."""
 
 ASKED_AT_ONCE: Final = 16
-"""Nodes asked for the topology in one go, at most: enough for any one replica set."""
+"""Nodes asked for the topology in one go, at most: enough for any one replica set. Of those that
+are connected up to half as many, as they may be silent; of the others the next ones each time, as
+a region of them may be down."""
 
 _START_HINT: Final = (
     "say where it runs, naming every node of the cluster: HADRON_URL, --server of commands, or the "
@@ -177,6 +179,8 @@ class Session:
         self.tunnels = Tunnels(self)
         self.probes = Probes(background)
         self._asked = 0
+        self._refreshed = 0
+        """Where the addresses begin that are asked next, if those are too many."""
         self._started = False
 
     # --- life -----------------------------------------------------------------------------------
@@ -415,7 +419,7 @@ class Session:
         await self._refreshing.get()
 
     async def _refresh(self) -> bool:
-        addresses = self.topology.addresses(self.endpoint.addresses)[:ASKED_AT_ONCE]
+        addresses = self._asked_next()
         answered = anyio.Event()
         troubles: dict[str, HadronError] = {}
 
@@ -437,6 +441,18 @@ class Session:
                 raise StrangerError(message, next(iter(troubles.values())).hint)
             raise PeerError(message, _hint_for(troubles.values()))
         return True
+
+    def _asked_next(self) -> list[str]:
+        addresses = self.topology.addresses(self.endpoint.addresses)
+        if len(addresses) <= ASKED_AT_ONCE:
+            return addresses
+        connected = {address for address, link in self._links.items() if link.is_open}
+        first = [each for each in addresses if each in connected][: ASKED_AT_ONCE // 2]
+        others = [each for each in addresses if each not in first]
+        start = self._refreshed % len(others)
+        chosen = (others[start:] + others[:start])[: ASKED_AT_ONCE - len(first)]
+        self._refreshed = start + len(chosen)
+        return first + chosen
 
     async def _ask(self, address: str) -> None:
         link = self._link(address)

@@ -9,6 +9,7 @@ import anyio
 
 from hadron.client.connecting.session import Session
 from hadron.client.producing.accumulator import PartitionAccumulator
+from hadron.client.producing.following import Following
 from hadron.client.producing.naming import Naming
 from hadron.client.producing.outgoing_batch import OutgoingBatch
 from hadron.client.producing.producer import Producer
@@ -17,7 +18,7 @@ from hadron.client.producing.router import Router
 from hadron.client.producing.sender import PartitionSender, Substitutes
 from hadron.client.producing.settings import ACKS, ProducerSettings
 from hadron.client.schema.catalog import Catalog
-from hadron.model.errors import HadronError, NotFoundError
+from hadron.model.errors import HadronError
 from hadron.wire.messages import streams_pb2
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,22 @@ async def open_producer(
         stream_id=item.id,
         metadata_index=item.metadata_index,
     )
+    following = Following(session, catalog, item, settings, opening)
+    try:
+        publisher = await _publisher(session, settings, opening, names, following)
+    except BaseException:
+        following.stop()
+        raise
+    return Producer(publisher)
+
+
+async def _publisher(
+    session: Session,
+    settings: ProducerSettings,
+    opening: streams_pb2.ProduceRequest,
+    names: list[str],
+    following: Following,
+) -> Publisher:
     naming = await _named(session, settings, opening, names)
     publishers: list[Publisher] = []
 
@@ -50,7 +67,7 @@ async def open_producer(
 
     def make(partition: str, substitutes: Substitutes | None) -> PartitionSender:
         accumulator = PartitionAccumulator(
-            stream,
+            opening.stream,
             partition,
             new_producer_id=lambda: session.ports.random.token_bytes(16),
             claim=naming.claims[partition] if naming is not None else None,
@@ -67,7 +84,7 @@ async def open_producer(
             eager=settings.linger_ms <= 0,
             substitutes=substitutes,
             naming=naming,
-            on_fenced=lambda error: publishers[0].fenced(error),
+            on_fenced=lambda error: publishers[0].end(error),
         )
 
     router = Router(
@@ -93,8 +110,8 @@ async def open_producer(
     for sender in router.senders:
         if session.connection_now(sender.accumulator.partition) is None:
             sender.go_away("its leader was not found")
-    _follow(session, catalog, opening, settings, router, publisher, naming)
-    return Producer(publisher)
+    following.begin(router, publisher, naming)
+    return publisher
 
 
 async def _named(
@@ -109,61 +126,6 @@ async def _named(
     naming = Naming(session, settings.name)
     await naming.open(opening, partitions)
     return naming
-
-
-def _follow(
-    session: Session,
-    catalog: Catalog,
-    opening: streams_pb2.ProduceRequest,
-    settings: ProducerSettings,
-    router: Router,
-    publisher: Publisher,
-    naming: Naming | None,
-) -> None:
-    """Use partitions that are added to the stream while the producer is open.
-
-    `opening` is what senders are made with: from the index at which the stream has a partition on,
-    so that a leader there which has not heard of it says that it is behind.
-    """
-
-    async def look() -> None:
-        try:
-            now = await catalog.stream(opening.stream)
-        except NotFoundError as error:
-            publisher.gone = error
-            return
-        except HadronError as error:
-            _log.debug("stream %s was not looked up again: %s", opening.stream, error)
-            return
-        # Another stream of that name is none of this producer's business (PROTOCOL D3).
-        if now.id != opening.stream_id:
-            publisher.gone = NotFoundError(
-                f"stream {opening.stream!r} was deleted; another one has its name now",
-                "make another producer for that one",
-            )
-        if publisher.gone is not None or publisher.is_closed:
-            return
-        for request in (opening, *(sender.request for sender in router.senders)):
-            request.metadata_index = now.metadata_index
-        if naming is not None:
-            try:
-                await naming.open(opening, settings.choose(now))
-            except HadronError as error:
-                _log.warning("stream %s has more partitions: %s", opening.stream, error)
-                return
-        if router.extend(settings.choose(now)):
-            _log.info("stream %s has the partitions %s now", opening.stream, router.partitions)
-            publisher.grown()
-
-    def changed() -> None:
-        session.background.start(look)
-
-    async def look_again() -> None:
-        catalog.forget(opening.stream)
-        await look()
-
-    publisher.stop_following = catalog.listen(changed)
-    publisher.look_again = look_again
 
 
 async def _warm_up(session: Session, names: list[str]) -> None:

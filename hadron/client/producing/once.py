@@ -94,7 +94,7 @@ class OnceCalls:
             parts.setdefault(home, []).append(record)
         now_ms = self._session.ports.clock.now_ms()
         batches = {name: _batch(part, key, now_ms) for name, part in parts.items()}
-        receipts = []
+        receipts: list[BatchReceipt] = []
         for name, batch in batches.items():
             request = streams_pb2.ProduceRequest(
                 namespace=self._session.endpoint.namespace,
@@ -104,19 +104,33 @@ class OnceCalls:
                 stream_id=item.id,
                 metadata_index=item.metadata_index,
             )
-            answer = await self._produce(request, batch, key)
-            receipt = BatchReceipt(
-                stream,
-                name,
-                answer.base_offset,
-                len(parts[name]),
-                answer.append_ms,
-                answer.duplicate,
-            )
-            if receipt.duplicate:
-                await self._check_same(receipt, parts[name], key, item.id)
-            receipts.append(receipt)
+            try:
+                receipts.append(await self._send_part(request, batch, parts[name], key))
+            except KeyReusedError as error:
+                if not receipts:
+                    raise
+                logged = ", ".join(each.partition for each in receipts)
+                raise KeyReusedError(
+                    f"{error.message}; those for {logged} are in the log", error.hint
+                ) from error
         return receipts
+
+    async def _send_part(
+        self, request: streams_pb2.ProduceRequest, batch: bytes, records: list[NewRecord], key: str
+    ) -> BatchReceipt:
+        """What goes to one partition."""
+        answer = await self._produce(request, batch, key)
+        receipt = BatchReceipt(
+            request.stream,
+            request.partition,
+            answer.base_offset,
+            len(records),
+            answer.append_ms,
+            answer.duplicate,
+        )
+        if receipt.duplicate:
+            await self._check_same(receipt, records, key, request.stream_id)
+        return receipt
 
     async def _produce(
         self, request: streams_pb2.ProduceRequest, batch: bytes, key: str
@@ -182,8 +196,9 @@ class OnceMethods:
                 leads, the others where this one does. Where partitions are added meanwhile,
                 records may be logged once more, at the new one.
 
-        Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
-        when nobody answers in time: send them again under the same key.
+        Raises `KeyReusedError` when the key was given to other records, naming the partitions, if
+        any, that have logged theirs before another one refused, and `OutcomeUnknownError` when
+        nobody answers in time: send them again under the same key.
         """
         key = text_of("key", key)
         return await self._once.send(text_of("stream", stream), values, key, partition)

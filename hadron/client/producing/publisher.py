@@ -150,7 +150,7 @@ class Publisher:
         self.gone: HadronError | None = None
         """Why no record of this producer can be published any more."""
         self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
-        """Look the stream up anew: sets `gone` where it is there no more, or another one is."""
+        """Look the stream up anew, and go by what is found; then `gone` tells of its end."""
         self._lingering: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
@@ -248,10 +248,11 @@ class Publisher:
             )
         return {each.partition: each.last_sequence for each in accumulators}
 
-    def fenced(self, error: HadronError) -> None:
-        """Somebody else has the name: nothing more can be sent."""
+    def end(self, error: HadronError) -> None:
+        """Nothing more can be sent: somebody else has the name, or the stream is gone."""
         if self.gone is None:
             self.gone = error
+            self.stop_following()
             self.buffer.wake_all()
 
     def add_values(

@@ -35,11 +35,10 @@ class StandingProducers:
         try:
             return await producer.send(value, **parts)
         except NotFoundError:
-            # It may have been deleted, and created again, since it was looked up.
+            # Since it was looked up the stream may have been deleted, and created again, or have
+            # other partitions.
             if producer._publisher.gone is None:
                 await producer._publisher.look_again()
-            if producer._publisher.gone is None:
-                raise
         return await (await self.producer(stream)).send(value, **parts)
 
     async def producer(self, stream: str) -> Producer:

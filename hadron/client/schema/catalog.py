@@ -3,13 +3,14 @@
 The leader of the metadata set is asked first, so that what one client has applied another one
 finds; while it cannot be reached, any node answers from its copy, as long as that is not older than
 what this client has seen. Streams that were looked up are followed: `listen` tells of partitions
-that were added to them, and of their end (PROTOCOL D3).
+that were added to them, and of their end. What an answer says of a stream is told, by `follow`,
+before the call returns to who has asked (PROTOCOL D3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import msgspec
@@ -44,6 +45,8 @@ _PAGE_OBJECTS: Final = 1_000
 
 T = TypeVar("T")
 
+Follower: TypeAlias = Callable[[SchemaObject | None], None]
+
 _FIRST_S: Final = 1.0
 """For the metadata set's leader, before another node's copy of the schema has to do."""
 
@@ -59,6 +62,8 @@ class Catalog:
         """The highest metadata index that any answer named."""
         self._watched: int | None = None
         self._listeners: dict[Callable[[], None], None] = {}
+        self._followers: dict[Follower, SchemaObject] = {}
+        """Each with its stream as it was told last."""
 
     async def apply(
         self,
@@ -85,6 +90,8 @@ class Catalog:
         answer, _ = await self._session.request(self._session.topology.metadata, _APPLY, request)
         self._streams.clear()
         self._index = max(self._index, answer.metadata_index)
+        if not dry_run:
+            self.changed(answer)
         changes = [
             Change(
                 change.action,
@@ -133,6 +140,10 @@ class Catalog:
         self._streams.clear()
         self._index = max(self._index, answer.metadata_index)
         found |= {entry.id: _from_message(entry) for entry in answer.deleted}
+        if not dry_run:
+            # Also of what an earlier try has deleted, whose answer was lost.
+            gone = {entry.id for entry in answer.deleted}
+            self._tell((), gone.union(each.id for each in wanted if each.id))
         return [found[each] for each in dict.fromkeys(item.id for item in wanted) if each in found]
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
@@ -170,6 +181,7 @@ class Catalog:
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _GET, request)
         self._index = max(self._index, answer.metadata_index)
+        self._tell(answer.objects)
         return [_from_message(entry) for entry in answer.objects], answer.metadata_index
 
     async def _ask_leader(
@@ -198,6 +210,7 @@ class Catalog:
             any_after_s=min(_FIRST_S, self._session.request_timeout_s / 2),
         )
         self._index = max(self._index, answer.metadata_index)
+        self._tell(answer.objects)
         assert isinstance(answer, schema_pb2.GetObjectsResponse)
         return answer
 
@@ -232,6 +245,53 @@ class Catalog:
         self._listeners[listener] = None
         return lambda: self._listeners.pop(listener, None)
 
+    def follow(self, stream: SchemaObject, follower: Follower) -> Callable[[], None]:
+        """Call `follower` with the stream whenever it has changed, and, at last, with None when it
+        was deleted; returns how to stop that."""
+        self._followers[follower] = stream
+
+        def stop() -> None:
+            self._followers.pop(follower, None)
+
+        return stop
+
+    def changed(
+        self, answer: schema_pb2.ApplySchemaResponse | schema_pb2.DeleteObjectsResponse
+    ) -> None:
+        """The schema was, by this client, or past it by who uses it (a program at a door)."""
+        self._index = max(self._index, answer.metadata_index)
+        if isinstance(answer, schema_pb2.ApplySchemaResponse):
+            self._tell([change.after for change in answer.changes])
+        else:
+            self._tell((), {entry.id for entry in answer.deleted})
+
+    def _tell(self, entries: Iterable[Any], gone: Collection[int] = ()) -> None:
+        """Take in objects as some answer has them, and the ids of those that were deleted. What is
+        older than is known already is no news."""
+        streams = {
+            entry.name: entry
+            for entry in entries
+            if entry.kind == "Stream" and entry.namespace == self._namespace
+        }
+
+        def news_of(known: SchemaObject) -> Any:
+            now = streams.get(known.name)
+            return now if now is not None and now.metadata_index > known.metadata_index else None
+
+        for name, known in list(self._streams.items()):
+            if (now := news_of(known)) is not None:
+                self._streams[name] = _from_message(now)
+            elif known.id in gone:
+                del self._streams[name]
+        for follower, known in list(self._followers.items()):
+            now = news_of(known)
+            if known.id in gone or (now is not None and now.id != known.id):
+                self._followers.pop(follower, None)
+                follower(None)
+            elif now is not None:
+                self._followers[follower] = stream = _from_message(now)
+                follower(stream)
+
     async def _follow(self) -> None:
         """Watch the schema at some node, for as long as the client lives."""
         backoff = Backoff(self._session.ports.random)
@@ -262,7 +322,7 @@ class Catalog:
                 changed = self._take(message)
                 if not message.more_follows:
                     if message.is_whole:
-                        changed |= self._keep_only(seen)
+                        changed |= self._keep_only(seen, message.to_index)
                     self._watched = message.to_index
                     self._index = max(self._index, message.to_index)
                     seen.clear()
@@ -280,26 +340,17 @@ class Catalog:
             entry.kind == "Stream" and entry.namespace == self._namespace
             for entry in (*message.objects, *message.deleted)
         )
-        gone = {entry.id for entry in message.deleted}
         before = dict(self._streams)
-        for name, known in before.items():
-            if known.id in gone:
-                del self._streams[name]
-        for entry in message.objects:
-            old = before.get(entry.name) if entry.kind == "Stream" else None
-            if (
-                old is not None
-                and entry.namespace == old.namespace
-                and entry.metadata_index > old.metadata_index
-            ):
-                self._streams[entry.name] = _from_message(entry)
+        self._tell(message.objects, {entry.id for entry in message.deleted})
         return changed or self._streams != before
 
-    def _keep_only(self, ids: set[int]) -> bool:
-        kept = {name: known for name, known in self._streams.items() if known.id in ids}
-        changed = kept != self._streams
-        self._streams = kept
-        return changed
+    def _keep_only(self, ids: set[int], index: int) -> bool:
+        """These are all that there were at an index; whether a stream is gone that somebody has
+        looked up."""
+        before = dict(self._streams)
+        known = {each.id for each in (*before.values(), *self._followers.values())}
+        self._tell((), {each for each in known - ids if each <= index})
+        return self._streams != before
 
     # --- looking up -----------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class GrpcDoor:
     ) -> None:
         limits = limits or Limits()
         self._clients = clients = Clients(lambda: node.address, ports)
-        self._relays = Relays(dial_own)
+        self._relays = Relays(dial_own, clients.changed)
         self.held = Held(
             limits.held_bytes,
             "calls at this node's gRPC door",

@@ -27,11 +27,13 @@ from hadron.model.ports import Transport
 from hadron.model.problems import shorten
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.connection import Connection
-from hadron.wire.messages import METHODS, Audience, Method
+from hadron.wire.messages import METHODS, Audience, Method, method
 from hadron.wire.tunnel import Tunnel
 
 REPLICA_SET: Final = "hadron-replica-set"
 """Metadata: the call is for the leader of this replica set, wherever that is."""
+
+_CHANGES: Final = (method("ApplySchema"), method("DeleteObjects"))
 
 _TAG: Final = b"\xc2\x3e"
 """Of field 1000, bytes: `attachment` in every message that has one."""
@@ -89,9 +91,11 @@ def _varint(number: int) -> bytes:
 class Relay:
     """One call on its way between the two."""
 
-    def __init__(self, rpc: Rpc, method: Method) -> None:
+    def __init__(self, rpc: Rpc, method: Method, on_change: Callable[[Any], None]) -> None:
         self._rpc = rpc
         self._method = method
+        self._on_change = on_change
+        self._is_change = False
         self._caller: Caller | None = None
         self._call: OpenedCall | None = None
         self._unsent: deque[bytes] = deque()
@@ -151,6 +155,7 @@ class Relay:
             self._call.send(message, [attachment])
             return
         assert self._caller is not None
+        self._is_change = self._method in _CHANGES and not message.dry_run
         self._call = self._caller.call(
             self._method,
             message,
@@ -164,6 +169,8 @@ class Relay:
     # --- from the node --------------------------------------------------------------------------
 
     def _answer(self, message: Any, attachment: memoryview) -> None:
+        if self._is_change:
+            self._on_change(message)
         data = with_attachment(message, attachment)
         if self._method.server_streams:
             self._owed.append((len(data), message.ByteSize() + len(attachment)))
@@ -205,10 +212,12 @@ class Relays:
     Args:
         dial: a connection to this node, for whom it is to know by that name; raises `OSError` while
             it takes in none.
+        on_change: called with the answer to a change of the schema before the program has it.
     """
 
-    def __init__(self, dial: Callable[[str], Transport]) -> None:
+    def __init__(self, dial: Callable[[str], Transport], on_change: Callable[[Any], None]) -> None:
         self._dial = dial
+        self._on_change = on_change
         self._nursery: trio.Nursery | None = None
         self._ways: dict[str, _Way] = {}
         self._methods = offered()
@@ -232,7 +241,7 @@ class Relays:
         if replica_set and not is_valid_replica_set_name(replica_set):
             rpc.fail(RequestError(f"{REPLICA_SET}: {shorten(replica_set)} is no replica set"))
             return True
-        relay = Relay(rpc, method)
+        relay = Relay(rpc, method, self._on_change)
         try:
             way = self._open(rpc)
         except HadronError as error:

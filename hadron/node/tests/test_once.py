@@ -104,3 +104,12 @@ async def test_keys_choose_partitions(tmp_path: Path, nursery: trio.Nursery) -> 
         assert len(parts) == 2
         assert all(each.duplicate for each in await client.send_once("s", many, key="many"))
         assert len(await values(client)) == 40
+        # Partitions know a key each for itself: what one has logged before another refuses is told.
+        await client.send_once("s", [NewRecord(n, partition="b/p0") for n in range(2)], key="p")
+        for count in (1, 2):
+            other = [NewRecord("x", partition=at) for at in ("a/p0", *["b/p0"] * count)]
+            with pytest.raises(
+                KeyReusedError, match=r"of s/b/p0 .*; those for a/p0 are in the log"
+            ):
+                await client.send_once("s", other, key="p")
+        assert len(await values(client)) == 43

@@ -95,6 +95,17 @@ plant(
 )
 
 plant(
+    "stream's end not told to its producers",
+    "a client goes on to send by the id of a stream that it has deleted",
+    Edit(
+        "client.schema.catalog:Catalog._tell",
+        "for follower, known in list(self._followers.items()):",
+        "for follower, known in ():",
+    ),
+    scenarios=("stream-that-its-sender-makes-again",),
+)
+
+plant(
     "deleted objects stay",
     "a replica goes on to show what was deleted",
     Edit("serving.schema_copy:SchemaCopy._refresh", "deleted=changes.deleted,", ""),

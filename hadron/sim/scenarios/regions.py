@@ -379,6 +379,27 @@ async def stream_that_is_made_again(play: RegionPlay) -> None:
             await play.send_to(producer, second, "to the second")
 
 
+@region_scenario("D3: who has deleted a stream writes no more to it")
+async def stream_that_its_sender_makes_again(play: RegionPlay) -> None:
+    """Europe is cut off from the metadata set when a client deletes a stream there and makes it
+    again. What this client sends then is in the new one, though Europe would take it for the old
+    one."""
+    regions = play.regions
+    await play.declare("passing", [EUROPE])
+    await regions.wait_same_schema()
+    async with regions.client("c1") as client, trio.open_nursery() as nursery:
+        first = await client.stream("passing")
+        await play.send_to(await client._standing.producer("passing"), first, "to the first")
+        regions.cut(play.metadata, play.europe)
+        await client.delete(first, allow_destructive=True)
+        second = await client.create_stream("passing", partitions=[EUROPE])
+        producer = await client._standing.producer("passing")
+        nursery.start_soon(play.send_to, producer, second, "to the second")
+        await trio.sleep(2.0)
+        regions.join(play.metadata, play.europe)
+        await regions.wait_same_schema()
+
+
 @region_scenario("a region that a client cannot reach")
 async def region_behind_another_node(play: RegionPlay) -> None:
     """A client reaches Europe only through other nodes: they forward, records, answers and reads,

@@ -585,8 +585,9 @@ class SyncClient(ClientBase):
                 leads, the others where this one does. Where partitions are added meanwhile,
                 records may be logged once more, at the new one.
 
-        Raises `KeyReusedError` when the key was given to other records, and `OutcomeUnknownError`
-        when nobody answers in time: send them again under the same key.
+        Raises `KeyReusedError` when the key was given to other records, naming the partitions, if
+        any, that have logged theirs before another one refused, and `OutcomeUnknownError` when
+        nobody answers in time: send them again under the same key.
         """
         return self._call(
             lambda client: client.send_once(stream, values, key=key, partition=partition)

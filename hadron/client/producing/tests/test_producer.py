@@ -549,11 +549,9 @@ async def test_partitions_that_are_added_are_named_with_the_index_that_added_the
     async with served(node) as (_, client), client.producer("s") as producer:
         entry.spec_json, entry.metadata_index = both_spec, 99
         stale = client._catalog._streams["s"]
-        client._catalog.forget("s")
-        for listener in list(client._catalog._listeners):
-            listener()
+        await client.objects("Stream", "default", "s")
         router = producer._publisher._router
-        await until(lambda: router.partitions == ["a", "b"])
+        assert router.partitions == ["a", "b"]
         router.at("b")
         assert {sender.request.metadata_index for sender in router.senders} == {99}
         client._catalog._streams["s"] = stale

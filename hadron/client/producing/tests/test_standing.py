@@ -12,7 +12,7 @@ from hadron.model.errors import NotFoundError
 def recreate(node: FakeNode) -> None:
     """Stream `s` is deleted, and another one has its name."""
     stream = node.objects.pop(("Stream", "s"))
-    stream.id += 1_000
+    stream.id = stream.metadata_index = stream.id + 1_000
     node.objects["Stream", "s"] = stream
 
 

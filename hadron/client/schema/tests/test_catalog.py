@@ -10,9 +10,9 @@ from typing import Any, cast
 import anyio
 
 from hadron.client.connecting.session import Session
-from hadron.client.schema.catalog import Catalog
+from hadron.client.schema.catalog import Catalog, _from_message
 from hadron.model.errors import UnknownMethodError
-from hadron.model.schema import StreamSpec, spec_to_json
+from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.wire.messages import schema_pb2
 
 
@@ -112,3 +112,46 @@ async def test_the_end_of_a_stream_is_told_also_to_who_has_ended_it_himself() ->
     assert catalog._take(schema_pb2.SchemaChanges(from_index=3, to_index=4, deleted=[gone]))
     other = schema_pb2.DeletedObject(id=4, kind="Stream", namespace="other", name="s")
     assert not catalog._take(schema_pb2.SchemaChanges(from_index=4, to_index=5, deleted=[other]))
+
+
+async def test_who_follows_a_stream_is_told_by_whatever_answer_says_so_first() -> None:
+    session = SlowAnswers()
+    catalog = Catalog(cast(Session, session))
+
+    def answered(*objects: schema_pb2.SchemaObject) -> None:
+        answer = schema_pb2.GetObjectsResponse(objects=objects, metadata_index=9)
+        session.answers.append((lambda: None, answer))
+
+    answered(stream_at(3, "eu/p0"))
+    first = await catalog.stream("s")
+    told: list[SchemaObject | None] = []
+    stop = catalog.follow(first, told.append)
+    answered(stream_at(4, "eu/p0", "us/p0"))
+    await catalog.objects("Stream", "", "")
+    assert [each and each.metadata_index for each in told] == [4]
+    assert await catalog.stream("s") == told[-1]
+    # What is older, or of another namespace, is no news.
+    stray = stream_at(9)
+    stray.namespace = "other"
+    answered(stream_at(3, "eu/p0"), stray)
+    await catalog.objects("Stream", "", "")
+    assert len(told) == 1
+    again = stream_at(7)
+    again.id = 7
+    answered(again)
+    await catalog.objects("Stream", "", "")
+    assert told[1:] == [None]
+    assert (await catalog.stream("s")).id == 7
+    stop()
+
+
+async def test_a_whole_schema_tells_of_the_end_of_what_it_does_not_have() -> None:
+    session = SlowAnswers()
+    catalog = Catalog(cast(Session, session))
+    told: list[SchemaObject | None] = []
+    catalog.follow(_from_message(stream_at(3)), told.append)
+    assert not catalog._keep_only(set(), 2)
+    assert not catalog._keep_only({3}, 5)
+    assert told == []
+    catalog._keep_only({4}, 5)
+    assert told == [None]

@@ -9,7 +9,9 @@ import pytest
 
 from hadron.doors.grpc.tests.support import RECORDS, Program, Said, details_of, text
 from hadron.wire._pb import records_pb2 as pb
+from hadron.wire.messages import schema_pb2
 
+SCHEMA = "/hadron.v1.Schema/"
 Outcome = pb.TransactionOutcomeResponse
 
 
@@ -60,6 +62,24 @@ def test_a_record_is_read_as_it_was_published(program: Program, stream: str) -> 
         wanted.id,
     )
     assert dict(found.headers) == {"gate": "B7"}
+
+
+def test_what_was_deleted_here_takes_no_record_more(program: Program, stream: str) -> None:
+    """The door's producer knows so before the program does, as the program's own would."""
+    found = program.unary(SCHEMA + "GetObjects", schema_pb2.GetObjectsResponse)(
+        schema_pb2.GetObjectsRequest(kind="Stream", name=stream), timeout=30
+    )
+    apply = program.unary(SCHEMA + "ApplySchema", schema_pb2.ApplySchemaResponse)
+    delete = program.unary(SCHEMA + "DeleteObjects", schema_pb2.DeleteObjectsResponse)
+    name = schema_pb2.DeleteObjectsRequest.Name(kind="Stream", namespace="default", name=stream)
+    for number in range(20):
+        assert program.publish(stream, "x").runs[0].base_offset == bool(number)
+        request = schema_pb2.DeleteObjectsRequest(names=[name], allow_destructive=True)
+        delete(request, timeout=30)
+        apply(schema_pb2.ApplySchemaRequest(objects=found.objects), timeout=30)
+        assert program.publish(stream, "x").runs[0].base_offset == 0
+        request.dry_run = True
+        delete(request, timeout=30)
 
 
 @pytest.mark.parametrize("kind", ["data", "text", "json"])
