@@ -340,10 +340,13 @@ class Client(
             offset: `start` by its other name.
             limit: stop after this many records.
             follow: wait for new records instead of ending at the high watermark as of the call;
-                it ends when the client is closed.
+                also for those of partitions that are added, from their first on; it ends when the
+                client is closed.
             value_deserializer: see `subscribe`.
 
         Raises:
+            NotFoundError: there is no such stream, or it was deleted while it was read: another
+                one that was made under its name is none of this read's.
             OffsetOutOfRangeError: `offset` lies before the first kept record, or after the next.
             CorruptionError: a batch does not match its checksum.
         """

@@ -14,9 +14,10 @@ from hadron.client.producing.new_records import Serializer
 
 class SyncSubscription(SubscriptionBase):
     """A member of a group. Made by `SyncClient.subscribe`; used in a `with` block or, as well,
-    without one and closed with `close`, with its client, or when the program ends. One thread at a
-    time takes deliveries; any may acknowledge them, and close it. Loops end when the subscription
-    or the client is closed; what is acknowledged after that is delivered again.
+    without one and closed with `close`, with its client, or when the program ends. Any thread may
+    take deliveries, each of which is given to one of them, acknowledge them, and close it; a loop
+    over transactions is one thread's. Loops end when the subscription or the client is closed; what
+    is acknowledged after that is delivered again.
 
     Iterate it for one `SyncDelivery` at a time, or `batches()`, or `poll`. When a connection is
     lost the member joins again by itself, for as long as it takes; what it had not acknowledged is
