@@ -328,6 +328,7 @@ class Client(
         offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        stream_id: int | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> RecordReader:
         """Records in order: `async for record in client.read(...)`.
@@ -342,6 +343,7 @@ class Client(
             follow: wait for new records instead of ending at the high watermark as of the call;
                 also for those of partitions that are added, from their first on; it ends when the
                 client is closed.
+            stream_id: see `fetch`.
             value_deserializer: see `subscribe`.
 
         Raises:
@@ -351,7 +353,9 @@ class Client(
             CorruptionError: a batch does not match its checksum.
         """
         return RecordReader(
-            self._reading.spans(stream, partition, start, offset, limit, follow, value_deserializer)
+            self._reading.spans(
+                stream, partition, start, offset, limit, follow, stream_id, value_deserializer
+            )
         )
 
     def read_batches(
@@ -363,11 +367,14 @@ class Client(
         offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        stream_id: int | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> BatchReader:
         """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
         return BatchReader(
-            self._reading.spans(stream, partition, start, offset, limit, follow, value_deserializer)
+            self._reading.spans(
+                stream, partition, start, offset, limit, follow, stream_id, value_deserializer
+            )
         )
 
     async def fetch(

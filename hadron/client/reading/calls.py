@@ -68,7 +68,8 @@ class ReadCalls:
         offset: int | str | None,
         limit: int | None,
         follow: bool,
-        deserializer: Deserializer | None = None,
+        stream_id: int | None,
+        deserializer: Deserializer | None,
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
         position = _start_of(start, offset)
@@ -82,6 +83,9 @@ class ReadCalls:
             offset=position,
             limit=None if limit is None else whole_of("limit", limit, 0),
             follow=follow,
+            stream_id=None
+            if stream_id is None
+            else whole_of("stream_id", stream_id, 0, MAX_OFFSET),
             record_type=record_type(deserializer),
         )
         plan.check()

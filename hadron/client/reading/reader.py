@@ -53,7 +53,7 @@ Position: TypeAlias = int | str | datetime
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to read; `offset` is an int, "earliest", "latest", or the time of appending. Of all
-    partitions, where none is named."""
+    partitions, where none is named, and of the stream that has the name, where no id is given."""
 
     namespace: str
     stream: str
@@ -61,6 +61,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     offset: Position
     limit: int | None
     follow: bool
+    stream_id: int | None = None
     max_bytes: int = READ_BYTES
     record_type: type[Record] = Record
 
@@ -292,6 +293,8 @@ class SpanReader:
         plan = self._plan
         names = await self._catalog.partitions(plan.stream, plan.partition)
         self._stream = stream = await self._catalog.stream(plan.stream)
+        if plan.stream_id not in (None, stream.id):
+            raise self._another()
         found: dict[str, Sequence[PartitionOffsets]] = {}
         failed: dict[str, HadronError] = {}
 
@@ -338,11 +341,7 @@ class SpanReader:
                 self._session.background.start(self._look)
             return
         if known.id != stream.id:
-            self._gone = NotFoundError(
-                f"stream {self._plan.stream!r} was deleted while it was read; another one has its "
-                "name now",
-                "read that one anew",
-            )
+            self._gone = self._another()
             return
         spec = known.spec
         assert isinstance(spec, StreamSpec)
@@ -352,6 +351,12 @@ class SpanReader:
                 self._session.background.start(self._join, known, name)
         if not self._joining:
             self._stream = known
+
+    def _another(self) -> NotFoundError:
+        return NotFoundError(
+            f"stream {self._plan.stream!r} was deleted; another one has its name now",
+            "read that one from its beginning",
+        )
 
     async def _look(self) -> None:
         """Look the stream up again."""

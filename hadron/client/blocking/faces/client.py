@@ -276,6 +276,7 @@ class SyncClient(ClientBase):
         offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        stream_id: int | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> SyncReader[Record]:
         """Records in order: `for record in client.read(...)`.
@@ -290,6 +291,7 @@ class SyncClient(ClientBase):
             follow: wait for new records instead of ending at the high watermark as of the call;
                 also for those of partitions that are added, from their first on; it ends when the
                 client is closed.
+            stream_id: see `fetch`.
             value_deserializer: see `subscribe`.
 
         Raises:
@@ -307,6 +309,7 @@ class SyncClient(ClientBase):
                 offset=offset,
                 limit=limit,
                 follow=follow,
+                stream_id=stream_id,
                 value_deserializer=value_deserializer,
             ),
         )
@@ -320,6 +323,7 @@ class SyncClient(ClientBase):
         offset: int | Literal["earliest", "latest"] | None = None,
         limit: int | None = None,
         follow: bool = False,
+        stream_id: int | None = None,
         value_deserializer: Deserializer | None = None,
     ) -> SyncReader[RecordBatch]:
         """Like `read`, a `RecordBatch` at a time, cut to the records that were asked for."""
@@ -332,6 +336,7 @@ class SyncClient(ClientBase):
                 offset=offset,
                 limit=limit,
                 follow=follow,
+                stream_id=stream_id,
                 value_deserializer=value_deserializer,
             ),
         )

@@ -73,6 +73,18 @@ async def test_a_stream_that_was_made_again_before_the_read_is_read() -> None:
         assert [record.value async for record in client.read("s")] == [b"new"]
 
 
+@both
+async def test_a_read_by_an_id_is_of_no_other_stream() -> None:
+    async with served() as (node, client):
+        await send(client, "local/p0", b"old")
+        assert [record.value async for record in client.read("s", stream_id=1)] == [b"old"]
+        make_again(node)
+        for follow in (False, True):
+            with pytest.raises(NotFoundError, match="another one has its name now"):
+                await anext(client.read("s", stream_id=1, follow=follow))
+        assert [record async for record in client.read("s", stream_id=3)] == []
+
+
 class Followed:
     """What somebody who follows "s" was given, and what it was told at the end."""
 
