@@ -16,7 +16,7 @@ from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.cli.standard_streams import watch_reader
 from hadron.model.errors import NotFoundError, PeerError, RequestError
-from hadron.model.schema import StreamSpec
+from hadron.model.schema import SchemaObject, StreamSpec
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -70,9 +70,15 @@ class _Partitions:
     """Reads partitions side by side: one that is away keeps no other from being printed."""
 
     def __init__(
-        self, client: Client, request: Request, printer: RecordPrinter, names: Sequence[str]
+        self,
+        client: Client,
+        request: Request,
+        printer: RecordPrinter,
+        stream: SchemaObject,
+        names: Sequence[str],
     ) -> None:
         self._client = client
+        self._stream = stream
         self._request = request
         self._printer = printer
         self._names = list(names)
@@ -106,16 +112,15 @@ class _Partitions:
 
     async def _read_added(self, tasks: TaskGroup) -> None:
         """Read partitions that are added to the stream, each from its first record on."""
-        stream = await self._client.stream(self._request.stream)
         while True:
             try:
                 found = await self._client.stream(self._request.stream)
             except PeerError:
-                found = stream
+                found = self._stream
             except NotFoundError:
                 # Deleted: who reads it is told.
                 return
-            if found.id != stream.id:
+            if found.id != self._stream.id:
                 return
             assert isinstance(found.spec, StreamSpec)
             for name in found.spec.partitions:
@@ -133,7 +138,11 @@ class _Partitions:
                 if name not in self._starts:
                     await self._find_start(name)
                 async for batch in self._client.read_batches(
-                    self._request.stream, partition=name, offset=self._starts[name], follow=follow
+                    self._request.stream,
+                    partition=name,
+                    offset=self._starts[name],
+                    follow=follow,
+                    stream_id=self._stream.id,
                 ):
                     self._printer.print(batch.from_offset(self._starts[name]))
                     if self._printer.done:
@@ -184,14 +193,13 @@ class _Partitions:
 
 
 async def _follow(client: Client, request: Request, printer: RecordPrinter) -> None:
-    names = await _partitions(client, request)
-    await _Partitions(client, request, printer, names).run()
+    stream = await client.stream(request.stream)
+    await _Partitions(client, request, printer, stream, _partitions(stream, request)).run()
 
 
-async def _partitions(client: Client, request: Request) -> Sequence[str]:
-    spec = (await client.stream(request.stream)).spec
-    assert isinstance(spec, StreamSpec)
-    return check_partitions(request.stream, request.partitions, list(spec.partitions))
+def _partitions(stream: SchemaObject, request: Request) -> Sequence[str]:
+    assert isinstance(stream.spec, StreamSpec)
+    return check_partitions(request.stream, request.partitions, list(stream.spec.partitions))
 
 
 def resolve_start(stream: str, found: PartitionOffsets, start: Position) -> int:
@@ -204,7 +212,7 @@ def resolve_start(stream: str, found: PartitionOffsets, start: Position) -> int:
 async def find_starts(client: Client, request: Request, start: Position) -> dict[str, int]:
     """Partition → offset to start at; of those that were asked for, or of all."""
     starts: dict[str, int] = {}
-    for name in await _partitions(client, request):
+    for name in _partitions(await client.stream(request.stream), request):
         try:
             (found,) = await client.offsets(request.stream, partition=name, at_ms=start.at_ms)
         except PeerError as error:

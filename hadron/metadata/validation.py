@@ -125,7 +125,7 @@ def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> N
     removed = [name for name in old if name not in spec.partitions]
     for name in removed:
         found = (
-            f"{shorten(name)} was removed, which would lose its records and "
+            f"{shorten(name)} was removed, which would put its records out of reach and "
             "move keys to other partitions"
         )
         notes.note(("partitions",), found, f"every existing partition, or {INSIST}")

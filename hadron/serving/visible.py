@@ -65,7 +65,7 @@ class VisibleStreams:
         self._next = {stream_id: known.next_offset for stream_id, known in bounds.items()}
         self._begun = dict(bounds)
         self._ends: dict[int, list[tuple[Ballot, int]]] = {}
-        self._watchers: dict[int, list[Watcher]] = {}
+        self._watchers: dict[int, dict[Watcher, None]] = {}
         self._waiting: set[trio.Event] = set()
         self._ended: HadronError | None = None
         self._on_opened: list[Callable[[int], None]] = []
@@ -100,10 +100,10 @@ class VisibleStreams:
 
     def watch(self, stream_id: int, watcher: Watcher) -> Callable[[], None]:
         """Call `watcher` when the visible end, or the first kept offset, moves; returns how to
-        stop that."""
-        watchers = self._watchers.setdefault(stream_id, [])
-        watchers.append(watcher)
-        return lambda: watchers.remove(watcher)
+        stop that. It costs the same beside however many others: each long poll is one."""
+        watchers = self._watchers.setdefault(stream_id, {})
+        watchers[watcher] = None
+        return lambda: watchers.pop(watcher)
 
     async def wait_beyond(self, stream_id: int, offset: int) -> None:
         """Until the visible end lies behind `offset`. Raises `NotFoundError` once the stream is

@@ -37,8 +37,9 @@ _ELSE_S: Final = 2.0
 @click.option(
     "--allow-destructive",
     is_flag=True,
-    help="Permit changes that lose something: a removed partition, what a moved pipeline has "
-    "under way, records that a shorter retention drops at once (--dry-run says how many).",
+    help="Permit changes that lose something: a removed partition (its records stay on the disks, "
+    "out of reach, until the stream is deleted), what a moved pipeline has under way, records that "
+    "a shorter retention drops at once (--dry-run says how many).",
 )
 @output_option
 @connects

@@ -24,6 +24,7 @@ from hadron.model.limits import MAX_ATTACHMENT_BYTES, MAX_OFFSET
 from hadron.model.problems import shorten
 from hadron.model.record import Deserializer, Record, record_type
 from hadron.model.record_batch import decode_batch
+from hadron.model.schema import SchemaObject
 from hadron.wire.messages import ballot_from, ballot_to, method, streams_pb2
 
 FETCH_BYTES: Final = 4 << 20
@@ -46,6 +47,11 @@ def _start_of(start: Position, offset: int | str | None) -> Position:
     return offset
 
 
+def _at_ms(argument: str, at: int | datetime) -> int:
+    """0 is none on the wire."""
+    return max(1, instant_ms(argument, at))
+
+
 class ReadCalls:
     """What `Client` answers about the contents of streams."""
 
@@ -62,30 +68,32 @@ class ReadCalls:
         offset: int | str | None,
         limit: int | None,
         follow: bool,
-        deserializer: Deserializer | None = None,
+        stream_id: int | None,
+        deserializer: Deserializer | None,
     ) -> SpanReader:
         """The source of a reader. Raises `RequestError` for arguments that make no sense."""
         position = _start_of(start, offset)
-        if isinstance(position, datetime):
-            instant_ms("start", position)
+        at_ms = _at_ms("start", position) if isinstance(position, datetime) else None
         check_deserializer(deserializer)
         stream = text_of("stream", stream)
         plan = ReadPlan(
             namespace=self._namespace,
             stream=stream,
+            partition=partition,
             offset=position,
             limit=None if limit is None else whole_of("limit", limit, 0),
             follow=follow,
+            stream_id=None
+            if stream_id is None
+            else whole_of("stream_id", stream_id, 0, MAX_OFFSET),
             record_type=record_type(deserializer),
         )
         plan.check()
-        at = position if isinstance(position, datetime) else None
         return SpanReader(
             self._session,
             plan,
-            lambda: self._catalog.partitions(stream, partition),
-            lambda name: self.offsets(stream, name, at),
-            lambda: self._catalog.stream(stream),
+            self._catalog,
+            lambda item, name: self._offsets_of(item, name, at_ms),
         )
 
     async def offsets(
@@ -97,8 +105,7 @@ class ReadCalls:
         *,
         confirmed: bool = False,
     ) -> list[PartitionOffsets]:
-        # 0 is none on the wire.
-        at_ms = None if at is None else max(1, instant_ms("at_ms", at))
+        at_ms = None if at is None else _at_ms("at_ms", at)
         before = None if before is None else offset_of("before", before)
         try:
             return await self._offsets(stream, partition, at_ms, before, confirmed)
@@ -115,33 +122,45 @@ class ReadCalls:
         before: int | None,
         confirmed: bool,
     ) -> list[PartitionOffsets]:
-        found: list[PartitionOffsets] = []
         names = await self._catalog.partitions(stream, partition)
         item = await self._catalog.stream(stream)
-        for name in names:
-            request = streams_pb2.OffsetsRequest(
-                namespace=self._namespace,
-                stream=stream,
-                partition=name,
-                at_ms=at_ms or 0,
-                stream_id=item.id,
-                metadata_index=item.metadata_index,
-                before=before,
-                confirmed=confirmed,
+        return [
+            each
+            for name in names
+            for each in await self._offsets_of(item, name, at_ms, before, confirmed)
+        ]
+
+    async def _offsets_of(
+        self,
+        item: SchemaObject,
+        partition: str,
+        at_ms: int | None,
+        before: int | None = None,
+        confirmed: bool = False,
+    ) -> list[PartitionOffsets]:
+        """Of the stream with that id, whatever has its name (PROTOCOL D3)."""
+        request = streams_pb2.OffsetsRequest(
+            namespace=self._namespace,
+            stream=item.name,
+            partition=partition,
+            at_ms=at_ms or 0,
+            stream_id=item.id,
+            metadata_index=item.metadata_index,
+            before=before,
+            confirmed=confirmed,
+        )
+        answer, _ = await self._session.request(partition, _OFFSETS, request)
+        return [
+            PartitionOffsets(
+                entry.partition,
+                entry.first_offset,
+                entry.next_offset,
+                entry.at_offset,
+                item.id,
+                ballot_from(entry.ballot) if entry.HasField("ballot") else None,
             )
-            answer, _ = await self._session.request(name, _OFFSETS, request)
-            found.extend(
-                PartitionOffsets(
-                    entry.partition,
-                    entry.first_offset,
-                    entry.next_offset,
-                    entry.at_offset,
-                    item.id,
-                    ballot_from(entry.ballot) if entry.HasField("ballot") else None,
-                )
-                for entry in answer.partitions
-            )
-        return found
+            for entry in answer.partitions
+        ]
 
     async def latest(self, stream: str, key: Any, partition: str | None) -> Record | None:
         stream = text_of("stream", stream)

@@ -6,6 +6,7 @@ one core, values touched), and a loop that is left early leaves nothing to be cl
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -18,20 +19,24 @@ import msgspec
 from hadron.client.connecting.session import Session
 from hadron.client.reading.prefetch import FOLLOW_WAIT_MS, Prefetch
 from hadron.client.reading.slices import slice_batch
+from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.opening import AsyncLoop
 from hadron.client.terms.results import PartitionOffsets
 from hadron.model.errors import (
     ClosedError,
     CorruptionError,
     HadronError,
+    NotFoundError,
     OffsetOutOfRangeError,
     PeerError,
     RequestError,
 )
 from hadron.model.record import Record
 from hadron.model.record_batch import RecordBatch, decode_batch
-from hadron.model.schema import SchemaObject
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import streams_pb2
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE_S: Final = 2.0
 """For the ends of all partitions, before those that are known are read, and for any answer while
@@ -47,13 +52,16 @@ Position: TypeAlias = int | str | datetime
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read; `offset` is an int, "earliest", "latest", or the time of appending."""
+    """What to read; `offset` is an int, "earliest", "latest", or the time of appending. Of all
+    partitions, where none is named, and of the stream that has the name, where no id is given."""
 
     namespace: str
     stream: str
+    partition: str | None
     offset: Position
     limit: int | None
     follow: bool
+    stream_id: int | None = None
     max_bytes: int = READ_BYTES
     record_type: type[Record] = Record
 
@@ -83,35 +91,40 @@ class SpanReader:
     """Decoded parts of batches, partition after partition, or as they arrive when following.
 
     A partition whose leader does not answer, from the beginning or from some record on, comes after
-    the others, and its error with it.
+    the others, and its error with it. All that is read is of the stream that had the name when the
+    read began: once that is gone, `NotFoundError` says so (PROTOCOL D3).
     """
 
     def __init__(
         self,
         session: Session,
         plan: ReadPlan,
-        find_partitions: Callable[[], Awaitable[Sequence[str]]],
-        find_offsets: Callable[[str], Awaitable[Sequence[PartitionOffsets]]],
-        find_stream: Callable[[], Awaitable[SchemaObject]],
+        catalog: Catalog,
+        find_offsets: Callable[[SchemaObject, str], Awaitable[Sequence[PartitionOffsets]]],
     ) -> None:
         """
         Args:
-            find_offsets: of one partition; as patient as a request is.
+            find_offsets: of one partition of a stream, by its id; as patient as a request is.
         """
         plan.check()
         self._session = session
         self._plan = plan
-        self._find_partitions = find_partitions
+        self._catalog = catalog
         self._find_offsets = find_offsets
         self._late: list[str] = []
         """Partitions that did not answer at once, and are asked again after the others."""
-        self._find_stream = find_stream
         self._left = plan.limit
+        self._stream: SchemaObject | None = None
+        """Of which all that is read is, as it was when it had the partitions that are read."""
         self._prefetches: deque[Prefetch] | None = None
         self._stops: dict[str, int | None] = {}
         self._positions: dict[str, int] = {}
         self._batches: deque[tuple[str, streams_pb2.FetchResponse, int, memoryview]] = deque()
         self._ready: anyio.Event | None = None
+        self._joining: set[str] = set()
+        """Partitions that were added, and are asked where they begin."""
+        self._is_looking = False
+        self._gone: NotFoundError | None = None
 
     def __str__(self) -> str:
         plan = self._plan
@@ -125,7 +138,8 @@ class SpanReader:
     async def next_span(self) -> Span | None:
         """The next part, or None at the end.
 
-        Raises `OffsetOutOfRangeError`, `CorruptionError`, and what `Client.fetch` raises.
+        Raises `NotFoundError` once the stream is gone, `OffsetOutOfRangeError`, `CorruptionError`,
+        and what `Client.fetch` raises.
         """
         while self._left is None or self._left > 0:
             while self._batches:
@@ -192,6 +206,8 @@ class SpanReader:
         prefetches = self._prefetches
         follows = self._plan.follow
         while prefetches or self._late:
+            if follows:
+                self._follow_stream()
             if not prefetches:
                 await self._open_late(prefetches)
                 continue
@@ -210,6 +226,8 @@ class SpanReader:
                     return True
                 if follows:
                     prefetches.rotate(-1)
+            if self._gone is not None:
+                raise self._gone
             if not prefetches[0].is_finished:
                 await self._wait_ready(prefetches)
         return False
@@ -217,7 +235,15 @@ class SpanReader:
     async def _wait_ready(self, prefetches: deque[Prefetch]) -> None:
         """Until something has come; with others to be read, not for long for the first of them."""
         self._ready = ready = anyio.Event()
-        if self._plan.follow or all(each.is_given_up for each in list(prefetches)[1:]):
+        if self._plan.follow:
+            # Not for longer: a reader that was abandoned is nobody's.
+            stop_listening = self._catalog.listen(self._on_ready)
+            try:
+                await ready.wait()
+            finally:
+                stop_listening()
+            return
+        if all(each.is_given_up for each in list(prefetches)[1:]):
             await ready.wait()
             return
         with anyio.move_on_after(_AT_ONCE_S):
@@ -252,19 +278,34 @@ class SpanReader:
             self._ready.set()
             self._ready = None
 
+    # --- the stream and its partitions ----------------------------------------------------------
+
     async def _open(self) -> deque[Prefetch]:
-        names = await self._find_partitions()
+        try:
+            return await self._open_all()
+        except NotFoundError:
+            # It may have been deleted, and created again, since it was looked up: nothing is read
+            # of it yet.
+            self._catalog.forget(self._plan.stream)
+            return await self._open_all()
+
+    async def _open_all(self) -> deque[Prefetch]:
+        plan = self._plan
+        names = await self._catalog.partitions(plan.stream, plan.partition)
+        self._stream = stream = await self._catalog.stream(plan.stream)
+        if plan.stream_id not in (None, stream.id):
+            raise self._another()
         found: dict[str, Sequence[PartitionOffsets]] = {}
         failed: dict[str, HadronError] = {}
 
         async def ask(name: str) -> None:
             try:
-                found[name] = await self._find_offsets(name)
+                found[name] = await self._find_offsets(stream, name)
             except HadronError as error:
                 failed[name] = error
 
         # Whoever follows wants all from the same moment on; else what is there need not wait.
-        at_once = len(names) > 1 and not self._plan.follow
+        at_once = len(names) > 1 and not plan.follow
         with anyio.move_on_after(_AT_ONCE_S if at_once else math.inf):
             async with anyio.create_task_group() as tasks:
                 for name in names:
@@ -273,21 +314,83 @@ class SpanReader:
             if name in failed and not (at_once and isinstance(failed[name], PeerError)):
                 raise failed[name]
         self._late = [name for name in names if name not in found]
-        item = await self._find_stream()
         return deque(
-            self._prefetch(item, each) for name in names if name in found for each in found[name]
+            self._prefetch(stream, each, self._start(each))
+            for name in names
+            if name in found
+            for each in found[name]
         )
 
     async def _open_late(self, prefetches: deque[Prefetch]) -> None:
         """Ask the next one that did not answer at once. Raises what comes of that."""
+        assert self._stream is not None
         name = self._late.pop(0)
-        found = await self._find_offsets(name)
-        item = await self._find_stream()
-        prefetches.extend(self._prefetch(item, each) for each in found)
+        found = await self._find_offsets(self._stream, name)
+        prefetches.extend(self._prefetch(self._stream, each, self._start(each)) for each in found)
 
-    def _prefetch(self, item: SchemaObject, found: PartitionOffsets) -> Prefetch:
+    def _follow_stream(self) -> None:
+        """Read partitions that were added, and learn that the stream is gone, by what the catalog
+        is told: nobody is asked for as long as that is nothing."""
+        known, stream = self._catalog.known(self._plan.stream), self._stream
+        assert stream is not None
+        if known is stream or self._gone is not None:
+            return
+        if known is None:
+            if not self._is_looking:
+                self._is_looking = True
+                self._session.background.start(self._look)
+            return
+        if known.id != stream.id:
+            self._gone = self._another()
+            return
+        spec = known.spec
+        assert isinstance(spec, StreamSpec)
+        for name in spec.partitions if self._plan.partition is None else ():
+            if name not in self._positions and name not in self._joining:
+                self._joining.add(name)
+                self._session.background.start(self._join, known, name)
+        if not self._joining:
+            self._stream = known
+
+    def _another(self) -> NotFoundError:
+        return NotFoundError(
+            f"stream {self._plan.stream!r} was deleted; another one has its name now",
+            "read that one from its beginning",
+        )
+
+    async def _look(self) -> None:
+        """Look the stream up again."""
+        try:
+            await self._catalog.stream(self._plan.stream)
+        except NotFoundError as error:
+            self._gone = error
+        except HadronError as error:
+            # The next answer, which a node does not keep for long, has it looked up once more.
+            _log.debug("stream %s was not looked up again: %s", self._plan.stream, error)
+            return
+        finally:
+            self._is_looking = False
+        self._on_ready()
+
+    async def _join(self, stream: SchemaObject, name: str) -> None:
+        """Read a partition that was added, from its first record on."""
+        try:
+            found = await self._find_offsets(stream, name)
+        except HadronError as error:
+            # As above: the catalog knows more than this reader for as long as it has not joined.
+            _log.debug("partition %s was added to %s: %s", name, stream.name, error)
+            return
+        finally:
+            self._joining.discard(name)
+        if self._prefetches is not None and self._left != 0:
+            _log.info("partition %s was added to %s", name, stream.name)
+            self._prefetches.extend(
+                self._prefetch(stream, each, each.first_offset) for each in found
+            )
+            self._on_ready()
+
+    def _prefetch(self, stream: SchemaObject, found: PartitionOffsets, start: int) -> Prefetch:
         plan = self._plan
-        start = self._start(found)
         stop = None if plan.follow else found.next_offset
         wanted = stop
         if stop is not None and self._left is not None:
@@ -303,8 +406,8 @@ class SpanReader:
             # One batch at least, whatever that is.
             max_bytes=1 if self._left == 1 else plan.max_bytes,
             max_wait_ms=FOLLOW_WAIT_MS if plan.follow else 0,
-            stream_id=item.id,
-            metadata_index=item.metadata_index,
+            stream_id=stream.id,
+            metadata_index=stream.metadata_index,
         )
         return Prefetch(self._session, request, stop=wanted, on_ready=self._on_ready)
 

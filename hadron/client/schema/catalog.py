@@ -233,6 +233,10 @@ class Catalog:
                 self._session.background.start(self._follow)
         return known
 
+    def known(self, name: str) -> SchemaObject | None:
+        """What `stream` would give without asking anybody; None where that has to be asked."""
+        return self._streams.get(name)
+
     def forget(self, name: str) -> None:
         """What is known of a stream has turned out to be old."""
         self._streams.pop(name, None)

@@ -82,6 +82,7 @@ class _Following:
         self._live = Live(call, door.limits, EVENTS)
         self._stream: str = call.path["stream"]
         self._cursor: Cursor = source.cursor
+        self._stream_id = source.stream_id
         self._skipped = source.skipped
         self._partition = query.partition
         self._write = write
@@ -110,7 +111,11 @@ class _Following:
         try:
             batch: RecordBatch
             async for batch in self._client.read_batches(
-                self._stream, partition=partition, start=start, follow=True
+                self._stream,
+                partition=partition,
+                start=start,
+                follow=True,
+                stream_id=self._stream_id,
             ):
                 piece = bytearray()
                 async with live.writing:

@@ -90,6 +90,8 @@ class Source:
         self._partition = partition
         self._position = position
         self.cursor: Cursor = {}
+        self.stream_id: int | None = None
+        """Of the stream in which those places are (PROTOCOL D3)."""
         self.skipped: dict[str, tuple[int, int]] = {}
         """By partition, what was asked for and retention has dropped: from there, to here."""
 
@@ -106,6 +108,7 @@ class Source:
                     f"it has {', '.join(each.partition for each in found)}",
                 )
         for each in found:
+            self.stream_id = each.stream_id
             first, behind = each.first_offset, each.next_offset
             if isinstance(position, dict):
                 start = position.get(each.partition, first)
@@ -136,7 +139,11 @@ class Source:
                 return
             # Closed, because what was fetched ahead of who stops half way is several megabytes.
             async with self._client.read_batches(
-                self._stream, partition=partition, start=start, limit=limit
+                self._stream,
+                partition=partition,
+                start=start,
+                limit=limit,
+                stream_id=self.stream_id,
             ) as batches:
                 async for batch in batches:
                     records = batch.records()

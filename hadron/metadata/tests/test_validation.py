@@ -97,8 +97,8 @@ def test_partitions_are_only_added_behind() -> None:
 
     shorter = _stream("flights", "local/p1")
     assert _validate(shorter, existing=existing) == [
-        "Stream default/flights: partitions: 'local/p0' was removed, which would lose its records "
-        "and move keys to other partitions, expected every existing partition, or "
+        "Stream default/flights: partitions: 'local/p0' was removed, which would put its records "
+        "out of reach and move keys to other partitions, expected every existing partition, or "
         "`allow_destructive` if it is meant"
     ]
     for order in (("local/p1", "local/p0"), ("local/p0", "local/p2", "local/p1")):

@@ -236,40 +236,35 @@ class Streams:
             base = self.append(entry, command.stream_id, command.count, command.size)
             return appended(base, command.count, now_ms, -1)
         producer = self._producer(command)
-        self._note_once(entry, command)
+        self._forget_idle(entry, command)
         base = self.append(entry, command.stream_id, command.count, command.size)
         recent = [*producer.recent, (base, command.count, now_ms, sequence, False)]
         known = self.producers.setdefault(command.stream_id, {})
         known[command.producer_id] = Producer(
             command.producer_epoch, sequence + command.count, now_ms, recent[-PRODUCER_WINDOW:]
         )
-        if sequence == 0 and command.producer_id[0] == 0:
-            # One of 256 new producers has those forgotten that were idle for too long.
-            for producer_id in list(known):
-                if producer_id in self.names.get(command.stream_id, {}):
-                    continue
-                if producer_id.startswith(ONCE):
-                    continue
-                if known[producer_id].last_ms < now_ms - PRODUCER_IDLE_MS:
-                    del known[producer_id]
         return appended(base, command.count, now_ms, sequence)
 
-    def _note_once(self, entry: Entry, command: AppendBatch) -> None:
-        """D7: a key that is new has two forgotten that are a day old."""
+    def _forget_idle(self, entry: Entry, command: AppendBatch) -> None:
+        """D1, D7: a producer that is new has two forgotten that are a day old, and a key two."""
         stream_id, known = command.stream_id, self.producers.get(command.stream_id, {})
-        if not command.producer_id.startswith(ONCE) or command.producer_id in known:
+        if command.producer_id in known:
             return
         self.bounds(stream_id)
+        is_key = command.producer_id.startswith(ONCE)
         old = sorted(
             (its.last_ms, each)
             for each, its in known.items()
-            if each.startswith(ONCE) and its.last_ms < entry.now_ms - PRODUCER_IDLE_MS
+            if each.startswith(ONCE) == is_key
+            and each not in self.names.get(stream_id, {})
+            and its.last_ms < entry.now_ms - PRODUCER_IDLE_MS
         )[:2]
-        if self.once.get(stream_id, 0) - len(old) >= MAX_ONCE_KEYS:
-            raise Refused(OverloadedError)
+        if is_key:
+            if self.once.get(stream_id, 0) - len(old) >= MAX_ONCE_KEYS:
+                raise Refused(OverloadedError)
+            self.once[stream_id] = self.once.get(stream_id, 0) + 1 - len(old)
         for _, each in old:
             del known[each]
-        self.once[stream_id] = self.once.get(stream_id, 0) + 1 - len(old)
 
     def _producer(self, command: AppendBatch) -> Producer:
         """Whose next batch this is."""

@@ -54,11 +54,25 @@ plant(
     "key is forgotten for the next one",
     "each new key has others forgotten, however young they are",
     Edit(
-        "state.streams.producers:_make_room_once",
+        "state.streams.producers:_forget_idle",
         "context.now_ms - PRODUCER_IDLE_MS",
         "context.now_ms + 1",
     ),
     scenarios=("key-that-is-sent-again",),
+)
+
+plant(
+    "idle producers all go at once",
+    "a producer that is new waits until all are forgotten that were idle, however many they are",
+    Edit(
+        "state.streams.producers:_forget_idle",
+        "        db.execute(_EVICT, (stream_id, old_ms))\n        return\n",
+        "        db.execute(_EVICT, (stream_id, old_ms))\n"
+        "        while db.changes():\n"
+        "            db.execute(_EVICT, (stream_id, old_ms))\n"
+        "        return\n",
+    ),
+    scenarios=("producers-idle-for-a-day",),
 )
 
 plant(

@@ -232,11 +232,12 @@ async def retry_after_a_restart(play: Play) -> None:
 
 @scenario("D1: a producer is remembered for a day")
 async def producers_idle_for_a_day(play: Play) -> None:
-    """A producer is silent for 23 hours while another one comes, by which those that are idle for
+    """A producer is silent for 23 hours while others come, by each of which two that are idle for
     long are forgotten: its retry finds its original, and it goes on. After 25 hours it is a
     stranger that continues, and is refused."""
     world = play.world
     first = await play.produce("0", producer=_PRODUCER, sequence=0)
+    last = first
     for number, hours in enumerate((23, 25)):
         await world.wait_in_step()
         await world.stop()
@@ -245,7 +246,14 @@ async def producers_idle_for_a_day(play: Play) -> None:
         await world.wait_serving()
         for byte in range(4):
             other = bytes([byte]) + f"other {number}".encode().ljust(15)
-            await play.produce(f"other {number} {byte}", producer=other, sequence=0)
+            if hours > 24 and byte == 1:
+                # One new one has had two forgotten, and this was the fourth in line.
+                third = bytes([3]) + b"other 0".ljust(15)
+                await play.produce("other 0 3", producer=third, sequence=0, again=last)
+                if not last.duplicate:
+                    raise AssertionError("a new producer has had more than two forgotten")
+            made = await play.produce(f"other {number} {byte}", producer=other, sequence=0)
+            last = made if hours < 24 else last
         if hours < 24:
             await play.produce("0", producer=_PRODUCER, sequence=0, again=first)
             if not first.duplicate:

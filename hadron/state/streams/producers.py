@@ -38,9 +38,11 @@ from hadron.state.streams.tables import STREAM_PARTITION
 PRODUCER: Final = PREFIX + "producer"
 PRODUCER_NAME: Final = PREFIX + "producer_name"
 PRODUCER_ONCE: Final = PREFIX + "producer_once"
+_BY_AGE: Final = PREFIX + "producer_by_age"
 _ONCE_BY_AGE: Final = PREFIX + "producer_once_by_age"
 
-_BEHIND_ONCE: Final = ONCE[:-1] + bytes([ONCE[-1] + 1])
+_IS_ONCE: Final = f"substr(producer_id, 1, 4) = x'{ONCE.hex()}'"
+_IS_NOT_ONCE: Final = f"substr(producer_id, 1, 4) <> x'{ONCE.hex()}'"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {PRODUCER}(
@@ -61,8 +63,8 @@ CREATE TABLE IF NOT EXISTS {PRODUCER_NAME}(
     last_sequence INTEGER NOT NULL,     -- that its program has given; -1: none
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {_ONCE_BY_AGE} ON {PRODUCER}(stream_id, last_ms)
-    WHERE substr(producer_id, 1, 4) = x'{ONCE.hex()}';
+CREATE INDEX IF NOT EXISTS {_BY_AGE} ON {PRODUCER}(stream_id, last_ms) WHERE {_IS_NOT_ONCE};
+CREATE INDEX IF NOT EXISTS {_ONCE_BY_AGE} ON {PRODUCER}(stream_id, last_ms) WHERE {_IS_ONCE};
 CREATE TABLE IF NOT EXISTS {PRODUCER_ONCE}(
     stream_id INTEGER PRIMARY KEY,
     keys INTEGER NOT NULL               -- of those in {PRODUCER} that begin with "once"
@@ -78,20 +80,28 @@ _GET: Final = (
     f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
     " WHERE stream_id = ? AND producer_id = ?"
 )
-_EVICT: Final = tuple(
-    f"DELETE FROM {PRODUCER} WHERE stream_id = ? AND producer_id {where} AND last_ms < ?"
-    f" AND producer_id NOT IN"
-    f" (SELECT producer_id FROM {PRODUCER_NAME} n WHERE n.stream_id = {PRODUCER}.stream_id)"
-    for where in (f"< x'{ONCE.hex()}'", f">= x'{_BEHIND_ONCE.hex()}'")
-)
-"""But for those of a key, of which there may be many: they are passed by, and go by their age."""
+_EVICTS: Final = 2
+"""Idle producers that are forgotten with each new one, the oldest first, and keys with each new
+key: so they end, and no append waits for many of them (PROTOCOL F3)."""
 
-_EVICT_ONCE: Final = (
-    f"DELETE FROM {PRODUCER} WHERE (stream_id, producer_id) IN ("
-    f"SELECT stream_id, producer_id FROM {PRODUCER} INDEXED BY {_ONCE_BY_AGE}"
-    f" WHERE stream_id = ? AND substr(producer_id, 1, 4) = x'{ONCE.hex()}' AND last_ms < ?"
-    " ORDER BY last_ms, producer_id LIMIT ?)"
+
+def _evicting(index: str, those: str) -> str:
+    return (
+        f"DELETE FROM {PRODUCER} WHERE (stream_id, producer_id) IN ("
+        f"SELECT stream_id, producer_id FROM {PRODUCER} p INDEXED BY {index}"
+        f" WHERE stream_id = ? AND last_ms < ? AND {those}"
+        f" ORDER BY last_ms, producer_id LIMIT {_EVICTS})"
+    )
+
+
+_EVICT: Final = _evicting(
+    _BY_AGE,
+    f"{_IS_NOT_ONCE} AND NOT EXISTS (SELECT 1 FROM {PRODUCER_NAME} n"
+    " WHERE n.stream_id = p.stream_id AND n.producer_id = p.producer_id)",
 )
+"""Names are passed by: they are few (`MAX_PRODUCER_NAMES`), and kept for longer."""
+
+_EVICT_ONCE: Final = _evicting(_ONCE_BY_AGE, _IS_ONCE)
 _COUNT_ONCE: Final = (
     f"INSERT INTO {PRODUCER_ONCE} VALUES(?, ?)"
     " ON CONFLICT(stream_id) DO UPDATE SET keys = keys + excluded.keys"
@@ -117,15 +127,6 @@ _IDLE_NAMES: Final = (
     f"SELECT n.producer_id FROM {PRODUCER_NAME} n JOIN {PRODUCER} p USING (stream_id, producer_id)"
     " WHERE n.stream_id = ? AND p.last_ms < ?"
 )
-
-_EVICTS: Final = 0
-"""Idle producers are looked for by new ones whose id begins with this byte, which is one of 256:
-the table grows by new producers only, so the scan is noise and cannot be outrun. (The lsn would be
-a bad die: commands of two kinds that take turns have one parity each.)"""
-
-_EVICTS_ONCE: Final = 2
-"""Keys that are forgotten with each new one, when they are a day old: so they end, and no append
-waits for many of them (PROTOCOL F3)."""
 
 _MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
 """SQLite's largest integer."""
@@ -199,8 +200,8 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
         )
     row = context.db.execute(_GET, (batch.stream_id, batch.producer_id)).fetchone()
     name = batch.producer_id.hex()
-    if row is None and batch.producer_id.startswith(ONCE):
-        _make_room_once(context, batch.stream_id)
+    if row is None:
+        _forget_idle(context, batch)
     if row is None or batch.producer_epoch > row[0]:
         if batch.sequence != 0:
             raise SequenceError(
@@ -243,16 +244,16 @@ def note(context: Context, batch: Numbered, recent: list[Appended], appended: Ap
             _encode_recent(recent[-PRODUCER_WINDOW:]),
         ),
     )
-    if batch.sequence == 0 and batch.producer_id[0] == _EVICTS:
-        for evict in _EVICT:
-            context.db.execute(evict, (batch.stream_id, context.now_ms - PRODUCER_IDLE_MS))
 
 
-def _make_room_once(context: Context, stream_id: int) -> None:
-    """For a key that is new here: forget some that are old enough. Raises `OverloadedError` where
-    the others are too many (PROTOCOL D7)."""
-    db, old_ms = context.db, context.now_ms - PRODUCER_IDLE_MS
-    db.execute(_EVICT_ONCE, (stream_id, old_ms, _EVICTS_ONCE))
+def _forget_idle(context: Context, batch: Numbered) -> None:
+    """For a producer, or a key, that is new here: forget some that are old enough. Raises
+    `OverloadedError` where other keys are too many (PROTOCOL D7)."""
+    db, stream_id, old_ms = context.db, batch.stream_id, context.now_ms - PRODUCER_IDLE_MS
+    if not batch.producer_id.startswith(ONCE):
+        db.execute(_EVICT, (stream_id, old_ms))
+        return
+    db.execute(_EVICT_ONCE, (stream_id, old_ms))
     gone = db.changes()
     db.execute(_COUNT_ONCE, (stream_id, 1 - gone))
     row = db.execute(_GET_ONCE, (stream_id,)).fetchone()

@@ -55,6 +55,19 @@ def left(replicated: Replicated) -> dict[str, int]:
     return {name: len(tables[f"hadron_{name}"]) for name in names}
 
 
+def test_a_partition_that_is_removed_keeps_its_log_until_its_stream_is_deleted() -> None:
+    """Its offsets are of the stream's id: from 0 again they would be other records to who has read
+    them (PROTOCOL D3)."""
+    replicated, stream_id = with_data(3)
+    for partitions in (("eu/p0",), ("eu/p0", SET), ("eu/p0",)):
+        replicated.declare(("Stream", "s", StreamSpec(partitions=partitions)))
+        assert streams.bounds(replicated.db, stream_id).next_offset == 3
+    delete(replicated, stream_id)
+    while not replicated.submit(DropObject(stream_id, EVERYTHING)).is_done:
+        pass
+    assert not any(left(replicated).values())
+
+
 def test_a_deleted_stream_is_closed_at_once_and_its_data_goes_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -114,12 +114,16 @@ class Histories(RuleBasedStateMachine):
         assert sequence == expected
         assert (result.base_offset, self.end) == (before, before + count)
         kept = batches if epoch == known_epoch else []
+        if pid not in self.producers:
+            idle = [
+                (last_ms, other)
+                for other, last_ms in self.last_ms.items()
+                if last_ms < self.tables.now_ms - PRODUCER_IDLE_MS
+            ]
+            for _, other in sorted(idle)[:2]:
+                del self.producers[other], self.last_ms[other]
         self.producers[pid] = (epoch, [*kept, (sequence, count, before)])
         self.last_ms[pid] = self.tables.now_ms
-        if sequence == 0 and pid[0] == 0:
-            for other, last_ms in list(self.last_ms.items()):
-                if last_ms < self.tables.now_ms - PRODUCER_IDLE_MS:
-                    del self.producers[other], self.last_ms[other]
 
     # --- groups ---------------------------------------------------------------------------------
 

@@ -63,13 +63,20 @@ def test_it_is_kept_for_a_day_and_then_goes_with_new_ones(tables: Replicated) ->
     assert not once(tables, "old4").duplicate
 
 
-def test_idle_producers_go_and_leave_keys_alone(tables: Replicated) -> None:
+def test_idle_producers_and_keys_leave_each_other_alone(tables: Replicated) -> None:
+    others = [bytes([each]) * 16 for each in (0, 1, 0xFF)]
+
+    def ids() -> set[bytes]:
+        return {row[0] for row in tables.rows("SELECT producer_id FROM hadron_producer")}
+
     once(tables, "a")
-    tables.submit(AppendBatch(1, 1, 100, b"\xff" * 16, 0, 0))
+    tables.submit(AppendBatch(1, 1, 100, others[2], 0, 0))
     tables.now_ms += PRODUCER_IDLE_MS + 1
-    tables.submit(AppendBatch(1, 1, 100, bytes(16), 0, 0))
-    ids = {row[0] for row in tables.rows("SELECT producer_id FROM hadron_producer")}
-    assert ids == {bytes(16), once_id_of("a")}
+    tables.submit(AppendBatch(1, 1, 100, others[0], 0, 0))
+    assert ids() == {others[0], once_id_of("a")}
+    tables.now_ms += PRODUCER_IDLE_MS + 1
+    once(tables, "b")
+    assert ids() == {others[0], once_id_of("b")}
 
 
 def test_there_may_be_so_many(tables: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:

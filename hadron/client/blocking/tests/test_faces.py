@@ -75,10 +75,10 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     client.write_text(
         text.replace(
-            "    async def fetch(",
+            "    async def create_stream(",
             "    def counter(self, name: str) -> Counter:\n"
             '        """The counter called `name`."""\n'
-            "        return Counter(self._session, name)\n\n    async def fetch(",
+            "        return Counter(self._session, name)\n\n    async def create_stream(",
             1,
         )
     )

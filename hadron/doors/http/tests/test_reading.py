@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 import httpx
 import pytest
 import trio
 
+from hadron.client.reading.tests.test_changed_streams import make_again, send
+from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.support import served
 from hadron.doors.http import limits
+from hadron.doors.http.reading import Source
 from hadron.doors.http.tests.support import NDJSON, Events, until
 from hadron.doors.http.tests.test_events import EVENTS
+from hadron.model.errors import NotFoundError
 from hadron.testing.nodes import Nodes
 
 RECORDS = "/v1/streams/s/records"
@@ -158,3 +164,17 @@ async def test_what_retention_has_dropped(http: httpx.AsyncClient, nodes: Nodes)
     ((name, told),) = follower.others
     assert (name, told["partition"], told["from"]) == ("skipped", "local/p0", 1)
     assert follower.data[0]["offset"] == told["to"]
+
+
+async def test_what_is_read_partition_after_partition_is_of_one_stream() -> None:
+    """Another one had its name before the second of them was read (PROTOCOL D3)."""
+    async with served(FakeNode(partitions=("a", "b"))) as (node, client):
+        await send(client, "a", b"old")
+        source = Source(client, "s", None, "earliest")
+        await source.begin()
+        async with aclosing(source.batches(None)) as batches:
+            (record,) = await anext(batches)
+            assert record.value == b"old"
+            make_again(node)
+            with pytest.raises(NotFoundError):
+                await anext(batches)
