@@ -60,6 +60,10 @@ class Intent:
     def size(self) -> int:
         return sum(size_of(MACHINE.decode(each)) for each in self.statements)
 
+    @property
+    def changes(self) -> int:
+        return sum(_changes(MACHINE.decode(each)) for each in self.statements)
+
 
 @dataclass(slots=True)
 class Part:
@@ -70,6 +74,7 @@ class Part:
     intents: dict[int, Intent] = field(default_factory=dict)
     count: int = 0
     size: int = 0
+    changes: int = 0
     results: list[_Result] | None = None
 
 
@@ -137,6 +142,7 @@ class Transactions:
         part.intents[first] = intent
         part.count += count
         part.size += intent.size
+        part.changes += intent.changes
         return part.lsn, part.count
 
     def finish(self, entry: Entry, command: FinishTransaction) -> list[dict[str, Any]]:
@@ -476,6 +482,7 @@ class Transactions:
                     *tx,
                     part.count,
                     part.size,
+                    part.changes,
                     part.since_ms,
                     None if part.results is None else _packed(part.results),
                 )
@@ -555,6 +562,19 @@ def size_of(command: Command) -> int:
         isinstance(command, CompleteStages) and command.out_stream_id
     )
     return int(command.size) if has_batch else 0  # type: ignore[attr-defined]
+
+
+def _changes(command: Command) -> int:
+    """How many rows of tables a statement changes, about."""
+    if isinstance(command, AppendGuarded):
+        return 1 + len(command.key_hashes) // 8
+    if isinstance(command, AckRecords):
+        return len(command.ranges)
+    if isinstance(command, CompleteStages | FailStages | PublishStages):
+        return len(command.instance_ids)
+    if isinstance(command, PublishStaged):
+        return sum(count for _, count in command.attempts)
+    return 1
 
 
 def _numbers(first: int, intent: Intent) -> range:
