@@ -60,10 +60,6 @@ class Intent:
     def size(self) -> int:
         return sum(size_of(MACHINE.decode(each)) for each in self.statements)
 
-    @property
-    def changes(self) -> int:
-        return sum(_changes(MACHINE.decode(each)) for each in self.statements)
-
 
 @dataclass(slots=True)
 class Part:
@@ -142,7 +138,7 @@ class Transactions:
         part.intents[first] = intent
         part.count += count
         part.size += intent.size
-        part.changes += intent.changes
+        part.changes += sum(_changes(MACHINE.decode(each)) for each in command.statements)
         return part.lsn, part.count
 
     def finish(self, entry: Entry, command: FinishTransaction) -> list[dict[str, Any]]:
@@ -568,13 +564,10 @@ def _changes(command: Command) -> int:
     """How many rows of tables a statement changes, about."""
     if isinstance(command, AppendGuarded):
         return 1 + len(command.key_hashes) // 8
-    if isinstance(command, AckRecords):
-        return len(command.ranges)
-    if isinstance(command, CompleteStages | FailStages | PublishStages):
-        return len(command.instance_ids)
     if isinstance(command, PublishStaged):
         return sum(count for _, count in command.attempts)
-    return 1
+    many = getattr(command, "ranges", getattr(command, "instance_ids", (0,)))
+    return len(many)
 
 
 def _numbers(first: int, intent: Intent) -> range:

@@ -22,7 +22,7 @@ SINK: Final = PREFIX + "sink"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {SINK}(
-    place INTEGER PRIMARY KEY,          -- from 1, without gaps: that of one that made room, or a new
+    place INTEGER PRIMARY KEY,          -- from 1, without gaps, so it counts them
     name TEXT NOT NULL UNIQUE,
     query TEXT NOT NULL,                -- whose batches these are; "" for a program without one
     batch INTEGER NOT NULL,             -- the highest that is published

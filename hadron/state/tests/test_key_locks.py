@@ -91,7 +91,7 @@ def test_one_entry_has_only_so_many_keys_to_write(
     monkeypatch.setattr(participations, "MAX_SET_ROWS", 5)
     tx = Prepared(tables, ONE)
     tx.write(record(1, 2))
-    with pytest.raises(RequestError, match="change 6 rows .* are 10000, 67108864 and 5 .*often"):
+    with pytest.raises(RequestError, match=r"change 6 rows .* are 10000, 67108864 and 5 .*often"):
         tx.write(record(3, 4))
     tx.write(record(3))
     assert tx.finish() == [0, 2]

@@ -282,7 +282,9 @@ def check_parts(
 def _check_statements(context: Context, statements: list[Command]) -> None:
     """All of them before any is done, as if they had been prepared."""
     rows = sum(each.rows for each in statements)
-    participations.check_limits("a transaction", len(statements), together.size_of(statements), rows)
+    participations.check_limits(
+        "a transaction", len(statements), together.size_of(statements), rows
+    )
     for each in statements:
         statement = context.machine.statement(each)
         statement.check(context, each)

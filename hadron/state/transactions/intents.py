@@ -194,9 +194,7 @@ def _check_numbers(context: Context, command: WriteIntents, known: Participation
         )
 
 
-def _check_limits(
-    command: WriteIntents, size: int, rows: int, known: Participation | None
-) -> None:
+def _check_limits(command: WriteIntents, size: int, rows: int, known: Participation | None) -> None:
     count = len(command.statements)
     if known is not None:
         count, size, rows = count + known.statements, size + known.size, rows + known.rows

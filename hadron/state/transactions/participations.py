@@ -157,6 +157,6 @@ def held(db: Database, *, before_ms: int, after_lsn: int, limit: int) -> list[Pa
 
 
 def _participation(row: tuple[Any, ...]) -> Participation:
-    lsn, replica_set, epoch, incarnation, number, *counts, is_finished = row
+    lsn, replica_set, epoch, incarnation, number, count, size, rows, since_ms, is_finished = row
     transaction = TransactionId(replica_set, epoch, incarnation, number)
-    return Participation(transaction, lsn, *counts, bool(is_finished))
+    return Participation(transaction, lsn, count, size, rows, since_ms, bool(is_finished))
