@@ -198,7 +198,8 @@ class Driver:
             self.step(DecisionLost(transaction, error))
 
     def _tell_refused(self, effect: FinishRefused) -> None:
-        _log.error(
+        # No error: one that was deposed, and does not know it yet, hears it of what is over.
+        _log.warning(
             "transaction %s is decided, and %s does not finish it: %s; see `hadron tx show %s`",
             effect.transaction,
             effect.participant,
