@@ -127,6 +127,11 @@ MAX_SET_STATEMENTS: Final = 10_000
 nothing, and everybody else waits for that: 7 µs a statement, of two busy cores. Records that are
 given together share a statement."""
 
+MAX_SET_ROWS: Final = 32_768
+"""Of tables, that these statements change: keys of an index, ranges, instances, batches that were
+staged. Of what makes such an entry large besides its statements: some 6 µs a row, to prepare it and
+to end it."""
+
 MAX_TOGETHER: Final = 256
 """Transactions that are decided by one entry, each of them a row."""
 

@@ -12,10 +12,12 @@ refused when it is to be decided.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from hadron.model.errors import OverloadedError
 from hadron.model.range_maps import RangeMap
 from hadron.model.ranges import Range, runs
 from hadron.model.transactions import STAGES, Lock, TransactionId
@@ -31,6 +33,12 @@ from hadron.state.transactions.locks import HeldLock, conflict, deliveries
 
 _Key = tuple[str, int, str]
 """What locks are of: kind, owner, name."""
+
+MAX_HELD: Final = 1_000_000
+"""What transactions may hold on a leader: ranges, and as `_KEY_RANGES` what these are of. Some 250
+bytes each, with the claim on it. One driver's may have half."""
+
+_KEY_RANGES: Final = 4
 
 Event = (
     IntentsWritten | RecordsAcknowledged | StagesEnded | TransactionAborted | TransactionFinished
@@ -71,6 +79,8 @@ class LockTable:
         """
         self._now_ms = now_ms
         self._held: dict[_Key, RangeMap[Holder]] = {}
+        self._ranges: Counter[str] = Counter()
+        """By driver, how many of them its transactions have."""
         self._listeners: dict[str, tuple[Told, Told]] = {}
         self._acknowledged: Callable[[RecordsAcknowledged], None] = lambda _event: None
         for each in held:
@@ -108,21 +118,31 @@ class LockTable:
         """The transaction wants these: of a statement that is about to be logged, or that waits for
         its decision here. Returns those that it had not, for `free` if nothing comes of it.
 
-        Raises `ConflictError` when another one has some of it; then nothing is taken.
+        Raises `ConflictError` when another one has some of it, `OverloadedError` when transactions
+        hold too much here; then nothing is taken.
         """
         locks = list(locks)
         for lock in locks:
             self.check_free(lock, transaction)
-        fresh: list[Lock] = []
+        fresh = [lock._replace(ranges=tuple(gaps)) for lock in locks if (gaps := self._gaps(lock))]
+        self._check_room(transaction, sum(len(each.ranges) for each in fresh))
         holder = Holder(transaction, self._now_ms())
-        for lock in locks:
-            gaps = self._gaps(lock)
-            if gaps:
-                new = lock._replace(ranges=tuple(gaps))
-                fresh.append(new)
-                self._put(holder, new)
-                self._tell_taken(transaction, new)
+        for each in fresh:
+            self._put(holder, each)
+            self._tell_taken(transaction, each)
         return fresh
+
+    def _check_room(self, transaction: TransactionId, ranges: int) -> None:
+        """What the log has given is in the table whether there is room or not."""
+        driver = transaction.replica_set
+        in_all = self._ranges.total() + _KEY_RANGES * len(self._held)
+        if ranges and (in_all + ranges > MAX_HELD or self._ranges[driver] + ranges > MAX_HELD // 2):
+            raise OverloadedError(
+                f"transactions that {driver} drives hold {self._ranges[driver]} ranges of offsets "
+                f"and instances here, those of all {in_all}; the limits are {MAX_HELD // 2} and "
+                f"{MAX_HELD}, and transaction {transaction} wants {ranges} more",
+                "let some end: `hadron tx list` has those that wait",
+            )
 
     def free(self, transaction: TransactionId, locks: Iterable[Lock]) -> None:
         """The transaction does not have these any more: it was rolled back."""
@@ -184,9 +204,10 @@ class LockTable:
         for wanted in lock.ranges:
             for a, b, before in known.within(*wanted):
                 if before.transaction != holder.transaction:
-                    known.take(a, b)
+                    self._take_out(known, a, b, before)
             for gap in known.gaps(*wanted):
                 known.add(*gap, holder)
+                self._ranges[holder.transaction.replica_set] += 1
 
     def _remove(self, lock: Lock, transaction: TransactionId | None = None) -> None:
         """What the transaction has of it, or, somebody having ended it, whoever has it."""
@@ -196,9 +217,15 @@ class LockTable:
         for wanted in lock.ranges:
             for first, last, holder in known.within(*wanted):
                 if transaction in (None, holder.transaction):
-                    known.take(first, last)
+                    self._take_out(known, first, last, holder)
         if not len(known):
             del self._held[lock[:3]]
+
+    def _take_out(self, known: RangeMap[Holder], first: int, last: int, holder: Holder) -> None:
+        """Of one range of the holder's; what is left of it may be two."""
+        before = len(known)
+        known.take(first, last)
+        self._ranges[holder.transaction.replica_set] += len(known) - before
 
     def _gaps(self, lock: Lock) -> list[Range]:
         known = self._held.get(lock[:3])

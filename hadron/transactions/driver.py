@@ -38,6 +38,7 @@ from hadron.transactions.effects import (
     DecisionRefused,
     Effect,
     Event,
+    FinishRefused,
     GivenUp,
     LeadershipEnded,
     LogDecision,
@@ -51,8 +52,8 @@ from hadron.transactions.effects import (
     Unfinished,
 )
 from hadron.transactions.held import Phase, Shown, joined
-from hadron.transactions.limits import LIMITS, Limits
-from hadron.transactions.machine import MAX_ASKED, Machine
+from hadron.transactions.limits import LIMITS, MAX_ASKED, Limits
+from hadron.transactions.machine import Machine
 from hadron.transactions.messages import Committed, Fate, Results, RolledBack, Told
 from hadron.transactions.ports import Leaders, Log
 
@@ -195,6 +196,16 @@ class Driver:
             self.step(DecisionRefused(transaction, error))
         else:
             self.step(DecisionLost(transaction, error))
+
+    def _tell_refused(self, effect: FinishRefused) -> None:
+        # No error: one that was deposed, and does not know it yet, hears it of what is over.
+        _log.warning(
+            "transaction %s is decided, and %s does not finish it: %s; see `hadron tx show %s`",
+            effect.transaction,
+            effect.participant,
+            effect.reason,
+            effect.transaction,
+        )
 
     def _log_finished(self, effect: LogFinished) -> None:
         self._log.submit(NoteFinished(effect.notes), done=partial(self._on_finished, effect))
@@ -388,7 +399,8 @@ class Driver:
 
     @property
     def troubles(self) -> list[str]:
-        """Decided transactions that wait for sets that do not answer, in words."""
+        """Decided transactions that wait for sets that do not answer, or do not finish one, in
+        words."""
         return [
             f"{name} is to finish {counted(count, 'decided transaction')}: {reason}"
             for name, count, reason in self.machine.stuck()
@@ -429,5 +441,6 @@ _WORK: Final[dict[type[Any], Callable[[Driver, Any], None]]] = {
     Reply: Driver._reply,
     LogDecision: Driver._log_decision,
     LogFinished: Driver._log_finished,
+    FinishRefused: Driver._tell_refused,
     LookUp: Driver._look_up,
 }

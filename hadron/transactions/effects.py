@@ -163,6 +163,15 @@ class LogFinished(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...]
 
 
+class FinishRefused(msgspec.Struct, frozen=True):
+    """A participant says, for the first time, why it does not finish what is decided. It is asked
+    again; `Machine.stuck` has it until it has."""
+
+    transaction: TransactionId
+    participant: str
+    reason: str
+
+
 class LookUp(msgspec.Struct, frozen=True):
     """A participant asks for transactions that are not held here: what the tables say, once a
     majority has confirmed this leadership."""
@@ -178,4 +187,4 @@ class Reply(msgspec.Struct, frozen=True):
     answer: Answer
 
 
-Effect: TypeAlias = Send | LogDecision | LogFinished | LookUp | Reply
+Effect: TypeAlias = Send | LogDecision | LogFinished | FinishRefused | LookUp | Reply

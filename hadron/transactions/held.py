@@ -12,6 +12,7 @@ from hadron.transactions.limits import (
     CHUNK_COMMAND_BYTES,
     CHUNK_STATEMENTS,
     MAX_CHUNKS_IN_FLIGHT,
+    STATEMENT_BYTES,
     Limits,
 )
 from hadron.transactions.messages import Body, Prepare, Results, Statement
@@ -80,6 +81,11 @@ def joined(bodies: Sequence[Body]) -> Body:
     return with_bytes[0] if len(with_bytes) == 1 else b"".join(with_bytes)
 
 
+def kept_of(body: Body, commands: Sequence[bytes]) -> int:
+    """Bytes that these statements take while they are in no log."""
+    return len(body) + sum(map(len, commands)) + STATEMENT_BYTES * len(commands)
+
+
 class Finishing:
     """What a decided transaction waits for.
 
@@ -110,7 +116,7 @@ class Transaction:
         branches: by participant, until it is decided.
         count: of the statements that came.
         size: of all of them, in bytes.
-        kept: of those that are not in any log yet.
+        kept: of those that are not in any log yet, with what they take besides (`kept_of`).
         is_noted_at_once: that participants have finished, without waiting for others' notes.
         unprepared: how many participants have not written all intents.
         finishing: once it is decided, and participants have to finish.
@@ -196,6 +202,17 @@ class Transaction:
                 waits_for[name] = said or "it is finishing"
         age_s = now - self.begun_at
         return Shown(self.id, self.phase.value, age_s, self.count, self.size, waits_for)
+
+
+def refusing(held: Iterable[Transaction]) -> dict[str, str]:
+    """By participant that does not finish what is decided: why not, of the first one."""
+    found: dict[str, str] = {}
+    for each in held:
+        if (finishing := each.finishing) is not None:
+            for name, reason in finishing.reasons.items():
+                if name in finishing.unfinished:
+                    found.setdefault(name, f"of {each.id} it says: {reason}")
+    return found
 
 
 class Shown(NamedTuple):

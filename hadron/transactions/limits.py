@@ -27,6 +27,16 @@ MAX_CHUNKS_IN_FLIGHT: Final = 4
 """Entries of one transaction on their way to one participant: enough for its disk and the wire to
 work at the same time, and no more than what others' commits may wait for."""
 
+STATEMENT_BYTES: Final = 512
+"""What a statement takes besides its own bytes while its driver holds it. What it locks is counted
+where it is (`serving.lock_table`)."""
+
+SWEEP_S: Final = 1.0
+"""Between two looks at what is open for too long."""
+
+MAX_ASKED: Final = 1_000
+"""Transactions that one question may name."""
+
 MAX_NOTES: Final = 256
 MAX_NOTED_RESULTS: Final = MAX_SET_STATEMENTS
 """That participants have finished, and what with, in one entry: it is made as soon as there is that

@@ -34,6 +34,7 @@ from hadron.transactions.effects import (
     DecisionRefused,
     Effect,
     Event,
+    FinishRefused,
     GivenUp,
     LeadershipEnded,
     LogDecision,
@@ -48,8 +49,8 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.held import Branch, Finishing, Phase, Shown, Transaction
-from hadron.transactions.limits import LIMITS, Limits
+from hadron.transactions.held import Branch, Finishing, Phase, Shown, Transaction, kept_of, refusing
+from hadron.transactions.limits import LIMITS, MAX_ASKED, SWEEP_S, Limits
 from hadron.transactions.messages import (
     Abort,
     Add,
@@ -77,12 +78,6 @@ from hadron.transactions.messages import (
 from hadron.transactions.notes import Notes, by_participant
 from hadron.transactions.remotes import FINISH, Errand, Remotes
 
-_SWEEP_S: Final = 1.0
-"""Between two looks at what is open for too long."""
-
-MAX_ASKED: Final = 1_000
-"""Transactions that one question may name."""
-
 
 class Machine:
     """Times are seconds on the monotonic clock."""
@@ -105,7 +100,7 @@ class Machine:
         self.ballot = ballot
         self.limits = limits
         self.held_bytes = 0
-        """Of statements that are in no log yet."""
+        """Of statements that are in no log yet (`held.kept_of`)."""
         self._is_known = is_known
         self._held: dict[TransactionId, Transaction] = {}
         self._open: dict[TransactionId, Transaction] = {}
@@ -194,7 +189,7 @@ class Machine:
         if held.records:
             self._runs[held.id] = held
         if self._sweep_at is None:
-            self._sweep_at = self._now + _SWEEP_S
+            self._sweep_at = self._now + SWEEP_S
         if len(self._open) > self.limits.open_transactions:
             self._roll_back(held, refusals.too_many_open(self.home, len(self._open) - 1))
         elif isinstance(request, Add):
@@ -235,11 +230,11 @@ class Machine:
         """Count a statement in; returns why it cannot be. `branches` are those that have more."""
         if (refusal := refusals.too_large(held.count, statement)) is not None:
             return refusal
-        limits, size = self.limits, len(statement.body) + len(statement.command)
+        limits, kept = self.limits, kept_of(statement.body, (statement.command,))
         held.count += 1
-        held.size += size
-        held.kept += size
-        self.held_bytes += size
+        held.size += len(statement.body) + len(statement.command)
+        held.kept += kept
+        self.held_bytes += kept
         if held.count > limits.statements or held.size > limits.transaction_bytes:
             return refusals.too_much(held, limits)
         if self.held_bytes > limits.held_bytes:
@@ -471,18 +466,22 @@ class Machine:
         elif held.finishing is None or name not in held.finishing.unfinished:
             pass
         elif isinstance(message, Finished):
-            expected = held.finishing.unfinished[name].statements
-            if len(message.results) == expected:
+            came, expected = len(message.results), held.finishing.unfinished[name].statements
+            if came == expected:
                 self._finished(held, name, message.results)
             else:
                 # It would not be noted, nor would what is noted with it.
-                held.finishing.reasons[name] = refusals.other_results(
-                    len(message.results), expected
-                )
+                self._not_finished(held, name, refusals.other_results(came, expected))
         elif isinstance(message, FinishFailed):
-            held.finishing.reasons[name] = str(message.error)
+            self._not_finished(held, name, str(message.error))
         for errand in self._remotes.heard(name, self._now):
             self._send_errand(name, errand)
+
+    def _not_finished(self, held: Transaction, name: str, reason: str) -> None:
+        assert held.finishing is not None
+        if name not in held.finishing.reasons:
+            self._effects.append(FinishRefused(held.id, name, reason))
+        held.finishing.reasons[name] = reason
 
     def _prepared(self, held: Transaction, name: str, message: Prepared) -> None:
         branch = held.branches.get(name)
@@ -490,9 +489,9 @@ class Machine:
         if branch is None or chunk is None:
             return
         self._remotes.settle(name, (held.id, message.first))
-        size = len(chunk.body) + sum(map(len, chunk.statements))
-        held.kept -= size
-        self.held_bytes -= size
+        kept = kept_of(chunk.body, chunk.statements)
+        held.kept -= kept
+        self.held_bytes -= kept
         assert held.kept >= 0, (held.id, held.kept)
         before = branch.prepared_lsn
         if before not in (0, message.prepared_lsn):
@@ -540,7 +539,7 @@ class Machine:
     def _time_passed(self, _event: TimePassed) -> None:
         self._effects += self._notes.take(self._now)
         if self._sweep_at is not None and self._sweep_at <= self._now:
-            self._sweep_at = self._now + _SWEEP_S
+            self._sweep_at = self._now + SWEEP_S
             now, limits, reason = self._now, self.limits, self._remotes.reason
             for held in list(self._open.values()):
                 if (error := refusals.overdue(held, now, limits, reason)) is not None:
@@ -567,11 +566,12 @@ class Machine:
         return self._held.get(transaction) or next(of_several, None)
 
     def stuck(self) -> list[tuple[str, int, str]]:
-        """(replica set, how many decided transactions wait for it, why) of those that are away."""
+        """(replica set, how many decided transactions wait for it, why), where that is known."""
+        refused = refusing(self._held.values())
         return [
             (name, count, reason)
             for name, count in self._unfinished.items()
-            if count and (reason := self._remotes.reason(name))
+            if count and (reason := refused.get(name) or self._remotes.reason(name))
         ]
 
     def shown(self, now: float) -> Iterator[Shown]:

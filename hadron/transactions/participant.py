@@ -32,7 +32,7 @@ from hadron.state.transactions.intents import (
 from hadron.state.transactions.intents import Prepared as Written
 from hadron.state.transactions.participations import Participation
 from hadron.transactions import refusals
-from hadron.transactions.machine import MAX_ASKED
+from hadron.transactions.limits import MAX_ASKED
 from hadron.transactions.messages import (
     Abort,
     Asked,

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from hadron.model.errors import ConflictError
+from hadron.model.errors import ConflictError, OverloadedError
 from hadron.model.transactions import DELIVERIES, STAGES, Lock, TransactionId
 from hadron.partition.observers import Observers, Order
+from hadron.serving import lock_table
 from hadron.serving.lock_table import LockTable
 from hadron.state.pipelines.events import StagesEnded
 from hadron.state.transactions.events import (
@@ -115,3 +116,27 @@ def test_a_stage_that_has_ended_is_nobodys() -> None:
         (A, Lock(STAGES, 8, "x", ((1, 1),))),
     ]
     assert heard.told == []
+
+
+def test_what_transactions_hold_is_bounded_for_each_driver_and_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock_table, "MAX_HELD", 20)
+    heard = Heard()
+    table = heard.table
+    of_other = TransactionId("local/p2", 1, 7, 1)
+    taken = table.take(A, [of_group(*[(n, n) for n in range(0, 20, 2)])])
+    with pytest.raises(OverloadedError, match=r"p1 drives hold 10 ranges .* of all 14; .* 10 and"):
+        table.take(B, [of_group((30, 30))])
+    assert table.take(A, [of_group((2, 2))]) == [], "a copy takes nothing"
+    table.take(of_other, [of_group(*[(n, n) for n in range(40, 52, 2)])])
+    with pytest.raises(OverloadedError, match=r"of all 20; .* wants 1 more"):
+        table.take(of_other, [of_group((70, 70))])
+    # What the log has given counts, whether there is room or not, and so does what is left of it.
+    heard.observers.tell([IntentsWritten(of_other, (of_group((100, 200)),))])
+    heard.observers.tell([RecordsAcknowledged(5, ((150, 150),), 0)])
+    table.free(A, taken)
+    with pytest.raises(OverloadedError, match=r"p2 drives hold 8 ranges .* of all 12;"):
+        table.take(of_other, [of_group(*[(n, n) for n in range(300, 306, 2)])])
+    heard.observers.tell([TransactionFinished(of_other, (of_group((0, 999)),))])
+    table.take(A, [of_group(*[(n, n) for n in range(0, 20, 2)])])

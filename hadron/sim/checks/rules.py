@@ -185,6 +185,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "M streams",
     ),
     "E2 prepared, finished or aborted, and each once": (
+        "E2 what is decided is done, or was deleted",
         "E2 what is finished is decided",
         "transactions_are_whole",
         "inputs_have_one_output",

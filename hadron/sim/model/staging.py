@@ -66,8 +66,9 @@ class Attempt:
 
 @dataclass(slots=True)
 class Sink:
-    """The highest batch that is published, whose it is, and since when it is so."""
+    """The highest batch that is published, whose it is, and since when it is so; and its place."""
 
+    place: int
     query: str
     batch: int
     published_ms: int
@@ -227,12 +228,14 @@ class Staging:
 
     def advance(self, entry: Entry, command: AdvanceSink) -> None:
         """Where there is no room, the sink goes to which nobody has published for longest."""
-        if command.name not in self.sinks and len(self.sinks) >= MAX_SINKS:
+        known = self.sinks.get(command.name)
+        place = known.place if known is not None else len(self.sinks) + 1
+        if known is None and len(self.sinks) >= MAX_SINKS:
             since_ms = entry.now_ms - SINK_IDLE_MS
             ages = [(each.published_ms, name) for name, each in self.sinks.items()]
             if (oldest := min(ages))[0] < since_ms:
-                del self.sinks[oldest[1]]
-        self.sinks[command.name] = Sink(command.query, command.batch, entry.now_ms)
+                place = self.sinks.pop(oldest[1]).place
+        self.sinks[command.name] = Sink(place, command.query, command.batch, entry.now_ms)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -257,7 +260,7 @@ class Staging:
                 for part in each.parts
             ],
             "sink": [
-                (name, each.query, each.batch, each.published_ms)
+                (each.place, name, each.query, each.batch, each.published_ms)
                 for name, each in self.sinks.items()
             ],
         }

@@ -70,6 +70,7 @@ class Part:
     intents: dict[int, Intent] = field(default_factory=dict)
     count: int = 0
     size: int = 0
+    changes: int = 0
     results: list[_Result] | None = None
 
 
@@ -137,6 +138,7 @@ class Transactions:
         part.intents[first] = intent
         part.count += count
         part.size += intent.size
+        part.changes += sum(_changes(MACHINE.decode(each)) for each in command.statements)
         return part.lsn, part.count
 
     def finish(self, entry: Entry, command: FinishTransaction) -> list[dict[str, Any]]:
@@ -476,6 +478,7 @@ class Transactions:
                     *tx,
                     part.count,
                     part.size,
+                    part.changes,
                     part.since_ms,
                     None if part.results is None else _packed(part.results),
                 )
@@ -555,6 +558,16 @@ def size_of(command: Command) -> int:
         isinstance(command, CompleteStages) and command.out_stream_id
     )
     return int(command.size) if has_batch else 0  # type: ignore[attr-defined]
+
+
+def _changes(command: Command) -> int:
+    """How many rows of tables a statement changes, about."""
+    if isinstance(command, AppendGuarded):
+        return 1 + len(command.key_hashes) // 8
+    if isinstance(command, PublishStaged):
+        return sum(count for _, count in command.attempts)
+    many = getattr(command, "ranges", getattr(command, "instance_ids", (0,)))
+    return len(many)
 
 
 def _numbers(first: int, intent: Intent) -> range:

@@ -33,7 +33,7 @@ plant(
     "a record that is sent alone is logged though a transaction relies on its key",
     Edit(
         "state.transactions.key_locks:check_free",
-        "    if packed and context.db.execute(_ANY, (stream_id,)).fetchone() is not None:\n",
+        "    if packed and _is_any_alone(context, stream_id):\n",
         "    if not context:\n",
     ),
     scenarios=(_HELD,),

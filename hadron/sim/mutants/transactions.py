@@ -66,6 +66,19 @@ plant(
 )
 
 plant(
+    "what waited for long is called deleted",
+    "a participant that hears of the decision late does nothing, and says that all was deleted",
+    Edit(
+        "state.transactions.intents:apply_finish_transaction",
+        "results = tuple(_do(context, intents))",
+        "results = tuple(_do(context, intents))\n"
+        "    if context.now_ms - known.since_ms > 1_000:\n"
+        "        results = (StatementResult(is_deleted=True),) * command.count",
+    ),
+    scenarios=(_AWAY,),
+)
+
+plant(
     "retried statement refused",
     "a statement that is sent again is not known, and its transaction rolled back, decided or not",
     Edit(

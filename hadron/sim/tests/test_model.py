@@ -125,7 +125,7 @@ STAGING: dict[str, Edit] = {
         "model.sinks:check_advance", "if query and batch and", "if query and batch > 4 and"
     ),
     "sinks are forgotten while there is room": Edit(
-        "state.sinks.progress:_advance", "_count(context)[0] >= MAX_SINKS", "True"
+        "state.sinks.progress:_new_place", "if known >= MAX_SINKS:", "if known:"
     ),
 }
 

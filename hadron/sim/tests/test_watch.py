@@ -87,6 +87,7 @@ PLANTED: dict[str, str] = {
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "E1 what is decided is aborted nowhere": "a participant aborts what it finds after a restart",
     "E1 what is called aborted is never decided": "aborted, says a leader that was deposed",
+    "E2 what is decided is done, or was deleted": "what waited for long is called deleted",
     "E6 what is decided is durable where it was prepared": "committed before the intents are "
     "durable",
     "E6 what is not noted is not forgotten": "participants forget before it is noted",

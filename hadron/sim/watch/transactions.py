@@ -16,6 +16,7 @@ from hadron.model.transactions import DELIVERIES, Lock, Participant, Transaction
 from hadron.sim.watch.ballots import Ballots
 from hadron.sim.watch.marks import Mark
 from hadron.sim.watch.views import Complaints
+from hadron.state.features import MACHINE
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.state.transactions.joint_decisions import DecideRun
@@ -33,6 +34,13 @@ _LOCKED: Final = (
     "SELECT prepared_lsn FROM hadron_lock WHERE kind = ? AND owner_id = ? AND name = ''"
     " AND first <= ? AND last >= ? LIMIT 1"
 )
+_HERE: Final = {
+    "stream_id": "SELECT 1 FROM hadron_stream_partition WHERE stream_id = ?",
+    "out_stream_id": "SELECT 1 FROM hadron_stream_partition WHERE stream_id = ?",
+    "group_id": "SELECT 1 FROM hadron_group WHERE group_id = ?",
+    "pipeline_id": "SELECT 1 FROM hadron_pipeline WHERE pipeline_id = ?",
+}
+"""Whether what a statement is of is there, by what it is called in it."""
 
 CLIENT: Final = "its client"
 
@@ -67,9 +75,10 @@ class _Decision:
 @dataclass(slots=True)
 class _Intents:
     """Of one transaction at one set, by the entry with the first of them: how many statements each
-    of its entries has, by first number."""
+    of its entries has, by first number; and the statements."""
 
     entries: dict[int, tuple[int, list[_Entry]]] = field(default_factory=dict)
+    statements: dict[int, bytes] = field(default_factory=dict)
 
     def durable(self) -> int:
         return sum(
@@ -116,6 +125,7 @@ class Transactions:
                 self._decided(mark, each, (), lsn)
         elif isinstance(command, FinishTransaction) and lsn:
             self._finished(mark, command)
+            self._done(mark, command, result)
         elif isinstance(command, AbortTransaction) and lsn:
             self._abort(mark, command.transaction, prepared_lsn)
         elif isinstance(command, NoteFinished):
@@ -128,6 +138,7 @@ class Transactions:
     def _prepared(self, mark: Mark, command: WriteIntents, lsn: int, prepared_lsn: int) -> None:
         key = command.transaction, mark.view.replica_set, prepared_lsn
         intents = self._intents.setdefault(key, _Intents())
+        intents.statements.update(enumerate(command.statements, command.first_number))
         _, entries = intents.entries.setdefault(command.first_number, (len(command.statements), []))
         if lsn:
             entries.append(_Entry(mark, lsn))
@@ -179,6 +190,21 @@ class Transactions:
                 f"{command.prepared_lsn} on; what is decided for good of it is "
                 f"{part if self._is_decided(transaction) else 'nothing'}",
             )
+
+    def _done(self, mark: Mark, command: FinishTransaction, results: Iterable[Any]) -> None:
+        key = command.transaction, mark.view.replica_set, command.prepared_lsn
+        statements = self._intents[key].statements if key in self._intents else {}
+        for number, result in enumerate(results):
+            if not result.is_deleted or number not in statements:
+                continue
+            statement: Any = MACHINE.decode(statements[number])
+            wanted = [(query, getattr(statement, name, 0)) for name, query in _HERE.items()]
+            if all(mark.view.select(query, each) for query, each in wanted if each):
+                self._complaints.add(
+                    "E2 what is decided is done, or was deleted",
+                    f"{mark.view.name} finishes {command.transaction} without statement {number}, "
+                    f"{type(statement).__name__}, and nobody has deleted what that is of",
+                )
 
     def _abort(self, mark: Mark, transaction: TransactionId, prepared_lsn: int) -> None:
         replica_set = mark.view.replica_set

@@ -34,8 +34,9 @@ class DropInstances(Command[Dropped], frozen=True, array_like=True, tag=49):
     """Drop instances that ended before `before_ms`: one slice of them, the oldest. Returns
     `slices.Dropped`; `NoChange` when there are none.
 
-    What has a letter to send, or a stage that is ready or publishing, counts as ended now: it is
-    kept once more, and each slice is short however many of those there are."""
+    What has a letter to send, or a stage that is ready or publishing, which a transaction may be
+    about to end, counts as ended now: it is kept once more, and each slice is short however many of
+    those there are."""
 
     uses_reserve: ClassVar[bool] = True
 

@@ -38,6 +38,10 @@ class PublishStages(Command, frozen=True, array_like=True, tag=45):
     code_version: str = ""
     took_ms: tuple[int, ...] = ()
 
+    @property
+    def rows(self) -> int:
+        return len(self.instance_ids)
+
 
 def apply_publish_stages(_context: Context, _command: PublishStages) -> NoReturn:
     raise RequestError("the outputs of stages are published by a transaction", "put it into one")

@@ -63,6 +63,10 @@ class CompleteStages(Command["Completed"], frozen=True, array_like=True, tag=7):
     """Each, or all of them; empty where nobody knows."""
 
     @property
+    def rows(self) -> int:
+        return len(self.instance_ids)
+
+    @property
     def batches(self) -> tuple[BatchShape, ...]:
         return (BatchShape(len(self.instance_ids), self.size),) if self.out_stream_id else ()
 
@@ -86,6 +90,10 @@ class FailStages(Command["Completed"], frozen=True, array_like=True, tag=8):
     """As of `CompleteStages`, and so is what follows."""
     code_version: str = ""
     took_ms: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.instance_ids)
 
 
 class Completed(msgspec.Struct, frozen=True):

@@ -16,29 +16,33 @@ from hadron.model.sinks import UNKNOWN, SinkProgress, check_advance
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import DONE, MAX_NUMBER, Lock, StatementResult
 from hadron.state.machine import Command, Context, Feature, Statement
+from hadron.state.transactions.locks import LOCK
 
 SINK: Final = PREFIX + "sink"
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {SINK}(
-    name TEXT PRIMARY KEY,
+    place INTEGER PRIMARY KEY,          -- from 1, without gaps, so it counts them
+    name TEXT NOT NULL UNIQUE,
     query TEXT NOT NULL,                -- whose batches these are; "" for a program without one
     batch INTEGER NOT NULL,             -- the highest that is published
     published_ms INTEGER NOT NULL       -- when that was
-) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {SINK}_by_time ON {SINK}(published_ms);
+) STRICT;
+CREATE INDEX IF NOT EXISTS {SINK}_by_time ON {SINK}(published_ms, name);
 """
 
-_SET: Final = (
-    f"INSERT INTO {SINK} VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE SET query = excluded.query,"
-    " batch = excluded.batch, published_ms = excluded.published_ms"
-)
+_INSERT: Final = f"INSERT INTO {SINK} VALUES(?, ?, ?, ?, ?)"
+_SET: Final = f"UPDATE {SINK} SET query = ?, batch = ?, published_ms = ? WHERE name = ?"
 _FIND: Final = f"SELECT name, query, batch, published_ms FROM {SINK}"
 _EVICT: Final = (
     f"DELETE FROM {SINK} WHERE name = (SELECT name FROM {SINK} WHERE published_ms < ?"
-    " ORDER BY published_ms, name LIMIT 1)"
+    " ORDER BY published_ms, name LIMIT 1) RETURNING place"
 )
-_COUNT: Final = f"SELECT count(*), count(*) FILTER (WHERE published_ms >= ?) FROM {SINK}"
+_COUNT: Final = f"SELECT ifnull(max(place), 0) FROM {SINK}"
+_IDLE: Final = f"SELECT count(*) FROM (SELECT 1 FROM {SINK} WHERE published_ms < ? LIMIT ?)"
+_PREPARED: Final = (
+    f"SELECT count(*) FROM (SELECT 1 FROM {LOCK} WHERE kind = 'sink' AND owner_id = 0 LIMIT ?)"
+)
 
 SINK_IDLE_MS: Final = 30 * 24 * 3_600_000
 """A sink may make room for a new one when nothing was published for longer. Only then: what is not
@@ -46,6 +50,9 @@ known begins anew, and would publish a batch that it has published."""
 
 MAX_SINKS: Final = 10_000
 """At a replica set: some 4 MB. A sink is named for what it writes, not for a run."""
+
+_MAX_PREPARED: Final = 100
+"""Sinks that transactions have prepared here: each new one counts them."""
 
 MAX_SINK_NAME: Final = 300
 
@@ -84,28 +91,53 @@ def _check(context: Context, command: AdvanceSink) -> None:
     known = find(context.db, name)
     check_advance(known, name, query, batch, command.follows)
     if known is None:
-        _, busy = _count(context)
-        if busy >= MAX_SINKS:
-            raise RequestError(
-                f"{busy} sinks are known {context.place}, and {MAX_SINKS} are the most",
-                "name a sink for what it writes, not for a run; one that is idle for 30 days makes "
-                "room",
-            )
+        _check_room(context)
 
 
-def _count(context: Context) -> tuple[int, int]:
-    """All sinks, and those that may not make room."""
-    row = context.db.execute(_COUNT, (context.now_ms - SINK_IDLE_MS,)).fetchone()
-    assert row is not None
-    return row[0], row[1]
+def _check_room(context: Context) -> None:
+    """Raises `RequestError` when there is none for a new sink, beside those that are prepared."""
+    prepared = _number(context.db, _PREPARED, _MAX_PREPARED)
+    if prepared == _MAX_PREPARED:
+        raise RequestError(
+            f"{prepared} transactions that are prepared {context.place} advance a sink",
+            "wait until they are over: see `hadron tx list`",
+            retryable=True,
+        )
+    known = _number(context.db, _COUNT)
+    over = known + prepared + 1 - MAX_SINKS
+    if over > 0 and _number(context.db, _IDLE, context.now_ms - SINK_IDLE_MS, over) < over:
+        raise RequestError(
+            f"{known} sinks are known {context.place}, and {MAX_SINKS} are the most",
+            "name a sink for what it writes, not for a run; one that is idle for 30 days makes "
+            "room",
+        )
 
 
 def _advance(context: Context, command: AdvanceSink) -> StatementResult:
     db = context.db
-    if find(db, command.name) is None and _count(context)[0] >= MAX_SINKS:
-        db.execute(_EVICT, (context.now_ms - SINK_IDLE_MS,))
-    db.execute(_SET, (command.name, command.query, command.batch, context.now_ms))
+    values = command.query, command.batch, context.now_ms
+    db.execute(_SET, (*values, command.name))
+    if not db.changes():
+        if context.body_lsn is None:
+            # Others of this entry were new; what was prepared has its room.
+            _check_room(context)
+        db.execute(_INSERT, (_new_place(context), command.name, *values))
     return DONE
+
+
+def _new_place(context: Context) -> int:
+    """Where there is no room, that of the sink to which nobody has published for longest."""
+    known = _number(context.db, _COUNT)
+    if known >= MAX_SINKS:
+        idle = context.db.execute(_EVICT, (context.now_ms - SINK_IDLE_MS,)).fetchone()
+        if idle is not None:
+            return int(idle[0])
+    return known + 1
+
+
+def _number(db: Database, query: str, *values: int) -> int:
+    row: Any = db.execute(query, values).fetchone()
+    return int(row[0])
 
 
 def _locks(command: AdvanceSink) -> tuple[Lock, ...]:

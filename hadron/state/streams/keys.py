@@ -92,9 +92,8 @@ def note(context: Context, stream_id: int, base_offset: int, packed: bytes) -> N
     """Records with keys of these hashes have been appended from `base_offset` on."""
     newest = {each: base_offset + index for index, each in enumerate(hashes_of(packed)) if each}
     db = context.db
-    for key_hash, offset in newest.items():
-        db.execute(_SET, (stream_id, signed(key_hash), offset))
     if newest:
+        db.executemany(_SET, [(stream_id, signed(each), offset) for each, offset in newest.items()])
         db.execute(_DROP, (stream_id, _DROPPED_PER_RECORD * len(newest)))
 
 

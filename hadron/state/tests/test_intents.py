@@ -10,6 +10,8 @@ import pytest
 from hadron.fakes.tables import dump, locked
 from hadron.model.errors import ConflictError, NotFoundError, RequestError, StaleCompletionError
 from hadron.model.limits import MAX_SET_STATEMENTS
+from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
+from hadron.model.schema import spec_to_json
 from hadron.model.transactions import (
     DELETED,
     DELIVERIES,
@@ -30,12 +32,15 @@ from hadron.state.groups.changes import ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import CreateGroup
 from hadron.state.machine import Command, Context, Feature, StateMachine, Statement, encode
-from hadron.state.pipelines.stage_runs import Completed
-from hadron.state.schema import DeleteObjects
+from hadron.state.pipelines.finished import DropInstances
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
+from hadron.state.schema import ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.slices import Dropped
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.retention import TrimStream
-from hadron.state.tests.parted import a_batch
+from hadron.state.tests.parted import SET, a_batch
 from hadron.state.tests.transacting import RECORDS, Transacting, joined, transacting
 from hadron.state.together import DoTogether
 from hadron.state.transactions import intents, participations
@@ -246,6 +251,28 @@ def test_attempts_before_a_transaction_are_counted_whenever_they_are_logged(
     prepared = write(file, file.ack(4), tx=OTHER)
     finish(file, prepared, OTHER)
     assert attempts.from_offset(file.db, file.group, 0, 9) == []
+
+
+def test_an_instance_that_has_ended_is_kept_while_a_transaction_ends_a_stage_of_it(
+    file: Transacting,
+) -> None:
+    """The finish would find one stale stage, and leave out all that the statement completes."""
+    once = Retry(1, 100)
+    stages = (
+        StageSpec(name="a", run="m:f", retry=once, output=Output("s2")),
+        StageSpec(name="b", run="m:f", retry=once),
+    )
+    spec = PipelineSpec(replica_set=SET, input="s0", stages=stages, start="earliest")
+    change = ObjectChange("Pipeline", "default", "q", spec_to_json(spec).decode())
+    (pipeline,) = file.result(ApplySchema(schema.current_index(file.db), (change,)))
+    file.result(TriggerInstances(pipeline.id, SET, 0, RECORDS, tuple(range(RECORDS))))
+    data = a_batch("out", 3)
+    completion = CompleteStages(pipeline.id, "a", (1, 2, 3), (1, 1, 1), file.streams[2], len(data))
+    prepared = write(file, (completion, data))
+    file.result(FailStages(pipeline.id, "b", (1,), (1,), "why"))
+    assert file.result(DropInstances(pipeline.id, 1 << 60)) == Dropped(0, is_done=True)
+    assert [(each.count, each.is_deleted) for each in finish(file, prepared)] == [(3, False)]
+    assert file.result(DropInstances(pipeline.id, 1 << 60)) == Dropped(1, is_done=True)
 
 
 def test_locks_go_with_an_abort_and_with_a_finish(file: Transacting) -> None:

@@ -18,6 +18,7 @@ from hadron.state.schema import DeleteObjects
 from hadron.state.streams.keys import latest
 from hadron.state.streams.partitions import AppendGuarded
 from hadron.state.streams.retention import TrimStream
+from hadron.state.transactions import participations
 from hadron.state.transactions.checks import TransactionsCheck
 from hadron.state.transactions.decisions import Decide
 from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -82,6 +83,21 @@ def decide(tables: Replicated, *records: AppendGuarded) -> list[int]:
     transaction = TransactionId.of(SET, BALLOT, len(tables.log))
     decided: Any = tables.submit(Decide(transaction, (), tuple(map(encode, records))))
     return [each.base_offset for each in decided.results]
+
+
+def test_one_entry_has_only_so_many_keys_to_write(
+    tables: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participations, "MAX_SET_ROWS", 5)
+    tx = Prepared(tables, ONE)
+    tx.write(record(1, 2))
+    with pytest.raises(RequestError, match=r"change 6 rows .* are 10000, 67108864 and 5 .*often"):
+        tx.write(record(3, 4))
+    tx.write(record(3))
+    assert tx.finish() == [0, 2]
+    with pytest.raises(RequestError, match="change 6 rows"):
+        decide(tables, record(1, 2), record(3, 4))
+    assert decide(tables, record(1, 2), record(3)) == [3, 5]
 
 
 class TestPrepared:

@@ -326,6 +326,39 @@ def test_sinks_that_are_idle_for_long_are_forgotten_for_new_ones(
     assert [each.name for each in sinks.all_sinks(file.db)] == ["default/t"]
 
 
+def test_only_so_many_sinks_are_known_whoever_brings_them(
+    file: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one transaction, and of those that are prepared: a finish is not refused."""
+    monkeypatch.setattr(sinks, "MAX_SINKS", 3)
+    new = [AdvanceSink(f"default/{name}", "q", 0) for name in range(5)]
+    with pytest.raises(RequestError, match="3 sinks are known"):
+        decide(file, 1, *new)
+    prepared = file.result(WriteIntents(other(7), 0, (encode(new[0]), encode(new[1]))))
+    with pytest.raises(RequestError, match="0 sinks are known"):
+        file.result(WriteIntents(other(8), 0, (encode(new[2]), encode(new[3]))))
+    with pytest.raises(RequestError, match="1 sinks are known"):
+        decide(file, 2, new[2], new[3])
+    decide(file, 3, new[2])
+    with pytest.raises(RequestError, match="1 sinks are known"):
+        decide(file, 4, new[3])
+    file.result(FinishTransaction(other(7), *prepared))
+    assert len(sinks.all_sinks(file.db)) == 3
+    decide(file, 5, AdvanceSink("default/0", "q", 1))
+
+
+def test_only_so_many_sinks_are_prepared(
+    file: Transacting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "_MAX_PREPARED", 1)
+    prepared = file.result(WriteIntents(other(7), 0, (encode(advance(0)),)))
+    with pytest.raises(RequestError, match="1 transactions that are prepared") as caught:
+        decide(file, 1, AdvanceSink("default/t", "q", 0))
+    assert caught.value.retryable
+    file.result(FinishTransaction(other(7), *prepared))
+    decide(file, 1, AdvanceSink("default/t", "q", 0))
+
+
 @pytest.mark.parametrize("command", [advance(-1), advance(0, "none"), AdvanceSink("", "q", 0)])
 def test_what_is_no_sink_is_refused(file: Transacting, command: AdvanceSink) -> None:
     with pytest.raises(RequestError):

@@ -16,7 +16,7 @@ import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import Ballot
-from hadron.model.limits import MAX_PARTICIPANTS, MAX_SET_STATEMENTS, MAX_TRANSACTION_BYTES
+from hadron.model.limits import MAX_PARTICIPANTS
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import (
@@ -31,7 +31,7 @@ from hadron.model.transactions import (
 from hadron.state import together
 from hadron.state.machine import Command, Context, Feature, NoChange
 from hadron.state.slices import SLICE_ROWS, Dropped
-from hadron.state.transactions import locks
+from hadron.state.transactions import locks, participations
 
 DECISION: Final = PREFIX + "decision"
 DECISION_PART: Final = PREFIX + "decision_part"
@@ -281,14 +281,10 @@ def check_parts(
 
 def _check_statements(context: Context, statements: list[Command]) -> None:
     """All of them before any is done, as if they had been prepared."""
-    size = together.size_of(statements)
-    if len(statements) > MAX_SET_STATEMENTS or size > MAX_TRANSACTION_BYTES:
-        raise RequestError(
-            f"a transaction would have {len(statements)} statements with {size} bytes "
-            f"{context.place}; the limits are {MAX_SET_STATEMENTS} and "
-            f"{MAX_TRANSACTION_BYTES}",
-            "commit more often",
-        )
+    rows = sum(each.rows for each in statements)
+    participations.check_limits(
+        "a transaction", len(statements), together.size_of(statements), rows
+    )
     for each in statements:
         statement = context.machine.statement(each)
         statement.check(context, each)

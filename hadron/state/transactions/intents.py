@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.model.limits import MAX_SET_STATEMENTS, MAX_TRANSACTION_BYTES
+from hadron.model.limits import MAX_SET_STATEMENTS
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import Lock, StatementResult, TransactionId, check_id
@@ -135,14 +135,14 @@ def apply_write_intents(context: Context, command: WriteIntents) -> Prepared:
     known = participations.find(context.db, command.transaction)
     _check_numbers(context, command, known)
     statements = [context.machine.decode(each) for each in command.statements]
-    size = together.size_of(statements)
-    _check_limits(command, size, known)
+    size, rows = together.size_of(statements), sum(each.rows for each in statements)
+    _check_limits(command, size, rows, known)
     prepared_lsn, count = context.lsn, len(statements)
     if known is None:
-        participations.begin(context, command.transaction, count, size)
+        participations.begin(context, command.transaction, count, size, rows)
     else:
         prepared_lsn = known.prepared_lsn
-        count = participations.grow(context, prepared_lsn, count, size)
+        count = participations.grow(context, prepared_lsn, count, size, rows)
     taken: list[Lock] = []
     for each in statements:
         leadership.check_rules(context, each)
@@ -194,15 +194,11 @@ def _check_numbers(context: Context, command: WriteIntents, known: Participation
         )
 
 
-def _check_limits(command: WriteIntents, size: int, known: Participation | None) -> None:
-    count = len(command.statements) + (known.statements if known is not None else 0)
-    size += known.size if known is not None else 0
-    if count > MAX_SET_STATEMENTS or size > MAX_TRANSACTION_BYTES:
-        raise RequestError(
-            f"transaction {command.transaction} would have {count} statements with {size} bytes "
-            f"here; the limits are {MAX_SET_STATEMENTS} and {MAX_TRANSACTION_BYTES}",
-            "commit more often",
-        )
+def _check_limits(command: WriteIntents, size: int, rows: int, known: Participation | None) -> None:
+    count = len(command.statements)
+    if known is not None:
+        count, size, rows = count + known.statements, size + known.size, rows + known.rows
+    participations.check_limits(f"transaction {command.transaction}", count, size, rows)
 
 
 def apply_finish_transaction(

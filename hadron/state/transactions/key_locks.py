@@ -60,7 +60,7 @@ _NOBODY: Final = -1
 def check_free(context: Context, stream_id: int, packed: bytes) -> None:
     """Records with keys of these hashes are about to be logged. Raises `ConflictError` when a
     transaction that is prepared here has one of them alone."""
-    if packed and context.db.execute(_ANY, (stream_id,)).fetchone() is not None:
+    if packed and _is_any_alone(context, stream_id):
         for key_hash in _distinct(packed):
             _check(context, _ALONE_AT, (stream_id, key_hash, _NOBODY))
 
@@ -73,15 +73,20 @@ def take(
 
     Raises `ConflictError` when another has one of them, `alone` or not, unless neither is.
     """
-    for key_hash in _distinct(packed):
-        key = stream_id, key_hash, prepared_lsn
-        _check(context, _AT if alone else _ALONE_AT, key)
-        context.db.execute(_TAKE, (*key, int(alone)))
+    keys = [(stream_id, key_hash, prepared_lsn) for key_hash in _distinct(packed)]
+    if alone or _is_any_alone(context, stream_id):
+        for key in keys:
+            _check(context, _AT if alone else _ALONE_AT, key)
+    context.db.executemany(_TAKE, [(*key, int(alone)) for key in keys])
 
 
 def release(context: Context, prepared_lsn: int) -> None:
     """The transaction is over here."""
     context.db.execute(_RELEASE, (prepared_lsn,))
+
+
+def _is_any_alone(context: Context, stream_id: int) -> bool:
+    return context.db.execute(_ANY, (stream_id,)).fetchone() is not None
 
 
 def _distinct(packed: bytes) -> list[int]:

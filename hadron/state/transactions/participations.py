@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from hadron.model.errors import RequestError
+from hadron.model.limits import MAX_SET_ROWS, MAX_SET_STATEMENTS, MAX_TRANSACTION_BYTES
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.model.transactions import StatementResult, TransactionId
@@ -22,6 +24,7 @@ CREATE TABLE IF NOT EXISTS {PARTICIPATION}(
     number INTEGER NOT NULL,
     statements INTEGER NOT NULL,        -- how many are here
     bytes INTEGER NOT NULL,             -- of their batches
+    changes INTEGER NOT NULL,           -- rows of tables that they will change, about
     since_ms INTEGER NOT NULL,          -- of the first intent; of the finish, once finished
     results BLOB,                       -- MessagePack [StatementResult …]; NULL until finished
     UNIQUE (replica_set, epoch, incarnation, number)
@@ -29,12 +32,13 @@ CREATE TABLE IF NOT EXISTS {PARTICIPATION}(
 """
 
 _COLUMNS: Final = (
-    "prepared_lsn, replica_set, epoch, incarnation, number, statements, bytes, since_ms, results"
+    "prepared_lsn, replica_set, epoch, incarnation, number, statements, bytes, changes, since_ms,"
+    " results"
 )
-_INSERT: Final = f"INSERT INTO {PARTICIPATION} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL)"
+_INSERT: Final = f"INSERT INTO {PARTICIPATION} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 _GROW: Final = (
-    f"UPDATE {PARTICIPATION} SET statements = statements + ?, bytes = bytes + ?"
-    " WHERE prepared_lsn = ? RETURNING statements"
+    f"UPDATE {PARTICIPATION} SET statements = statements + ?, bytes = bytes + ?,"
+    " changes = changes + ? WHERE prepared_lsn = ? RETURNING statements"
 )
 _FINISH: Final = f"UPDATE {PARTICIPATION} SET results = ?, since_ms = ? WHERE prepared_lsn = ?"
 _DELETE: Final = f"DELETE FROM {PARTICIPATION} WHERE prepared_lsn = ?"
@@ -65,6 +69,7 @@ class Participation(NamedTuple):
         prepared_lsn: of the entry with its first intent.
         statements: how many it has here.
         size: bytes of their batches.
+        rows: that they will change, about.
         since_ms: its first intent's; once it is finished, of that.
         is_finished: its statements are done, and the driver may not know it yet.
     """
@@ -73,18 +78,34 @@ class Participation(NamedTuple):
     prepared_lsn: int
     statements: int
     size: int
+    rows: int
     since_ms: int
     is_finished: bool
 
 
-def begin(context: Context, transaction: TransactionId, statements: int, size: int) -> None:
+def check_limits(transaction: str, count: int, size: int, rows: int) -> None:
+    """Raises `RequestError` for more statements, bytes or rows than one entry may do: whoever wants
+    something of the replica set waits for it (PROTOCOL F3)."""
+    if count > MAX_SET_STATEMENTS or size > MAX_TRANSACTION_BYTES or rows > MAX_SET_ROWS:
+        raise RequestError(
+            f"{transaction} would have {count} statements here, with {size} bytes, which change "
+            f"{rows} rows (keys of an index, ranges, instances); the limits are "
+            f"{MAX_SET_STATEMENTS}, {MAX_TRANSACTION_BYTES} and {MAX_SET_ROWS}",
+            "commit more often",
+        )
+
+
+def begin(
+    context: Context, transaction: TransactionId, statements: int, size: int, rows: int
+) -> None:
     """This entry has its first intent."""
-    context.db.execute(_INSERT, (context.lsn, *transaction, statements, size, context.now_ms))
+    counts = statements, size, rows
+    context.db.execute(_INSERT, (context.lsn, *transaction, *counts, context.now_ms))
 
 
-def grow(context: Context, prepared_lsn: int, statements: int, size: int) -> int:
+def grow(context: Context, prepared_lsn: int, statements: int, size: int, rows: int) -> int:
     """Returns how many statements it has now."""
-    row = context.db.execute(_GROW, (statements, size, prepared_lsn)).fetchone()
+    row = context.db.execute(_GROW, (statements, size, rows, prepared_lsn)).fetchone()
     assert row is not None, prepared_lsn
     count: int = row[0]
     return count
@@ -113,14 +134,14 @@ FEATURE: Final = Feature(name="participations", tables=_TABLES)
 def find(db: Database, transaction: TransactionId) -> Participation | None:
     """None of what never came here, was aborted, or was forgotten."""
     row = db.execute(_FIND, transaction).fetchone()
-    return None if row is None else _participation((*row[:8], row[8] is not None))
+    return None if row is None else _participation((*row[:9], row[9] is not None))
 
 
 def results(db: Database, transaction: TransactionId) -> tuple[StatementResult, ...] | None:
     """What its statements here came to, in order; None before it was finished, and of what is not
     known."""
     row = db.execute(_FIND, transaction).fetchone()
-    return None if row is None or row[8] is None else _decode(row[8])
+    return None if row is None or row[9] is None else _decode(row[9])
 
 
 def name_of(db: Database, prepared_lsn: int) -> TransactionId:
@@ -136,6 +157,6 @@ def held(db: Database, *, before_ms: int, after_lsn: int, limit: int) -> list[Pa
 
 
 def _participation(row: tuple[Any, ...]) -> Participation:
-    lsn, replica_set, epoch, incarnation, number, count, size, since_ms, is_finished = row
+    lsn, replica_set, epoch, incarnation, number, count, size, rows, since_ms, is_finished = row
     transaction = TransactionId(replica_set, epoch, incarnation, number)
-    return Participation(transaction, lsn, count, size, since_ms, bool(is_finished))
+    return Participation(transaction, lsn, count, size, rows, since_ms, bool(is_finished))

@@ -55,6 +55,7 @@ from hadron.transactions.messages import (
     Fate,
     Finish,
     Finished,
+    FinishFailed,
     Forget,
     Message,
     Prepare,
@@ -544,6 +545,29 @@ async def test_nothing_is_prepared_by_a_leader_that_is_deposed(
 
 
 # --- operators ------------------------------------------------------------------------------------
+
+
+async def test_that_a_participant_does_not_finish_is_told_and_logged_once(
+    it: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(it.leader("p0"))
+    one = client.id(1)
+    drops(it, Finish)
+    client.caller.receive(Commit(one, 0, [publishing("p1", "a")]))
+    await trio.sleep(0.2)
+    part = it.leader("p0").part
+    for _ in range(2):
+        part.receive("p1", FinishFailed(one, NotFoundError("nothing is known of it")))
+    assert part.troubles == [
+        f"p1 is to finish 1 decided transaction: of {one} it says: nothing is known of it"
+    ]
+    assert [each.getMessage() for each in caplog.records] == [
+        f"transaction {one} is decided, and p1 does not finish it: nothing is known of it; see "
+        f"`hadron tx show {one}`"
+    ]
+    it.on_message = lambda *_: True
+    assert isinstance(await client.next(), Committed)
+    assert part.troubles == []
 
 
 async def test_what_waits_for_whom_is_shown_and_resolved(

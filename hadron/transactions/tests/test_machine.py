@@ -11,6 +11,7 @@ from hadron.model.errors import (
     ConflictError,
     FencedError,
     HadronError,
+    NotFoundError,
     OverloadedError,
     PeerError,
     RecordTooLargeError,
@@ -28,6 +29,7 @@ from hadron.transactions.effects import (
     DecisionRefused,
     Effect,
     Event,
+    FinishRefused,
     GivenUp,
     LeadershipEnded,
     LogDecision,
@@ -43,7 +45,13 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.limits import CHUNK_STATEMENTS, MAX_NOTED_RESULTS, MAX_NOTES, Limits
+from hadron.transactions.limits import (
+    CHUNK_STATEMENTS,
+    MAX_NOTED_RESULTS,
+    MAX_NOTES,
+    STATEMENT_BYTES,
+    Limits,
+)
 from hadron.transactions.machine import Machine
 from hadron.transactions.messages import (
     Abort,
@@ -457,7 +465,7 @@ def test_other_results_than_a_participant_has_statements_are_not_noted() -> None
     one = driving.decide("p1")
     driving.said.clear()
     driving.hear("p1", Finished(one, (DONE, DONE)))
-    assert not driving.said
+    assert not driving.take(LogFinished)
     (shown,) = driving.machine.shown(0.0)
     assert shown.waits_for == {"p1": "it has finished 2 statements and is to finish 1"}
 
@@ -618,7 +626,7 @@ def test_limits_of_one_transaction() -> None:
 
 
 def test_limits_of_a_driver() -> None:
-    driving = Driving(open_transactions=2, held_bytes=100)
+    driving = Driving(open_transactions=2, held_bytes=2 * STATEMENT_BYTES + 100)
     driving.say(Add(driving.id(1), 0, at("home")))
     driving.say(Add(driving.id(2), 0, at("home")))
     driving.say(Add(driving.id(3), 0, at("home")))
@@ -628,8 +636,11 @@ def test_limits_of_a_driver() -> None:
     driving.say(Add(driving.id(2), 1, [Statement("home", b"", bytes(90))]))
     error = driving.refusal()
     assert isinstance(error, OverloadedError)
-    assert "limit is 100" in str(error)
-    assert driving.machine.held_bytes == len(b"commandbody")
+    assert "hold 1648 bytes, the limit is 1124" in str(error)
+    assert driving.machine.held_bytes == len(b"commandbody") + STATEMENT_BYTES
+    # Many small ones take as much as few large ones.
+    driving.say(Add(driving.id(4), 0, [Statement("home", b"")] * 2))
+    assert "the limit is 1124" in str(driving.refusal())
 
 
 def test_a_set_that_is_away_is_waited_for_by_so_many_only() -> None:
@@ -802,6 +813,26 @@ def test_a_set_that_is_away_is_tried_with_one_and_then_draws_the_rest() -> None:
     driving.hear("p1", Finished(decided[0], (DONE,)))
     drawn = [message for _, message in driving.sent()]
     assert drawn == [Finish(each, 70, 1) for each in decided[1:5]]
+    assert not driving.machine.stuck()
+
+
+def test_who_does_not_finish_is_told_with_the_reason_until_it_has() -> None:
+    driving = Driving()
+    one, two = driving.decide("p1", "p2"), driving.decide("p1", number=2)
+    driving.said.clear()
+    refused = FinishFailed(one, NotFoundError("nothing is known of it"))
+    driving.hear("p1", refused)
+    assert driving.said == [FinishRefused(one, "p1", "nothing is known of it")]
+    driving.said.clear()
+    driving.hear("p1", refused)
+    driving.hear("p2", Finished(one, (DONE,)))
+    driving.hear("p1", Finished(two, (DONE, DONE)))
+    assert driving.take(FinishRefused) == [
+        FinishRefused(two, "p1", "it has finished 2 statements and is to finish 1")
+    ]
+    assert driving.machine.stuck() == [("p1", 2, f"of {one} it says: nothing is known of it")]
+    driving.hear("p1", Finished(one, (DONE,)))
+    driving.hear("p1", Finished(two, (DONE,)))
     assert not driving.machine.stuck()
 
 
