@@ -28,7 +28,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.model.problems import shorten
 from hadron.model.record import Headers, Record
 from hadron.model.words import said_by
-from hadron.wire.messages import pipelines_pb2
+from hadron.wire.messages import pipelines_pb2, text_to
 
 _log: Final = logging.getLogger(__name__)
 
@@ -404,9 +404,9 @@ def reason_of(error: object) -> str:
     """One line for the instance. Raises `RequestError` when it says nothing."""
     if isinstance(error, BaseException):
         name, words = type(error).__name__, said_by(error)
-        return " ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON]
+        return text_to(" ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON])
     if not isinstance(error, str) or not error.strip():
         raise RequestError(
             f"{error!r} does not say why a stage has failed", "give an exception, or a text"
         )
-    return error
+    return text_to(error)

@@ -140,17 +140,6 @@ def stage_of(invocations: pipelines_pb2.Invocations) -> StageSpec | None:
     return msgspec.json.decode(invocations.spec, type=StageSpec)
 
 
-def reason_of(error: object) -> str:
-    """Why a stage has failed, as people will read it. Raises `RequestError` when that says
-    nothing."""
-    reason = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
-    if not isinstance(reason, str) or not reason:
-        raise RequestError(
-            f"{error!r} does not say why a stage has failed", "give an exception, or a text"
-        )
-    return reason
-
-
 def failure(
     replica_set: str,
     invocations: pipelines_pb2.Invocations,

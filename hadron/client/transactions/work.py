@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from hadron.client.connecting.session import can_retry
-from hadron.client.handling.invocation import AnyInvocation, Given
+from hadron.client.handling.invocation import AnyInvocation, Given, reason_of
 from hadron.client.producing.bulk import check_many, cut, slices
 from hadron.client.producing.new_records import whole_record
 from hadron.client.transactions.contents import (
@@ -37,7 +37,6 @@ from hadron.client.transactions.stages import (
     completion,
     failure,
     outputs_of,
-    reason_of,
     stage_of,
     whole,
 )

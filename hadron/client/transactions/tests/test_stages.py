@@ -182,6 +182,18 @@ async def test_a_stage_fails_with_what_is_said_of_it(tmp_path: Path) -> None:
         assert await values(client, "us") == [b"told"]
 
 
+async def test_a_reason_that_no_message_takes_is_told_in_part(tmp_path: Path) -> None:
+    async with a_pipeline(tmp_path, 2) as (_, client), running(client, "plain", 2) as batch:
+        async with client.transaction(driver=US) as tx:
+            await tx.fail(batch, "long" * 2_000_000, only=batch.invocations[0])
+            await tx.fail(batch, ValueError("half a \ud800"), only=batch.invocations[1])
+        assert await statuses(client, "plain") == ["failed", "failed"]
+        reasons = {
+            each.reason for found in await client.instances("p") for each in found.stages
+        } - {None, ""}
+        assert sorted(reasons) == ["ValueError: half a \\ud800", "long" * 500]
+
+
 async def test_what_does_not_fit_a_stage_is_not_in_the_transaction(tmp_path: Path) -> None:
     other = pipelines_pb2.Invocation(instance_id=77, attempt=1)
     async with a_pipeline(tmp_path) as (_, client), running(client, "made", 3) as batch:
