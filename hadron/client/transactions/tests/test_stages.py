@@ -95,6 +95,19 @@ async def a_pipeline(tmp_path: Path, triggers: int = 3) -> AsyncIterator[tuple[C
         yield cluster, client
 
 
+async def test_a_grant_that_no_message_takes_is_refused(tmp_path: Path) -> None:
+    async with (
+        a_pipeline(tmp_path, 1) as (_, client),
+        client.run_stages("p", engine="handler", stages=["plain"], max_batch=1) as run,
+    ):
+        batch = await anext(aiter(run))
+        for bad in (0, 1 << 40, 1.5):
+            with pytest.raises(RequestError, match="count"):
+                run.grant(bad)  # type: ignore[arg-type]
+        run.grant()
+        assert [each.attempt for each in batch.invocations] == [1]
+
+
 @pytest.mark.parametrize("home", [EU, US])
 async def test_a_stage_a_record_and_an_acknowledgement_end_together(
     tmp_path: Path, home: str
