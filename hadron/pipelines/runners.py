@@ -71,6 +71,7 @@ class Ended:
         version: of the instances' definition; 0 where the stage has the same output in all.
         took_ms: of each, or of all; empty where the runner does not say.
         is_final: no other attempt is to follow these, which failed.
+        runner, code_version: who ran them, and with what code; "" where nobody says.
     """
 
     stage: str
@@ -80,6 +81,8 @@ class Ended:
     version: int = 0
     took_ms: tuple[int, ...] = ()
     is_final: bool = False
+    runner: str = ""
+    code_version: str = ""
 
     def check(self) -> None:
         """Raises `RequestError` for what no runner says."""

@@ -177,7 +177,7 @@ class Given:
             self.invocation.instance_id,
             self.invocation.attempt,
         )
-        end = End(self.invocation, self._took_ms)
+        end = End(self.invocation, self.took_ms)
         try:
             if is_ours:
                 self._ends.add(self._kind()._replace(reason=self._lateness), end)
@@ -194,11 +194,11 @@ class Given:
         return f"stage {self.stage.name!r} took longer than its timeout of {limit_s:g} s"
 
     @property
-    def _took_ms(self) -> int:
+    def took_ms(self) -> int:
         return min(int((anyio.current_time() - self.began_s) * 1_000), _MAX_TOOK_MS)
 
     async def _end(self, kind: Kind, record: Any = None) -> Receipt | None:
-        end = End(self.invocation, self._took_ms, record)
+        end = End(self.invocation, self.took_ms, record)
         self._ends.add(kind, end)
         self.is_ended = True
         try:

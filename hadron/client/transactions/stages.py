@@ -116,10 +116,17 @@ def outputs_of(
     return records
 
 
+def took_ms(given: Ended) -> Sequence[int]:
+    """How long it took, where that is known here: what a statement says it says itself, and no
+    leader adds to it (PROTOCOL E7)."""
+    return (given._given.took_ms,) if isinstance(given, AnyInvocation) else ()
+
+
 def completion(
     replica_set: str,
     invocations: pipelines_pb2.Invocations,
     ended: Sequence[pipelines_pb2.Invocation],
+    took_ms: Sequence[int],
 ) -> transactions_pb2.Statement:
     complete = pipelines_pb2.CompleteStagesRequest(
         pipeline_id=invocations.pipeline_id,
@@ -128,6 +135,7 @@ def completion(
         attempts=[each.attempt for each in ended],
         created_ms=[each.created_ms for each in ended],
         version=invocations.version,
+        took_ms=took_ms,
     )
     return transactions_pb2.Statement(replica_set=replica_set, complete=complete)
 
@@ -145,6 +153,7 @@ def failure(
     invocations: pipelines_pb2.Invocations,
     ended: Sequence[pipelines_pb2.Invocation],
     reason: str,
+    took_ms: Sequence[int],
 ) -> transactions_pb2.Statement:
     fail = pipelines_pb2.FailStagesRequest(
         pipeline_id=invocations.pipeline_id,
@@ -153,5 +162,6 @@ def failure(
         attempts=[each.attempt for each in ended],
         created_ms=[each.created_ms for each in ended],
         reason=reason,
+        took_ms=took_ms,
     )
     return transactions_pb2.Statement(replica_set=replica_set, fail=fail)

@@ -38,6 +38,7 @@ from hadron.client.transactions.stages import (
     failure,
     outputs_of,
     stage_of,
+    took_ms,
     whole,
 )
 from hadron.model.errors import (
@@ -256,7 +257,7 @@ class Work:
         else:
             home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
         records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
-        statement = completion(home, invocations, ended)
+        statement = completion(home, invocations, ended, took_ms(given))
         published = PublishedMany()
         if stage.output is None:
             self._filled(self.contents.add_statement, statement)
@@ -284,7 +285,8 @@ class Work:
             given._given.check_open()
         reason = reason_of(error)
         home = await self._calls.homes.of_id(invocations.pipeline_id)
-        self._filled(self.contents.add_statement, failure(home, invocations, ended, reason))
+        statement = failure(home, invocations, ended, reason, took_ms(given))
+        self._filled(self.contents.add_statement, statement)
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()

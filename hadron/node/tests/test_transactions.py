@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,14 @@ from hadron.node.tests.transacting import (
     RawClient,
     RawRunner,
     State,
+    Stated,
     acknowledge,
     all_over,
     committed,
     complete,
     driving,
     eventually,
+    fail,
     led_by,
     listed,
     outcome,
@@ -49,7 +52,7 @@ from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, method, transaction_to, transactions_pb2
+from hadron.wire.messages import Method, method, pipelines_pb2, transaction_to, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -370,20 +373,24 @@ async def test_what_a_transaction_acknowledges_is_given_to_nobody_meanwhile(
         await until_over(cluster)
 
 
+async def make_pipeline(cluster: Cluster) -> None:
+    spec = PipelineSpec(
+        replica_set=EU,
+        input=_name(EU),
+        start="earliest",
+        stages=(StageSpec(name="do", engine="handler"),),
+    )
+    async with cluster.client() as client:
+        await client.apply([SchemaObject(kind="Pipeline", name="p", spec=spec)])
+
+
 @pytest.mark.parametrize("home", [EU, US])
 async def test_a_stage_ends_with_what_is_made_of_it(
     tmp_path: Path, clock: MockClock, home: str
 ) -> None:
     async with running_cluster(tmp_path, SETS) as cluster:
         ids = await make_streams(cluster)
-        pipeline = PipelineSpec(
-            replica_set=EU,
-            input=_name(EU),
-            start="earliest",
-            stages=(StageSpec(name="do", engine="handler"),),
-        )
-        async with cluster.client() as client:
-            await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
+        await make_pipeline(cluster)
         async with cluster[EU].connection("n1") as connection, driving(cluster, home) as driver:
             runner = RawRunner(connection, "p")
             invocations = await runner.invocations()
@@ -514,6 +521,33 @@ async def test_a_prepare_that_is_sent_again_stands_whatever_became_of_its_group(
         assert await values(cluster, US) == [b"made of it"]
         async with subscribed(cluster, EU, ids[EU]) as member:
             assert await member.floor(cluster) == 1
+
+
+@pytest.mark.parametrize("end", [complete, fail])
+async def test_a_prepare_that_is_sent_again_is_known_whoever_leads_then(
+    tmp_path: Path,
+    clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[str, pipelines_pb2.Invocations], Stated],
+) -> None:
+    """The leader where it ends a stage fails before it has answered, and with it goes what it knew
+    of who has run that, and since when."""
+    breaker = Breaker(monkeypatch)
+    async with running_cluster(tmp_path, SETS) as cluster:
+        ids = await make_streams(cluster)
+        async with cluster[EU].connection("n1") as connection, driving(cluster, US) as client:
+            await make_pipeline(cluster)
+            invocations = await RawRunner(connection, "p").invocations()
+            number = await client.number()
+            breaker.crash(cluster[EU], "n1", at=WriteIntents, is_logged=True)
+            made = publish(US, ids[US], b"made of it")
+            client.say(number, end(EU, invocations), made, end=End.COMMIT)
+            await breaker.crashed()
+            await cluster[EU].start("n1")
+            await cluster.wait_serving(EU)
+            assert committed(await client.answer(number)) == {EU: [-1], US: [1]}
+        await until_over(cluster)
+        assert await values(cluster, US) == [b"made of it"]
 
 
 async def _answer_after_restart(cluster: Cluster, client: RawClient, number: int) -> Any:

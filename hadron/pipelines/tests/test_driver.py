@@ -41,7 +41,7 @@ from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
 from hadron.state.machine import encode
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.retries import Retried
-from hadron.state.pipelines.stage_runs import Completed, CompleteStages
+from hadron.state.pipelines.stage_runs import Completed, CompleteStages, FailStages
 from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.pipelines.views import Chosen
 from hadron.state.schema import DeleteObjects
@@ -837,6 +837,24 @@ class TestTransactions:
         await stack.controller.execute(FinishTransaction(self.T, lsn, 1))
         assert await instances(stack) == [(0, 2), (1, 1)]
         assert driver.dispatcher.assignments.assigned("decide") == {2}
+
+    async def test_what_is_said_is_the_same_command_whoever_hears_it(self, stack: Stack) -> None:
+        """What a leader remembers of it changes, and is not in it."""
+        driver = await declare(stack, replace(ENRICH, output=None))
+        await stack.append(IN, b"x")
+        ended = Ended("enrich", (1,), (1,))
+
+        def said() -> tuple[CompleteStages, FailStages]:
+            failed = driver.completions.failure(ended, "bad input")
+            return driver.completion(ended, memoryview(b"")), failed
+
+        runner = Runner(driver)
+        await runner.until(("enrich", [1], [1]))
+        before = said()
+        runner.begin()
+        assert said() == before
+        driver.dispatcher.leave(runner.session)
+        assert said() == before
 
     async def test_rolled_back_it_is_its_runners_again(
         self, stack: Stack, mock_clock: MockClock
