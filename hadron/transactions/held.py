@@ -198,6 +198,36 @@ class Transaction:
         return Shown(self.id, self.phase.value, age_s, self.count, self.size, waits_for)
 
 
+class Open:
+    """Those that are not decided, the oldest first; a call's own are found without the others."""
+
+    __slots__ = ("_all", "_by_caller")
+
+    def __init__(self) -> None:
+        self._all: dict[TransactionId, Transaction] = {}
+        self._by_caller: dict[int, dict[TransactionId, Transaction]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __setitem__(self, transaction: TransactionId, held: Transaction) -> None:
+        self._all[transaction] = held
+        self._by_caller.setdefault(held.caller, {})[transaction] = held
+
+    def __delitem__(self, transaction: TransactionId) -> None:
+        caller = self._all.pop(transaction).caller
+        own = self._by_caller[caller]
+        del own[transaction]
+        if not own:
+            del self._by_caller[caller]
+
+    def values(self) -> Iterable[Transaction]:
+        return self._all.values()
+
+    def of(self, caller: int) -> list[Transaction]:
+        return list(self._by_caller.get(caller, {}).values())
+
+
 class Shown(NamedTuple):
     """A transaction, for people.
 

@@ -48,7 +48,7 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.held import Branch, Finishing, Phase, Shown, Transaction
+from hadron.transactions.held import Branch, Finishing, Open, Phase, Shown, Transaction
 from hadron.transactions.limits import LIMITS, Limits
 from hadron.transactions.messages import (
     Abort,
@@ -108,8 +108,7 @@ class Machine:
         """Of statements that are in no log yet."""
         self._is_known = is_known
         self._held: dict[TransactionId, Transaction] = {}
-        self._open: dict[TransactionId, Transaction] = {}
-        """Those that are not decided, the oldest first."""
+        self._open = Open()
         self._runs: dict[TransactionId, Transaction] = {}
         """Of those: several that are decided together, by the first one."""
         self._blocks = Blocks(home, ballot)
@@ -154,8 +153,8 @@ class Machine:
         comes for its numbers."""
         self._blocks.drop(event.caller)
         error = RequestError("its call has ended without a commit")
-        for held in list(self._open.values()):
-            if held.caller == event.caller and held.phase is Phase.OPEN:
+        for held in self._open.of(event.caller):
+            if held.phase is Phase.OPEN:
                 self._roll_back(held, error)
 
     def _requested(self, event: Requested) -> None:
