@@ -196,8 +196,8 @@ class PipelineDriver:
         return await self._known(await self._controller.execute(command))
 
     def _told(self, ended: Ended) -> Ended:
-        """With who ran them, with what code, and how long, as this leader knows: of a micro-batch,
-        which one runner has. Raises as `Ended.check` does."""
+        """With who ran them, with what code, and how long, as this leader knows best: of a
+        micro-batch, which one runner has. Raises as `Ended.check` does."""
         ended.check()
         work = self.dispatcher.work_on(ended.stage, ended.instance_ids[0])
         took_ms = ended.took_ms

@@ -136,6 +136,8 @@ def completion(
         created_ms=[each.created_ms for each in ended],
         version=invocations.version,
         took_ms=took_ms,
+        runner=invocations.runner,
+        code_version=invocations.code_version,
     )
     return transactions_pb2.Statement(replica_set=replica_set, complete=complete)
 
@@ -163,5 +165,7 @@ def failure(
         created_ms=[each.created_ms for each in ended],
         reason=reason,
         took_ms=took_ms,
+        runner=invocations.runner,
+        code_version=invocations.code_version,
     )
     return transactions_pb2.Statement(replica_set=replica_set, fail=fail)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import (
-    ConflictError,
     ConnectionLostError,
     FrameError,
     HadronError,
@@ -21,7 +19,6 @@ from hadron.model.errors import (
     RequestError,
     UnreachableError,
 )
-from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import TransactionId
 from hadron.node.tests.transacting import (
@@ -29,16 +26,12 @@ from hadron.node.tests.transacting import (
     Breaker,
     End,
     RawClient,
-    RawRunner,
     State,
-    Stated,
     acknowledge,
     all_over,
     committed,
-    complete,
     driving,
     eventually,
-    fail,
     led_by,
     listed,
     outcome,
@@ -52,7 +45,7 @@ from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, method, pipelines_pb2, transaction_to, transactions_pb2
+from hadron.wire.messages import Method, method, transaction_to, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -373,42 +366,6 @@ async def test_what_a_transaction_acknowledges_is_given_to_nobody_meanwhile(
         await until_over(cluster)
 
 
-async def make_pipeline(cluster: Cluster) -> None:
-    spec = PipelineSpec(
-        replica_set=EU,
-        input=_name(EU),
-        start="earliest",
-        stages=(StageSpec(name="do", engine="handler"),),
-    )
-    async with cluster.client() as client:
-        await client.apply([SchemaObject(kind="Pipeline", name="p", spec=spec)])
-
-
-@pytest.mark.parametrize("home", [EU, US])
-async def test_a_stage_ends_with_what_is_made_of_it(
-    tmp_path: Path, clock: MockClock, home: str
-) -> None:
-    async with running_cluster(tmp_path, SETS) as cluster:
-        ids = await make_streams(cluster)
-        await make_pipeline(cluster)
-        async with cluster[EU].connection("n1") as connection, driving(cluster, home) as driver:
-            runner = RawRunner(connection, "p")
-            invocations = await runner.invocations()
-            ends = complete(EU, invocations)
-            number = await driver.number()
-            driver.say(number, ends, publish(US, ids[US], b"made of it"))
-            if home == US:
-                await cluster.wait_for("a lock", lambda: rows(cluster, EU, "lock") == 1)
-            with pytest.raises(ConflictError, match=str(driver.id(number))):
-                await driver.commit(complete(EU, invocations))
-            driver.say(number, first=2, end=End.COMMIT)
-            assert committed(await driver.answer(number)) == {EU: [-1], US: [1]}
-            with pytest.raises(RequestError):
-                await driver.commit(ends, publish(US, ids[US], b"made of it again"))
-        await until_over(cluster)
-        assert await values(cluster, US) == [b"made of it"]
-
-
 async def test_a_connection_that_breaks_while_a_link_is_made(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,33 +478,6 @@ async def test_a_prepare_that_is_sent_again_stands_whatever_became_of_its_group(
         assert await values(cluster, US) == [b"made of it"]
         async with subscribed(cluster, EU, ids[EU]) as member:
             assert await member.floor(cluster) == 1
-
-
-@pytest.mark.parametrize("end", [complete, fail])
-async def test_a_prepare_that_is_sent_again_is_known_whoever_leads_then(
-    tmp_path: Path,
-    clock: MockClock,
-    monkeypatch: pytest.MonkeyPatch,
-    end: Callable[[str, pipelines_pb2.Invocations], Stated],
-) -> None:
-    """The leader where it ends a stage fails before it has answered, and with it goes what it knew
-    of who has run that, and since when."""
-    breaker = Breaker(monkeypatch)
-    async with running_cluster(tmp_path, SETS) as cluster:
-        ids = await make_streams(cluster)
-        async with cluster[EU].connection("n1") as connection, driving(cluster, US) as client:
-            await make_pipeline(cluster)
-            invocations = await RawRunner(connection, "p").invocations()
-            number = await client.number()
-            breaker.crash(cluster[EU], "n1", at=WriteIntents, is_logged=True)
-            made = publish(US, ids[US], b"made of it")
-            client.say(number, end(EU, invocations), made, end=End.COMMIT)
-            await breaker.crashed()
-            await cluster[EU].start("n1")
-            await cluster.wait_serving(EU)
-            assert committed(await client.answer(number)) == {EU: [-1], US: [1]}
-        await until_over(cluster)
-        assert await values(cluster, US) == [b"made of it"]
 
 
 async def _answer_after_restart(cluster: Cluster, client: RawClient, number: int) -> Any:

@@ -195,6 +195,28 @@ async def test_a_stage_fails_with_what_is_said_of_it(tmp_path: Path) -> None:
         assert await values(client, "us") == [b"told"]
 
 
+@pytest.mark.parametrize("home", [EU, US])
+async def test_who_has_run_what_a_transaction_ends_is_told(tmp_path: Path, home: str) -> None:
+    async with (
+        a_pipeline(tmp_path, 2) as (_, client),
+        client.stage("p", "plain", runner="host/7", code_version="v3") as stage,
+    ):
+        invocations = aiter(stage)
+        first, second = await anext(invocations), await anext(invocations)
+        async with client.transaction(driver=home) as tx:
+            await tx.complete(first)
+            await tx.fail(second, "bad input")
+        await until_over(client)
+        tried = [
+            attempt
+            for found in await client.instances("p")
+            for each in found.stages
+            for attempt in each.tried
+        ]
+        assert {(each.runner, each.code_version) for each in tried} == {("host/7", "v3")}
+        assert [each.HasField("took_ms") for each in tried] == [True, True]
+
+
 async def test_a_reason_that_no_message_takes_is_told_in_part(tmp_path: Path) -> None:
     async with a_pipeline(tmp_path, 2) as (_, client), running(client, "plain", 2) as batch:
         async with client.transaction(driver=US) as tx:
