@@ -13,6 +13,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.terms.arguments import whole_of
 from hadron.client.terms.opening import EnteredOnce
 from hadron.model.errors import HadronError
+from hadron.model.limits import MAX_ITEMS
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import method, pipelines_pb2
 
@@ -85,8 +86,11 @@ class ReadyStages:
         self.begin_all([invocations.number], code_version)
 
     def begin_all(self, numbers: Sequence[int], code_version: str = "") -> None:
-        if self._call is not None:
-            begun = pipelines_pb2.RunStagesRequest(begun=numbers, code_version=code_version)
+        if self._call is None:
+            return
+        for start in range(0, len(numbers), MAX_ITEMS):
+            some = numbers[start : start + MAX_ITEMS]
+            begun = pipelines_pb2.RunStagesRequest(begun=some, code_version=code_version)
             self._call.send(begun)
 
     async def take(self) -> pipelines_pb2.Invocations | None:
