@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hadron.delivery.members import Delivery, Member
 from hadron.delivery.tries import Tries
+from hadron.model.range_maps import RangeMap
 from hadron.model.ranges import Range, RangeSet, size
 
 
@@ -27,6 +28,8 @@ class Held:
         self._deadline_s = deadline_s
         self._numbers = numbers if numbers is not None else itertools.count(1)
         self._by_number: dict[int, Delivery] = {}
+        self._by_offset: RangeMap[Delivery] | None = None
+        """None until somebody has looked for offsets: most groups see no transaction."""
         self._deadlines: OrderedDict[int, Delivery] = OrderedDict()
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -46,6 +49,14 @@ class Held:
         delivery = self._by_number.get(number)
         return delivery is not None and not delivery.held.gaps(first, last)
 
+    def within(self, first: int, last: int) -> list[tuple[int, int, Delivery]]:
+        """What is held of first … last, ascending, with its delivery."""
+        if self._by_offset is None:
+            self._by_offset = RangeMap(
+                (a, b, delivery) for delivery in self for a, b in delivery.held.ranges()
+            )
+        return self._by_offset.within(first, last)
+
     def begin(self, member: Member, first: int, last: int, tries: Tries, now: float) -> Delivery:
         number = next(self._numbers)
         delivery = Delivery(number, member.number, tries, RangeSet(), now)
@@ -58,6 +69,8 @@ class Held:
         delivery.held.add(first, last)
         self.pieces += delivery.held.fragments - before
         self.records += last - first + 1
+        if self._by_offset is not None:
+            self._by_offset.add(first, last, delivery)
         self._by_number[delivery.number] = delivery
         self._members[delivery.member].deliveries[delivery.number] = delivery
         self.arm(delivery, now)
@@ -72,6 +85,7 @@ class Held:
         self.pieces += held.fragments - before
         self.records -= size(released)
         assert self.records >= 0, self.records
+        self._forget_offsets(released)
         if held:
             self.arm(delivery, now)
         else:
@@ -85,6 +99,12 @@ class Held:
             self._forget(delivery)
             self.pieces -= delivery.held.fragments
             self.records -= len(delivery.held)
+            self._forget_offsets(delivery.held.ranges())
+
+    def _forget_offsets(self, ranges: Iterable[Range]) -> None:
+        if self._by_offset is not None:
+            for first, last in ranges:
+                self._by_offset.take(first, last)
 
     def _forget(self, delivery: Delivery) -> None:
         del self._by_number[delivery.number]

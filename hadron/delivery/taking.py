@@ -111,10 +111,10 @@ class Taking:
             left.remove(item.first, item.last)
             self._taken.add(item.first, item.last, replace(taken, place=item))
         if left and first < below:
-            for delivery in [each for each in self._held if _overlaps(each, first, last)]:
-                for a, b in self._held.release(delivery, first, last, now):
-                    left.remove(a, b)
-                    self._taken.add(a, b, replace(taken, place=delivery))
+            for a, b, delivery in self._held.within(first, last):
+                self._held.release(delivery, a, b, now)
+                left.remove(a, b)
+                self._taken.add(a, b, replace(taken, place=delivery))
         for a, b in left.ranges():
             self._taken.add(a, b, taken)
 
@@ -156,8 +156,3 @@ class Taking:
                 if isinstance(known.place, Delivery):
                     found.append((first, last, known.place))
         return found
-
-
-def _overlaps(delivery: Delivery, first: int, last: int) -> bool:
-    found = delivery.held.next_member(first)
-    return found is not None and found <= last

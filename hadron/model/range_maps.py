@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from hadron.model.ranges import Range
@@ -17,10 +17,11 @@ class RangeMap(Generic[T]):
 
     __slots__ = ("_firsts", "_items")
 
-    def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._items: dict[int, tuple[int, T]] = {}
+    def __init__(self, items: Iterable[tuple[int, int, T]] = ()) -> None:
+        """`items`: (first, last, value), which do not overlap."""
+        self._items = {first: (last, value) for first, last, value in items}
         """By the first integer: the last one, and the value."""
+        self._firsts = sorted(self._items)
 
     def __len__(self) -> int:
         """How many ranges."""

@@ -10,7 +10,6 @@ from hadron.model.batch import judge_batch
 from hadron.model.errors import NotFoundError, NotReadyError, RequestError
 from hadron.model.pipelines import Output, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.pipelines.assignments import Work
 from hadron.pipelines.runners import Ended
 from hadron.serving.catalog import Catalog
 from hadron.state.pipelines.publishing import PublishStages
@@ -24,17 +23,12 @@ Definitions = Mapping[int, tuple[StageSpec, ...]]
 
 
 class Completions:
-    """Of one pipeline. `definitions` gives those that are known of, `work_on` who runs a stage of
-    an instance."""
+    """Of one pipeline. `definitions` gives those that are known of. What else a leader remembers is
+    in no command: the same words become the same bytes at any time (PROTOCOL E7)."""
 
     def __init__(
-        self,
-        item: SchemaObject,
-        catalog: Catalog,
-        definitions: Callable[[], Definitions],
-        work_on: Callable[[str, int], Work],
+        self, item: SchemaObject, catalog: Catalog, definitions: Callable[[], Definitions]
     ) -> None:
-        self._work_on = work_on
         self._item = item
         self._catalog = catalog
         self._definitions = definitions
@@ -65,7 +59,9 @@ class Completions:
             len(outputs),
             ended.created_ms,
             ended.version,
-            *self._told(ended),
+            ended.runner,
+            ended.code_version,
+            ended.took_ms,
         )
 
     def publication(
@@ -86,7 +82,9 @@ class Completions:
             ended.version,
             item.id,
             wanted,
-            *self._told(ended),
+            ended.runner,
+            ended.code_version,
+            ended.took_ms,
         )
         return command, item.metadata_index
 
@@ -102,16 +100,10 @@ class Completions:
             reason[:_REASON_CHARACTERS],
             ended.created_ms,
             ended.is_final,
-            *self._told(ended),
+            ended.runner,
+            ended.code_version,
+            ended.took_ms,
         )
-
-    def _told(self, ended: Ended) -> tuple[str, str, tuple[int, ...]]:
-        """Who ran them, with what code, and how long: of a micro-batch, which one runner has."""
-        work = self._work_on(ended.stage, ended.instance_ids[0])
-        took_ms = ended.took_ms
-        if not took_ms and work.took_s is not None:
-            took_ms = (int(work.took_s * 1_000),)
-        return work.runner, work.code_version, took_ms
 
     def _output(self, ended: Ended, outputs: memoryview) -> Output | None:
         """Where they go. Raises `RequestError` when they are not what the stage declares."""

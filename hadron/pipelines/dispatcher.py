@@ -22,7 +22,7 @@ from hadron.model.schema import SchemaObject
 from hadron.model.transactions import Lock, TransactionId
 from hadron.partition.controller import Controller
 from hadron.pipelines.assignments import Assignments, Runner, Work
-from hadron.pipelines.runners import RunnerSession, RunnerSink
+from hadron.pipelines.runners import CODE_CHARACTERS, NAME_CHARACTERS, RunnerSession, RunnerSink
 from hadron.state.pipelines import definitions
 from hadron.state.pipelines import views as pipeline_views
 from hadron.state.pipelines.stage_runs import FailStages
@@ -42,10 +42,6 @@ _NEVER: Final = float("inf")
 
 _LONGEST_SLEEP_S: Final = 600.0
 """The wall clock may jump; nothing is late by more than this because of it."""
-
-_NAME_CHARACTERS: Final = 80
-_CODE_CHARACTERS: Final = 40
-"""Of what runners say of themselves: it stands in a row of each attempt."""
 
 _RUN_ID_BYTES: Final = 32
 
@@ -143,8 +139,8 @@ class Dispatcher:
             credit,
             lambda: sink.writable,
             counts_invocations=counts_invocations,
-            name=name[:_NAME_CHARACTERS],
-            code_version=code_version[:_CODE_CHARACTERS],
+            name=name[:NAME_CHARACTERS],
+            code_version=code_version[:CODE_CHARACTERS],
             run_id=run_id[:_RUN_ID_BYTES],
         )
         sink.on_writable = self.wake
@@ -162,7 +158,7 @@ class Dispatcher:
         self, session: RunnerSession, numbers: Collection[int], code_version: str = ""
     ) -> None:
         """A runner works on these micro-batches."""
-        code = code_version[:_CODE_CHARACTERS]
+        code = code_version[:CODE_CHARACTERS]
         before = dict(session.runner.codes)
         ends_at = self.assignments.begin(session.runner.number, numbers, trio.current_time(), code)
         if session.runner.codes != before:
@@ -281,10 +277,10 @@ class Dispatcher:
             # Without a session leading has ended.
             return 0
         ready = [known[each] for each in offer.ids]
-        draft = session.sink.draft(stage, found.version, ready)
+        draft = session.sink.draft(offer.runner, stage, found.version, ready)
         while draft.size > _INVOCATIONS_BYTES and len(ready) > 1:
             ready = ready[: len(ready) // 2]
-            draft = session.sink.draft(stage, found.version, ready)
+            draft = session.sink.draft(offer.runner, stage, found.version, ready)
         draft.send(
             self.assignments.assign(
                 offer.runner,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -112,9 +113,7 @@ class PipelineDriver:
         )
         self._expiring = Expiring(item.id, controller)
         self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
-        self.completions = Completions(
-            item, catalog, lambda: self.dispatcher.definitions, self.dispatcher.work_on
-        )
+        self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)
         for transaction, lock in locks.of_owner(STAGES, item.id):
             self.dispatcher.take(transaction, lock)
 
@@ -159,7 +158,7 @@ class PipelineDriver:
         """Publish outputs and complete their stages: in one entry, or where they go to another set
         by a transaction (PIPELINES P9). Raises what `completion` and `Outputs.publish` do."""
         await self._know_definitions()
-        own = self.spec.replica_set
+        ended, own = self._told(ended), self.spec.replica_set
         elsewhere = self.completions.publication(ended, outputs, own, partition)
         if elsewhere is not None and self._outputs is not None:
             return await self._publish(*elsewhere, outputs)
@@ -191,9 +190,19 @@ class PipelineDriver:
     async def fail(self, ended: Ended, reason: str) -> Completed:
         """These attempts failed. Raises what `Completions.failure` does."""
         await self._know_definitions()
-        command = self.completions.failure(ended, reason)
+        command = self.completions.failure(self._told(ended), reason)
         self._check_free(command)
         return await self._known(await self._controller.execute(command))
+
+    def _told(self, ended: Ended) -> Ended:
+        """With who ran them, with what code, and how long, as this leader knows best: of a
+        micro-batch, which one runner has. Raises as `Ended.check` does."""
+        ended.check()
+        work = self.dispatcher.work_on(ended.stage, ended.instance_ids[0])
+        took_ms = ended.took_ms
+        if not took_ms and work.took_s is not None:
+            took_ms = (int(work.took_s * 1_000),)
+        return replace(ended, took_ms=took_ms, runner=work.runner, code_version=work.code_version)
 
     async def _known(self, result: Completed) -> Completed:
         """Where nothing is logged, a leader that was deposed would not notice."""

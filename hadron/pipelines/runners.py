@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from hadron.model.errors import HadronError, RequestError
 from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.model.pipelines import StageSpec
 from hadron.pipelines.assignments import Runner
 from hadron.state.pipelines.views import ReadyStage
+
+NAME_CHARACTERS: Final = 80
+CODE_CHARACTERS: Final = 40
+"""Of what runners say of themselves: it stands in a row of each attempt."""
 
 
 class Draft(Protocol):
@@ -45,7 +49,9 @@ class RunnerSink(Protocol):
         """Whether the way there allows another message."""
         ...
 
-    def draft(self, stage: StageSpec, version: int, ready: Sequence[ReadyStage]) -> Draft:
+    def draft(
+        self, runner: Runner, stage: StageSpec, version: int, ready: Sequence[ReadyStage]
+    ) -> Draft:
         """The message that these are to be run, not sent yet: it may be too large. The stage is as
         instances have it whose definition is this `version`."""
         ...
@@ -71,6 +77,7 @@ class Ended:
         version: of the instances' definition; 0 where the stage has the same output in all.
         took_ms: of each, or of all; empty where the runner does not say.
         is_final: no other attempt is to follow these, which failed.
+        runner, code_version: who ran them, and with what code; "" where nobody says.
     """
 
     stage: str
@@ -80,6 +87,8 @@ class Ended:
     version: int = 0
     took_ms: tuple[int, ...] = ()
     is_final: bool = False
+    runner: str = ""
+    code_version: str = ""
 
     def check(self) -> None:
         """Raises `RequestError` for what no runner says."""

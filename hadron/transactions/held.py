@@ -81,7 +81,7 @@ def joined(bodies: Sequence[Body]) -> Body:
     return with_bytes[0] if len(with_bytes) == 1 else b"".join(with_bytes)
 
 
-def kept_of(body: Body, commands: Sequence[bytes]) -> int:
+def cost(body: Body, commands: Sequence[bytes]) -> int:
     """Bytes that these statements take while they are in no log."""
     return len(body) + sum(map(len, commands)) + STATEMENT_BYTES * len(commands)
 
@@ -116,7 +116,7 @@ class Transaction:
         branches: by participant, until it is decided.
         count: of the statements that came.
         size: of all of them, in bytes.
-        kept: of those that are not in any log yet, with what they take besides (`kept_of`).
+        kept: of those that are not in any log yet, with what they take besides (`cost`).
         is_noted_at_once: that participants have finished, without waiting for others' notes.
         unprepared: how many participants have not written all intents.
         finishing: once it is decided, and participants have to finish.
@@ -204,15 +204,52 @@ class Transaction:
         return Shown(self.id, self.phase.value, age_s, self.count, self.size, waits_for)
 
 
-def refusing(held: Iterable[Transaction]) -> dict[str, str]:
-    """By participant that does not finish what is decided: why not, of the first one."""
-    found: dict[str, str] = {}
+def stuck(
+    held: Iterable[Transaction], unfinished: Mapping[str, int], silence: Callable[[str], str]
+) -> list[tuple[str, int, str]]:
+    """(replica set, how many decided transactions wait for it, why), where that is known: what it
+    says of the first one that it does not finish, or since when it says nothing."""
+    refused: dict[str, str] = {}
     for each in held:
         if (finishing := each.finishing) is not None:
             for name, reason in finishing.reasons.items():
                 if name in finishing.unfinished:
-                    found.setdefault(name, f"of {each.id} it says: {reason}")
-    return found
+                    refused.setdefault(name, f"of {each.id} it says: {reason}")
+    return [
+        (name, count, reason)
+        for name, count in unfinished.items()
+        if count and (reason := refused.get(name) or silence(name))
+    ]
+
+
+class Open:
+    """Those that are not decided, the oldest first; a call's own are found without the others."""
+
+    __slots__ = ("_all", "_by_caller")
+
+    def __init__(self) -> None:
+        self._all: dict[TransactionId, Transaction] = {}
+        self._by_caller: dict[int, dict[TransactionId, Transaction]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __setitem__(self, transaction: TransactionId, held: Transaction) -> None:
+        self._all[transaction] = held
+        self._by_caller.setdefault(held.caller, {})[transaction] = held
+
+    def __delitem__(self, transaction: TransactionId) -> None:
+        caller = self._all.pop(transaction).caller
+        own = self._by_caller[caller]
+        del own[transaction]
+        if not own:
+            del self._by_caller[caller]
+
+    def values(self) -> Iterable[Transaction]:
+        return self._all.values()
+
+    def of(self, caller: int) -> list[Transaction]:
+        return list(self._by_caller.get(caller, {}).values())
 
 
 class Shown(NamedTuple):

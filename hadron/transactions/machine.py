@@ -49,7 +49,7 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
-from hadron.transactions.held import Branch, Finishing, Phase, Shown, Transaction, kept_of, refusing
+from hadron.transactions.held import Branch, Finishing, Open, Phase, Shown, Transaction, cost, stuck
 from hadron.transactions.limits import LIMITS, MAX_ASKED, SWEEP_S, Limits
 from hadron.transactions.messages import (
     Abort,
@@ -100,11 +100,10 @@ class Machine:
         self.ballot = ballot
         self.limits = limits
         self.held_bytes = 0
-        """Of statements that are in no log yet (`held.kept_of`)."""
+        """Of statements that are in no log yet (`held.cost`)."""
         self._is_known = is_known
         self._held: dict[TransactionId, Transaction] = {}
-        self._open: dict[TransactionId, Transaction] = {}
-        """Those that are not decided, the oldest first."""
+        self._open = Open()
         self._runs: dict[TransactionId, Transaction] = {}
         """Of those: several that are decided together, by the first one."""
         self._blocks = Blocks(home, ballot)
@@ -149,8 +148,8 @@ class Machine:
         comes for its numbers."""
         self._blocks.drop(event.caller)
         error = RequestError("its call has ended without a commit")
-        for held in list(self._open.values()):
-            if held.caller == event.caller and held.phase is Phase.OPEN:
+        for held in self._open.of(event.caller):
+            if held.phase is Phase.OPEN:
                 self._roll_back(held, error)
 
     def _requested(self, event: Requested) -> None:
@@ -230,7 +229,7 @@ class Machine:
         """Count a statement in; returns why it cannot be. `branches` are those that have more."""
         if (refusal := refusals.too_large(held.count, statement)) is not None:
             return refusal
-        limits, kept = self.limits, kept_of(statement.body, (statement.command,))
+        limits, kept = self.limits, cost(statement.body, (statement.command,))
         held.count += 1
         held.size += len(statement.body) + len(statement.command)
         held.kept += kept
@@ -489,7 +488,7 @@ class Machine:
         if branch is None or chunk is None:
             return
         self._remotes.settle(name, (held.id, message.first))
-        kept = kept_of(chunk.body, chunk.statements)
+        kept = cost(chunk.body, chunk.statements)
         held.kept -= kept
         self.held_bytes -= kept
         assert held.kept >= 0, (held.id, held.kept)
@@ -567,12 +566,7 @@ class Machine:
 
     def stuck(self) -> list[tuple[str, int, str]]:
         """(replica set, how many decided transactions wait for it, why), where that is known."""
-        refused = refusing(self._held.values())
-        return [
-            (name, count, reason)
-            for name, count in self._unfinished.items()
-            if count and (reason := refused.get(name) or self._remotes.reason(name))
-        ]
+        return stuck(self._held.values(), self._unfinished, self._remotes.reason)
 
     def shown(self, now: float) -> Iterator[Shown]:
         """All that are held, as people look at them."""

@@ -142,9 +142,10 @@ class FramedCall:
         if self._ended_here:
             return
         data = message.SerializeToString()
+        # What is over a frame's limits raises, and takes nothing of the window.
+        chunks = frames.encode(Kind.MESSAGE, self.id, data, attachments, flags=END if end else 0)
         self._window -= len(data) + sum(map(len, attachments))
-        flags = END if end else 0
-        self._connection.write(frames.encode(Kind.MESSAGE, self.id, data, attachments, flags=flags))
+        self._connection.write(chunks)
         if end:
             self._end_here()
 

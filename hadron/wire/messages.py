@@ -220,8 +220,8 @@ _KEPT_END: Final = 1_000
 def error_to_message(error: HadronError) -> common_pb2.Error:
     message = common_pb2.Error(
         code=error.code,
-        message=_shortened(error.message),
-        hint=_shortened(error.hint),
+        message=text_to(error.message),
+        hint=text_to(error.hint),
         retryable=error.retryable,
     )
     if isinstance(error, OffsetMismatchError):
@@ -229,11 +229,13 @@ def error_to_message(error: HadronError) -> common_pb2.Error:
     return message
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _MAX_TEXT:
-        return text
-    left_out = len(text) - _MAX_TEXT
-    return f"{text[: _MAX_TEXT - _KEPT_END]} … {left_out} characters left out … {text[-_KEPT_END:]}"
+def text_to(text: str) -> str:
+    """What somebody says of an error, as every message takes it: of a length that fits, and without
+    lone surrogates, which a file's name may have brought."""
+    if len(text) > _MAX_TEXT:
+        left_out = f" … {len(text) - _MAX_TEXT} characters left out … "
+        text = text[: _MAX_TEXT - _KEPT_END] + left_out + text[-_KEPT_END:]
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def error_from_message(message: common_pb2.Error) -> HadronError:

@@ -18,6 +18,7 @@ from hadron.client.terms.arguments import seconds_of, text_of
 from hadron.client.transactions.contents import Claim, Claimed, StreamName
 from hadron.model.errors import RequestError
 from hadron.model.record import Record
+from hadron.wire.messages import text_to
 
 _MAX_DELAY_S: Final = 49 * 86_400
 """Milliseconds are 32 bits on the wire."""
@@ -284,4 +285,4 @@ def delay_ms(delay_s: float | timedelta | None) -> int | None:
 
 def nack_reason(reason: str) -> str:
     """As it is sent. Raises `RequestError` for what is no text."""
-    return text_of("reason", reason) if reason != "" else ""
+    return text_to(text_of("reason", reason)) if reason != "" else ""

@@ -33,7 +33,8 @@ from hadron.model.errors import (
     PeerError,
     RequestError,
 )
-from hadron.model.limits import MAX_CALL_MS
+from hadron.model.limits import MAX_CALL_MS, MAX_NAME_LENGTH
+from hadron.model.problems import shorten
 from hadron.model.record import JSON, TEXT, decode_value
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
@@ -83,10 +84,16 @@ def told(
     caller: str = "",
 ) -> Told:
     """Raises `RequestError`."""
+    region = text_or_none_of("region", region)
+    if len(region) > MAX_NAME_LENGTH:
+        # It goes with other calls' openings, which would not be sent either.
+        raise RequestError(
+            f"region {shorten(region)} has {len(region)} characters", f"at most {MAX_NAME_LENGTH}"
+        )
     return Told(
         text_of("endpoint", endpoint),
         seconds_of("timeout_s", timeout_s, 0.001, MAX_TIMEOUT_S),
-        text_or_none_of("region", region),
+        region,
         headers_of(headers),
         caller,
     )

@@ -28,7 +28,7 @@ from hadron.model.record import encode_value
 from hadron.model.words import said_by
 from hadron.wire.call_items import CallItems, Item
 from hadron.wire.calling import OpenedCall
-from hadron.wire.messages import error_from_message, error_to_message
+from hadron.wire.messages import error_from_message, error_to_message, text_to
 
 Packed = tuple[int, bytes | memoryview]
 """A value's encoding, and its bytes."""
@@ -96,7 +96,8 @@ def set_error(item: Item, error: BaseException) -> None:
     """What a caller is told of what a handler has raised."""
     if isinstance(error, HadronError):
         item.error.CopyFrom(error_to_message(error))
-        item.error_type = error.type if isinstance(error, CallFailedError) else error.code
+        kind = error.type if isinstance(error, CallFailedError) else error.code
+        item.error_type = text_to(kind)
     else:
         told = HadronError(said_by(error) or type(error).__name__)
         item.error.CopyFrom(error_to_message(told))

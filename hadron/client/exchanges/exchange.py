@@ -13,6 +13,7 @@ from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import Dispatched
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import OutcomeUnknownError, PeerError, RequestError
+from hadron.model.ids import check_name
 from hadron.model.record import Headers, NewRecord
 from hadron.model.topics import MAX_PATTERNS, check_pattern, check_topic
 from hadron.model.words import counted
@@ -151,7 +152,8 @@ class Exchange:
             raise RequestError(f"{len(wanted)} patterns", f"give 1 to {MAX_PATTERNS}")
         for pattern in wanted:
             check_pattern(pattern)
-        member_of = "" if group is None else text_of("group", group)
+        # Said again on each new call: one that no message takes would end all others there.
+        member_of = "" if group is None else check_name("group", text_of("group", group))
         limit = whole_of("max_buffer_bytes", max_buffer_bytes, 1, _MAX_BUFFER_BYTES)
 
         async def make() -> Messages:

@@ -28,7 +28,7 @@ from hadron.model.pipelines import StageSpec
 from hadron.model.problems import shorten
 from hadron.model.record import Headers, Record
 from hadron.model.words import said_by
-from hadron.wire.messages import pipelines_pb2
+from hadron.wire.messages import pipelines_pb2, text_to
 
 _log: Final = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class Given:
             self.invocation.instance_id,
             self.invocation.attempt,
         )
-        end = End(self.invocation, self._took_ms)
+        end = End(self.invocation, self.took_ms)
         try:
             if is_ours:
                 self._ends.add(self._kind()._replace(reason=self._lateness), end)
@@ -194,11 +194,11 @@ class Given:
         return f"stage {self.stage.name!r} took longer than its timeout of {limit_s:g} s"
 
     @property
-    def _took_ms(self) -> int:
+    def took_ms(self) -> int:
         return min(int((anyio.current_time() - self.began_s) * 1_000), _MAX_TOOK_MS)
 
     async def _end(self, kind: Kind, record: Any = None) -> Receipt | None:
-        end = End(self.invocation, self._took_ms, record)
+        end = End(self.invocation, self.took_ms, record)
         self._ends.add(kind, end)
         self.is_ended = True
         try:
@@ -404,9 +404,9 @@ def reason_of(error: object) -> str:
     """One line for the instance. Raises `RequestError` when it says nothing."""
     if isinstance(error, BaseException):
         name, words = type(error).__name__, said_by(error)
-        return " ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON]
+        return text_to(" ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON])
     if not isinstance(error, str) or not error.strip():
         raise RequestError(
             f"{error!r} does not say why a stage has failed", "give an exception, or a text"
         )
-    return error
+    return text_to(error)

@@ -10,8 +10,10 @@ import anyio
 
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.connecting.session import Session
+from hadron.client.terms.arguments import whole_of
 from hadron.client.terms.opening import EnteredOnce
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import HadronError
+from hadron.model.limits import MAX_ITEMS
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import method, pipelines_pb2
 
@@ -19,6 +21,9 @@ _RUN_STAGES: Final = method("RunStages")
 
 DEFAULT_CREDIT: Final = 2
 """One micro-batch is worked on while the next one waits here."""
+
+_MAX_CREDIT: Final = 1 << 31
+"""Of what was granted and has not come."""
 
 
 class ReadyStages:
@@ -71,9 +76,8 @@ class ReadyStages:
         self.wake()
 
     def grant(self, count: int) -> None:
-        if count < 1:
-            raise RequestError(f"{count} is no number of micro-batches", "grant 1 or more")
-        self._credit += count
+        # What no message takes would be found by the next call, and end the client.
+        self._credit += whole_of("count", count, 1, _MAX_CREDIT - self._credit)
         if self._call is not None:
             self._call.send(pipelines_pb2.RunStagesRequest(credit=count))
 
@@ -82,8 +86,11 @@ class ReadyStages:
         self.begin_all([invocations.number], code_version)
 
     def begin_all(self, numbers: Sequence[int], code_version: str = "") -> None:
-        if self._call is not None:
-            begun = pipelines_pb2.RunStagesRequest(begun=numbers, code_version=code_version)
+        if self._call is None:
+            return
+        for start in range(0, len(numbers), MAX_ITEMS):
+            some = numbers[start : start + MAX_ITEMS]
+            begun = pipelines_pb2.RunStagesRequest(begun=some, code_version=code_version)
             self._call.send(begun)
 
     async def take(self) -> pipelines_pb2.Invocations | None:

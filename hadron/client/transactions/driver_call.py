@@ -53,9 +53,6 @@ _MESSAGE_BYTES: Final = 1 << 20
 _TOGETHER: Final = 128
 """Transactions that share a statement: while these are logged, others are made."""
 
-_PART_STATEMENTS: Final = 64
-"""Up to so many are taken for small without a look."""
-
 _LINGER_S: Final = 0.005
 """Statements leave so long after they were made, while their program works on: as a producer's
 records do."""
@@ -237,7 +234,7 @@ class DriverCall:
         """Statements of a transaction that has not ended, and what is to become of it then."""
         if end != OPEN:
             self._lingering.pop(spoken, None)
-        if len(statements) > _PART_STATEMENTS:
+        if len(statements) > 1:
             *parts, (statements, bodies) = _cut(statements, bodies)
             for some, of_some in parts:
                 self._say(spoken, some, of_some, OPEN)

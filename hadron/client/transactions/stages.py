@@ -116,10 +116,17 @@ def outputs_of(
     return records
 
 
+def took_ms(given: Ended) -> Sequence[int]:
+    """How long it took, where that is known here: what a statement says it says itself, and no
+    leader adds to it (PROTOCOL E7)."""
+    return (given._given.took_ms,) if isinstance(given, AnyInvocation) else ()
+
+
 def completion(
     replica_set: str,
     invocations: pipelines_pb2.Invocations,
     ended: Sequence[pipelines_pb2.Invocation],
+    took_ms: Sequence[int],
 ) -> transactions_pb2.Statement:
     complete = pipelines_pb2.CompleteStagesRequest(
         pipeline_id=invocations.pipeline_id,
@@ -128,6 +135,9 @@ def completion(
         attempts=[each.attempt for each in ended],
         created_ms=[each.created_ms for each in ended],
         version=invocations.version,
+        took_ms=took_ms,
+        runner=invocations.runner,
+        code_version=invocations.code_version,
     )
     return transactions_pb2.Statement(replica_set=replica_set, complete=complete)
 
@@ -140,22 +150,12 @@ def stage_of(invocations: pipelines_pb2.Invocations) -> StageSpec | None:
     return msgspec.json.decode(invocations.spec, type=StageSpec)
 
 
-def reason_of(error: object) -> str:
-    """Why a stage has failed, as people will read it. Raises `RequestError` when that says
-    nothing."""
-    reason = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else error
-    if not isinstance(reason, str) or not reason:
-        raise RequestError(
-            f"{error!r} does not say why a stage has failed", "give an exception, or a text"
-        )
-    return reason
-
-
 def failure(
     replica_set: str,
     invocations: pipelines_pb2.Invocations,
     ended: Sequence[pipelines_pb2.Invocation],
     reason: str,
+    took_ms: Sequence[int],
 ) -> transactions_pb2.Statement:
     fail = pipelines_pb2.FailStagesRequest(
         pipeline_id=invocations.pipeline_id,
@@ -164,5 +164,8 @@ def failure(
         attempts=[each.attempt for each in ended],
         created_ms=[each.created_ms for each in ended],
         reason=reason,
+        took_ms=took_ms,
+        runner=invocations.runner,
+        code_version=invocations.code_version,
     )
     return transactions_pb2.Statement(replica_set=replica_set, fail=fail)

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 from hadron.client.connecting.session import can_retry
-from hadron.client.handling.invocation import AnyInvocation, Given
+from hadron.client.handling.invocation import AnyInvocation, Given, reason_of
 from hadron.client.producing.bulk import check_many, cut, slices
 from hadron.client.producing.new_records import whole_record
 from hadron.client.transactions.contents import (
@@ -37,8 +37,8 @@ from hadron.client.transactions.stages import (
     completion,
     failure,
     outputs_of,
-    reason_of,
     stage_of,
+    took_ms,
     whole,
 )
 from hadron.model.errors import (
@@ -257,7 +257,7 @@ class Work:
         else:
             home, stage = await self._calls.homes.stage(invocations.pipeline_id, invocations.stage)
         records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
-        statement = completion(home, invocations, ended)
+        statement = completion(home, invocations, ended, took_ms(given))
         published = PublishedMany()
         if stage.output is None:
             self._filled(self.contents.add_statement, statement)
@@ -285,7 +285,8 @@ class Work:
             given._given.check_open()
         reason = reason_of(error)
         home = await self._calls.homes.of_id(invocations.pipeline_id)
-        self._filled(self.contents.add_statement, failure(home, invocations, ended, reason))
+        statement = failure(home, invocations, ended, reason, took_ms(given))
+        self._filled(self.contents.add_statement, statement)
         self._at(home)
         if isinstance(given, AnyInvocation):
             given._given.claim()

@@ -299,6 +299,11 @@ class Ordered(RuleBasedStateMachine):
                 lent = [holder for _, holder in self.lent.values()].count(member.number)
                 assert member.credit == member.max_in_flight - holds - lent
             assert self.group.taken.records == len(self.taken)
+            held = [(*each, member.number) for member in self.members for each in member.holds()]
+            found = [(a, b, each.member) for a, b, each in self.group.held.within(0, self.end)]
+            assert {(n, m) for a, b, m in found for n in range(a, b + 1)} == {
+                (n, m) for a, b, m in held for n in range(a, b + 1)
+            }
 
     def teardown(self) -> None:
         """With a member that acknowledges everything, everything is dealt with."""

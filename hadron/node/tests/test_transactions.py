@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import (
-    ConflictError,
     ConnectionLostError,
     FrameError,
     HadronError,
@@ -20,7 +19,6 @@ from hadron.model.errors import (
     RequestError,
     UnreachableError,
 )
-from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import TransactionId
 from hadron.node.tests.transacting import (
@@ -28,12 +26,10 @@ from hadron.node.tests.transacting import (
     Breaker,
     End,
     RawClient,
-    RawRunner,
     State,
     acknowledge,
     all_over,
     committed,
-    complete,
     driving,
     eventually,
     led_by,
@@ -368,38 +364,6 @@ async def test_what_a_transaction_acknowledges_is_given_to_nobody_meanwhile(
                     assert again.first_offset == 0
                     assert again.delivery > following.delivery
         await until_over(cluster)
-
-
-@pytest.mark.parametrize("home", [EU, US])
-async def test_a_stage_ends_with_what_is_made_of_it(
-    tmp_path: Path, clock: MockClock, home: str
-) -> None:
-    async with running_cluster(tmp_path, SETS) as cluster:
-        ids = await make_streams(cluster)
-        pipeline = PipelineSpec(
-            replica_set=EU,
-            input=_name(EU),
-            start="earliest",
-            stages=(StageSpec(name="do", engine="handler"),),
-        )
-        async with cluster.client() as client:
-            await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
-        async with cluster[EU].connection("n1") as connection, driving(cluster, home) as driver:
-            runner = RawRunner(connection, "p")
-            invocations = await runner.invocations()
-            ends = complete(EU, invocations)
-            number = await driver.number()
-            driver.say(number, ends, publish(US, ids[US], b"made of it"))
-            if home == US:
-                await cluster.wait_for("a lock", lambda: rows(cluster, EU, "lock") == 1)
-            with pytest.raises(ConflictError, match=str(driver.id(number))):
-                await driver.commit(complete(EU, invocations))
-            driver.say(number, first=2, end=End.COMMIT)
-            assert committed(await driver.answer(number)) == {EU: [-1], US: [1]}
-            with pytest.raises(RequestError):
-                await driver.commit(ends, publish(US, ids[US], b"made of it again"))
-        await until_over(cluster)
-        assert await values(cluster, US) == [b"made of it"]
 
 
 async def test_a_connection_that_breaks_while_a_link_is_made(

@@ -79,6 +79,18 @@ def complete(replica_set: str, invocations: pipelines_pb2.Invocations) -> Stated
     return Statement(replica_set=replica_set, complete=request), b""
 
 
+def fail(replica_set: str, invocations: pipelines_pb2.Invocations) -> Stated:
+    request = pipelines_pb2.FailStagesRequest(
+        pipeline_id=invocations.pipeline_id,
+        stage=invocations.stage,
+        instance_ids=[each.instance_id for each in invocations.invocations],
+        attempts=[each.attempt for each in invocations.invocations],
+        created_ms=[each.created_ms for each in invocations.invocations],
+        reason="bad input",
+    )
+    return Statement(replica_set=replica_set, fail=request), b""
+
+
 class RawClient:
     """One call to a driver; each transaction has a number of its block."""
 
@@ -324,7 +336,9 @@ class RawRunner:
     def _open(self) -> None:
         self._connection.call(
             method("RunStages"),
-            pipelines_pb2.RunStagesRequest(pipeline=self._pipeline, engine="handler", credit=1),
+            pipelines_pb2.RunStagesRequest(
+                pipeline=self._pipeline, engine="handler", credit=1, runner="host/7"
+            ),
             on_message=self._hear,
             on_end=self._end,
             end=False,

@@ -851,6 +851,19 @@ class TestTransactions:
         assert await instances(stack) == [(0, 2), (1, 1)]
         assert driver.dispatcher.assignments.assigned("decide") == {2}
 
+    async def test_what_is_said_is_the_same_command_whoever_hears_it(self, stack: Stack) -> None:
+        """What a leader remembers of it changes, and is not in it."""
+        driver = await declare(stack, replace(ENRICH, output=None))
+        await stack.append(IN, b"x")
+        ended = Ended("enrich", (1,), (1,))
+        runner = Runner(driver)
+        await runner.until(("enrich", [1], [1]))
+        said = {driver.completion(ended, memoryview(b""))}
+        runner.begin()
+        said.add(driver.completion(ended, memoryview(b"")))
+        driver.dispatcher.leave(runner.session)
+        assert said == {driver.completion(ended, memoryview(b""))}
+
     async def test_rolled_back_it_is_its_runners_again(
         self, stack: Stack, mock_clock: MockClock
     ) -> None:

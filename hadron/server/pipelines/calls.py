@@ -13,7 +13,7 @@ from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.transactions import TransactionId
 from hadron.pipelines.assignments import Assignments
 from hadron.pipelines.driver import PipelineDriver, Pipelines
-from hadron.pipelines.runners import Ended, RunnerSink
+from hadron.pipelines.runners import CODE_CHARACTERS, NAME_CHARACTERS, Ended, RunnerSink
 from hadron.server.pipelines.backfills import shown
 from hadron.server.pipelines.runners import CallSink, RunnerCall
 from hadron.server.pipelines.stories import INSTANCE_STATUS, described
@@ -80,6 +80,8 @@ def ended_of(
         request.version if isinstance(request, pipelines_pb2.CompleteStagesRequest) else 0,
         tuple(request.took_ms),
         isinstance(request, pipelines_pb2.FailStagesRequest) and request.is_final,
+        request.runner[:NAME_CHARACTERS],
+        request.code_version[:CODE_CHARACTERS],
     )
 
 

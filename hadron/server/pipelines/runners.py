@@ -15,6 +15,7 @@ import msgspec
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import HadronError, NotFoundError
 from hadron.model.pipelines import StageSpec
+from hadron.pipelines.assignments import Runner
 from hadron.server.pipelines.stories import ref_of
 from hadron.server.streams import batch_info
 from hadron.serving.catalog import Catalog
@@ -93,12 +94,16 @@ class CallSink:
     def writable(self) -> bool:
         return self._call.writable
 
-    def draft(self, stage: StageSpec, version: int, ready: Sequence[views.ReadyStage]) -> _Draft:
+    def draft(
+        self, runner: Runner, stage: StageSpec, version: int, ready: Sequence[views.ReadyStage]
+    ) -> _Draft:
         message = pipelines_pb2.Invocations(
             stage=stage.name,
             pipeline_id=self._pipeline_id,
             version=version,
             spec=msgspec.json.encode(stage).decode(),
+            runner=runner.name,
+            code_version=runner.code_of(stage.name, stage.run),
             # Room for one.
             number=_LONGEST_NUMBER,
             invocations=[

@@ -13,6 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.client import IncomingCall
+from hadron.client.endpoints import calls
 from hadron.endpoints.driver import Endpoints
 from hadron.endpoints.port import Terms
 from hadron.endpoints.tests.support import KEY, Room
@@ -162,7 +163,11 @@ async def test_a_server_that_cannot_be_one(
                 await answer(stream)
 
 
-async def test_a_callers_region_has_a_bound(tmp_path: Path) -> None:
+async def test_a_callers_region_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A client of ours does not even send it.
+    monkeypatch.setattr(calls, "MAX_NAME_LENGTH", 1_000)
     async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
         await _declare(client)
         async with client.serve("e", _echo):

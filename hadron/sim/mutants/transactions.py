@@ -101,6 +101,17 @@ plant(
 )
 
 plant(
+    "leaders add what they remember",
+    "who has run a stage, and for how long, is told by each leader that hears of its end",
+    Edit(
+        "server.pipelines.calls:_completion",
+        "driver.completion(ended_of(complete),",
+        "driver.completion(driver._told(ended_of(complete)),",
+    ),
+    scenarios=("stage-ends-that-leaders-hear-again",),
+)
+
+plant(
     "statement claims nothing",
     "what a statement ends is anybody's until it is in the log",
     Edit("server.statements:Statements.read", "if locks:", "if False:"),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from hadron.client import Client
+from hadron.client import Client, Transaction
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -53,12 +53,14 @@ class Transactor:
         self,
         *places: str,
         driver: str | None = None,
+        more: Callable[[Transaction], Awaitable[None]] | None = None,
         pause: Callable[[], Awaitable[None]] | None = None,
         rolls_back: bool = False,
         stream: str = STREAM,
     ) -> Noted:
-        """One transaction, with a record for each of these partitions; `pause` is what happens
-        before it is to be committed. It is over, and known, when this returns."""
+        """One transaction, with a record for each of these partitions; `more` is what it does
+        besides, `pause` what happens before it is to be committed. It is over, and known, when
+        this returns."""
         noted: Noted | None = None
         try:
             async with self.client.transaction(driver=driver) as tx:
@@ -68,6 +70,8 @@ class Transactor:
                         value = self.value()
                         given = await tx.publish(stream, value, partition=place)
                         noted.published(stream, place, value, given)
+                    if more is not None:
+                        await more(tx)
                     if pause is not None:
                         await pause()
                     if rolls_back:

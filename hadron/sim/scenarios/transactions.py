@@ -10,8 +10,12 @@ from typing import Any, Final
 
 import trio
 
+from hadron.client import Transaction
 from hadron.model.errors import HadronError
+from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.model.schema import SchemaObject
 from hadron.sim.actors.group_plans import GroupPlan
+from hadron.sim.actors.pipelines import FLOW
 from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.actors.steps import MAKERS, Maker, StepActor
 from hadron.sim.actors.transactions import DEALS, Noted
@@ -35,7 +39,7 @@ from hadron.sim.scenarios.transaction_play import (
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
-from hadron.wire.messages import transaction_to, transactions_pb2
+from hadron.wire.messages import pipelines_pb2, transaction_to, transactions_pb2
 
 _STEPS: Final = (
     (AMERICA, WriteIntents),
@@ -45,6 +49,9 @@ _STEPS: Final = (
     (AMERICA, ForgetTransactions),
 )
 """Of a transaction that Europe drives: who logs what, in this order."""
+
+_TURNS: Final = "turns"
+"""Whose records have a stage each."""
 
 
 @region_scenario("E6: what a leader has left is gone on with")
@@ -129,6 +136,37 @@ async def leaders_that_hear_everything_again(play: RegionPlay) -> None:
                     clients.start_soon(_do_some, play, number)
             await trio.sleep(4.0)
             nursery.cancel_scope.cancel()
+
+
+@region_scenario("E7: what is said again is the same, whatever its leader knows by then")
+async def stage_ends_that_leaders_hear_again(play: RegionPlay) -> None:
+    """Transactions that America drives end a stage in Europe, ten times. Whatever leaders say comes
+    again, and some of it does not come at first: each is committed nevertheless."""
+    regions = play.regions
+    chance = random.Random(f"repeating/{regions.seed}")
+    stage = StageSpec(name="work", engine="handler")
+    spec = PipelineSpec(replica_set=EUROPE, input=_TURNS, start="earliest", stages=(stage,))
+    async with transactor(play) as client, trio.open_nursery() as nursery:
+        await client.client.create_stream(_TURNS, partitions=[EUROPE])
+        await client.client.apply([SchemaObject(kind="Pipeline", name=FLOW, spec=spec)])
+        # Europe has heard of them by then.
+        await trio.sleep(1.0)
+        for _ in range(10):
+            await client.do(EUROPE, driver=EUROPE, stream=_TURNS)
+        async with client.client.run_stages(FLOW, engine="handler", max_batch=1) as run:
+            with repeating(nursery, chance, regions.faults, share=1.0, lost=0.3):
+                for _ in range(10):
+                    given = await anext(run)
+                    run.grant()
+                    done = await client.do(AMERICA, driver=AMERICA, more=partial(_end, given))
+                    if done.operation.told != ["committed"]:
+                        raise AssertionError(f"nothing fails, and it is told {done.operation.told}")
+                await trio.sleep(4.0)
+                nursery.cancel_scope.cancel()
+
+
+async def _end(given: pipelines_pb2.Invocations, tx: Transaction) -> None:
+    await tx.complete(given)
 
 
 async def _do_some(play: RegionPlay, first: int) -> None:

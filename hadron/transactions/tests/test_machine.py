@@ -45,6 +45,7 @@ from hadron.transactions.effects import (
     Unanswered,
     Unfinished,
 )
+from hadron.transactions.held import Open
 from hadron.transactions.limits import (
     CHUNK_STATEMENTS,
     MAX_NOTED_RESULTS,
@@ -565,6 +566,21 @@ def test_a_call_ends() -> None:
     assert [type(answer) for answer in driving.answers()] == [Unfit]
     driving.hear("p1", Prepared(wanted, 0, 70))
     assert [each.transaction for each in driving.take(LogDecision)] == [wanted]
+
+
+def test_a_call_ends_without_a_look_at_what_others_have_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10,000 calls that ended at once, with a transaction each, were 1.7 s."""
+    driving = Driving()
+    own, others = driving.id(), driving.id(caller=2)
+    driving.say(Add(own, 0, at("home")))
+    driving.say(Add(others, 0, at("home")), caller=2)
+    monkeypatch.delattr(Open, "values")
+    driving.step(CallerLeft(1))
+    assert [each.transaction for each in driving.machine.shown(0.0)] == [others]
+    driving.step(CallerLeft(2))
+    assert driving.is_empty
 
 
 def test_a_client_rolls_back() -> None:

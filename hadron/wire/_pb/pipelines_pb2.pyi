@@ -73,7 +73,7 @@ class Invocation(_message.Message):
     def __init__(self, instance_id: _Optional[int] = ..., attempt: _Optional[int] = ..., root: _Optional[_Union[RecordRef, _Mapping]] = ..., dependencies: _Optional[_Iterable[_Union[RecordRef, _Mapping]]] = ..., attempts_before: _Optional[int] = ..., created_ms: _Optional[int] = ..., failed_stage: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Invocations(_message.Message):
-    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec", "batches", "attachment")
+    __slots__ = ("stage", "pipeline_id", "invocations", "number", "version", "spec", "batches", "runner", "code_version", "attachment")
     STAGE_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     INVOCATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,8 @@ class Invocations(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     stage: str
     pipeline_id: int
@@ -89,8 +91,10 @@ class Invocations(_message.Message):
     version: int
     spec: str
     batches: _containers.RepeatedCompositeFieldContainer[RecordBatch]
+    runner: str
+    code_version: str
     attachment: bytes
-    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[RecordBatch, _Mapping]]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, stage: _Optional[str] = ..., pipeline_id: _Optional[int] = ..., invocations: _Optional[_Iterable[_Union[Invocation, _Mapping]]] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., spec: _Optional[str] = ..., batches: _Optional[_Iterable[_Union[RecordBatch, _Mapping]]] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class RecordBatch(_message.Message):
     __slots__ = ("stream_id", "partition", "info")
@@ -103,7 +107,7 @@ class RecordBatch(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ..., partition: _Optional[str] = ..., info: _Optional[_Union[_common_pb2.BatchInfo, _Mapping]] = ...) -> None: ...
 
 class CompleteStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version", "took_ms", "attachment")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "partition", "created_ms", "version", "took_ms", "runner", "code_version", "attachment")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +116,8 @@ class CompleteStagesRequest(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
@@ -121,8 +127,10 @@ class CompleteStagesRequest(_message.Message):
     created_ms: _containers.RepeatedScalarFieldContainer[int]
     version: int
     took_ms: _containers.RepeatedScalarFieldContainer[int]
+    runner: str
+    code_version: str
     attachment: bytes
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., took_ms: _Optional[_Iterable[int]] = ..., attachment: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., partition: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., version: _Optional[int] = ..., took_ms: _Optional[_Iterable[int]] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ..., attachment: _Optional[bytes] = ...) -> None: ...
 
 class CompleteStagesResponse(_message.Message):
     __slots__ = ("base_offset", "stale_instance_ids", "append_ms")
@@ -135,7 +143,7 @@ class CompleteStagesResponse(_message.Message):
     def __init__(self, base_offset: _Optional[int] = ..., stale_instance_ids: _Optional[_Iterable[int]] = ..., append_ms: _Optional[int] = ...) -> None: ...
 
 class FailStagesRequest(_message.Message):
-    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason", "created_ms", "is_final", "took_ms")
+    __slots__ = ("pipeline_id", "stage", "instance_ids", "attempts", "reason", "created_ms", "is_final", "took_ms", "runner", "code_version")
     PIPELINE_ID_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +152,8 @@ class FailStagesRequest(_message.Message):
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CODE_VERSION_FIELD_NUMBER: _ClassVar[int]
     pipeline_id: int
     stage: str
     instance_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -152,7 +162,9 @@ class FailStagesRequest(_message.Message):
     created_ms: _containers.RepeatedScalarFieldContainer[int]
     is_final: bool
     took_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., is_final: _Optional[bool] = ..., took_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    runner: str
+    code_version: str
+    def __init__(self, pipeline_id: _Optional[int] = ..., stage: _Optional[str] = ..., instance_ids: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., created_ms: _Optional[_Iterable[int]] = ..., is_final: _Optional[bool] = ..., took_ms: _Optional[_Iterable[int]] = ..., runner: _Optional[str] = ..., code_version: _Optional[str] = ...) -> None: ...
 
 class ListInstancesRequest(_message.Message):
     __slots__ = ("namespace", "pipeline", "status", "after_id", "limit", "pipeline_id", "metadata_index")

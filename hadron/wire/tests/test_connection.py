@@ -21,6 +21,7 @@ from hadron.model.errors import (
     NotFoundError,
     UnknownMethodError,
 )
+from hadron.model.limits import MAX_ATTACHMENT_BYTES
 from hadron.model.version import VERSION
 from hadron.wire import connection, failures, frames
 from hadron.wire.calling import MessageStream
@@ -344,6 +345,21 @@ async def test_a_stream_sends_no_more_than_it_has_credit_for(autojump_clock: Moc
 async def send_many(stream: MessageStream, count: int, size: int) -> None:
     for number in range(count):
         await stream.send(token(number), [bytes(size)])
+
+
+async def test_what_fits_into_no_frame_takes_nothing_of_the_window(
+    autojump_clock: MockClock,
+) -> None:
+    async with (
+        connected({SUBSCRIBE.number: echo_acks}) as (pair, _),
+        pair.client.open_stream(SUBSCRIBE, groups_pb2.SubscribeRequest()) as stream,
+    ):
+        with pytest.raises(FrameError, match="over the limits"):
+            await stream.send(token(1), [bytes(MAX_ATTACHMENT_BYTES + 1)])
+        await stream.send(token(2))
+        received = await stream.receive()
+        assert received is not None
+        assert received[0].acked.confirmation == 2
 
 
 async def test_a_writer_without_credit_hears_of_the_end(autojump_clock: MockClock) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from hadron.client.endpoints.calls import told
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.items import Packed
 from hadron.model.errors import CallUnknownError, HadronError, OverloadedError, RequestError
@@ -32,6 +33,12 @@ class Waiting:
 
     def credit(self, size: int) -> None:
         raise NotImplementedError
+
+
+def test_a_region_that_no_message_takes_is_refused() -> None:
+    """It would end the client, as other calls are opened by the same message."""
+    with pytest.raises(RequestError, match="has 5000000 characters"):
+        told("shout", 1.0, "x" * 5_000_000, None)
 
 
 @pytest.mark.parametrize("reason", [RequestError("no"), OverloadedError("no")])

@@ -16,7 +16,6 @@ from hadron.client.exchanges.messages import Messages
 from hadron.client.terms.results import Dispatched
 from hadron.exchanges import machine
 from hadron.model.errors import (
-    HadronError,
     NotFoundError,
     OutcomeUnknownError,
     OverloadedError,
@@ -170,9 +169,9 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
             with pytest.raises(RequestError, match="limit is 5"):
                 async with prices.subscribe(["a", "b", "c", "d", "e"]):
                     pass
-            with pytest.raises(HadronError, match="group"):
-                async with prices.subscribe(group="a/b"):
-                    pass
+            for group in ("a/b", "g" * (5 << 20)):
+                with pytest.raises(RequestError, match="group"):
+                    prices.subscribe(group=group)
             await prices.publish("a", "still here")
             assert values(await take(messages, 1)) == ["still here"]
             await client.delete(("Exchange", "default", "prices"))

@@ -34,3 +34,10 @@ def test_an_exception_that_says_nothing_is_the_reason_by_its_name() -> None:
     assert reason_of(MuteError()) == "MuteError"
     assert reason_of(ValueError()) == "ValueError"
     assert reason_of(ValueError("no\ncarrier")) == "ValueError: no carrier"
+
+
+def test_whatever_the_reason_is_it_can_be_sent() -> None:
+    """Found where the request is made, it would end the client instead of the attempt."""
+    assert reason_of(ValueError("no file \udcff")) == "ValueError: no file \\udcff"
+    assert reason_of("no file \udcff") == "no file \\udcff"
+    assert len(reason_of("x" * 5_000_000)) < 70_000

@@ -10,7 +10,14 @@ from typing import Any
 from hadron.client.tests.fake_node import FakeNode
 from hadron.model.errors import HadronError, RequestError
 from hadron.wire.calls import AnyCall, Handler
-from hadron.wire.messages import common_pb2, error_to_message, method, transactions_pb2
+from hadron.wire.messages import (
+    check_count,
+    common_pb2,
+    error_to_message,
+    items_of,
+    method,
+    transactions_pb2,
+)
 
 BLOCK = 1 << 20
 
@@ -93,6 +100,7 @@ class FakeDriver(FakeNode):
     def said(self, call: AnyCall, message: Any, data: memoryview) -> None:
         call.consumed(message.ByteSize() + len(data))
         self.messages += 1
+        check_count("transactions and statements", sum(map(items_of, message.parts)))
         if message.take_block:
             self.give_block(call)
         start = 0

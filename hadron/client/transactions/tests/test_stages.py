@@ -95,6 +95,19 @@ async def a_pipeline(tmp_path: Path, triggers: int = 3) -> AsyncIterator[tuple[C
         yield cluster, client
 
 
+async def test_a_grant_that_no_message_takes_is_refused(tmp_path: Path) -> None:
+    async with (
+        a_pipeline(tmp_path, 1) as (_, client),
+        client.run_stages("p", engine="handler", stages=["plain"], max_batch=1) as run,
+    ):
+        batch = await anext(aiter(run))
+        for bad in (0, 1 << 40, 1.5):
+            with pytest.raises(RequestError, match="count"):
+                run.grant(bad)  # type: ignore[arg-type]
+        run.grant()
+        assert [each.attempt for each in batch.invocations] == [1]
+
+
 @pytest.mark.parametrize("home", [EU, US])
 async def test_a_stage_a_record_and_an_acknowledgement_end_together(
     tmp_path: Path, home: str
@@ -180,6 +193,40 @@ async def test_a_stage_fails_with_what_is_said_of_it(tmp_path: Path) -> None:
             "ValueError: bad input"
         }
         assert await values(client, "us") == [b"told"]
+
+
+@pytest.mark.parametrize("home", [EU, US])
+async def test_who_has_run_what_a_transaction_ends_is_told(tmp_path: Path, home: str) -> None:
+    async with (
+        a_pipeline(tmp_path, 2) as (_, client),
+        client.stage("p", "plain", runner="host/7", code_version="v3") as stage,
+    ):
+        invocations = aiter(stage)
+        first, second = await anext(invocations), await anext(invocations)
+        async with client.transaction(driver=home) as tx:
+            await tx.complete(first)
+            await tx.fail(second, "bad input")
+        await until_over(client)
+        tried = [
+            attempt
+            for found in await client.instances("p")
+            for each in found.stages
+            for attempt in each.tried
+        ]
+        assert {(each.runner, each.code_version) for each in tried} == {("host/7", "v3")}
+        assert [each.HasField("took_ms") for each in tried] == [True, True]
+
+
+async def test_a_reason_that_no_message_takes_is_told_in_part(tmp_path: Path) -> None:
+    async with a_pipeline(tmp_path, 2) as (_, client), running(client, "plain", 2) as batch:
+        async with client.transaction(driver=US) as tx:
+            await tx.fail(batch, "long" * 2_000_000, only=batch.invocations[0])
+            await tx.fail(batch, ValueError("half a \ud800"), only=batch.invocations[1])
+        assert await statuses(client, "plain") == ["failed", "failed"]
+        reasons = {
+            each.reason for found in await client.instances("p") for each in found.stages
+        } - {None, ""}
+        assert sorted(reasons) == ["ValueError: half a \\ud800", "long" * 500]
 
 
 async def test_what_does_not_fit_a_stage_is_not_in_the_transaction(tmp_path: Path) -> None:

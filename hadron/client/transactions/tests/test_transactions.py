@@ -82,6 +82,37 @@ def test_many_statements_go_in_several_messages() -> None:
 
 
 @both
+async def test_a_few_large_statements_go_in_several_messages() -> None:
+    """However few they are, a frame has room for some of them only."""
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        async with client.transaction() as tx:
+            await tx.publish_many("s", ["x" * 1_000_000] * 20)
+        assert (tx.state, len(node.values("s"))) == ("committed", 20)
+        assert node.messages >= 20
+
+
+@both
+async def test_a_few_statements_that_name_much_go_in_several_messages() -> None:
+    async with served(driver()) as (node, client):
+        assert isinstance(node, FakeDriver)
+        await fill(client, 20_500)
+        async with (
+            client.subscribe("s", group="g", start="earliest", max_in_flight=20_500) as got,
+            client.transaction() as other,
+        ):
+            await other.publish("t", b"in the same call")
+            await other.begin()
+            async with client.transaction() as tx:
+                # Of each two, so that each is a range by itself.
+                for _ in range(10_250):
+                    await tx.ack(await anext(got))
+                    await anext(got)
+            assert (tx.state, other.state, len(node.calls)) == ("committed", "open", 1)
+        assert other.state == "committed"
+
+
+@both
 async def test_an_exception_rolls_it_back() -> None:
     async with served(driver()) as (node, client):
         assert isinstance(node, FakeDriver)
