@@ -15,7 +15,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import (
-    ConflictError,
     CorruptionError,
     HadronError,
     LogTruncatedError,
@@ -29,7 +28,6 @@ from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.record import NewRecord
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import StreamSpec
-from hadron.model.transactions import STAGES, Lock, TransactionId
 from hadron.node.pipelines.other_leaders import LeaderSource
 from hadron.pipelines import dispatcher
 from hadron.pipelines import driver as module
@@ -38,15 +36,12 @@ from hadron.pipelines.runners import Ended, RunnerSession
 from hadron.server.pipelines.runners import CallSink
 from hadron.server.streams import batch_info
 from hadron.serving.tests.stack import SET, FakeCall, Stack, leading, until
-from hadron.state.machine import encode
 from hadron.state.pipelines.publishing import PublishStages
 from hadron.state.pipelines.retries import Retried
-from hadron.state.pipelines.stage_runs import Completed, CompleteStages
+from hadron.state.pipelines.stage_runs import Completed
 from hadron.state.pipelines.tables import InstanceStatus
 from hadron.state.pipelines.views import Chosen
 from hadron.state.schema import DeleteObjects
-from hadron.state.transactions.decisions import Decide
-from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
 from hadron.wire.messages import Method, common_pb2, pipelines_pb2, streams_pb2
 
 IN, OUT, PIPELINE = 1, 2, 3
@@ -816,98 +811,3 @@ async def test_records_of_a_deleted_stream_are_spoken_of_by_its_name(stack: Stac
     await deciding.until(("decide", [1], [1]))
     (invocation,) = deciding.call.sent[0][0].invocations
     assert (invocation.dependencies[0].stream, invocation.root.stream) == ("out", "in")
-
-
-class TestTransactions:
-    T = TransactionId("local/p1", 1, 7, 1)
-
-    async def prepare(self, stack: Stack, *ids: int) -> int:
-        command = CompleteStages(PIPELINE, "decide", ids, (1,) * len(ids), 0, 0, ())
-        prepared = await stack.controller.execute(WriteIntents(self.T, 0, (encode(command),)))
-        lsn: int = prepared.prepared_lsn
-        return lsn
-
-    async def begin(self, stack: Stack) -> tuple[PipelineDriver, Runner]:
-        stage = replace(DECIDE, dependencies=(), output=None)
-        driver = await declare(stack, stage)
-        runner = Runner(driver, credit=9)
-        await stack.append(IN, b"0", b"1")
-        await runner.until(("decide", [1, 2], [1, 1]))
-        runner.begin()
-        return driver, runner
-
-    async def test_what_one_ends_nobody_else_is_given(
-        self, stack: Stack, mock_clock: MockClock
-    ) -> None:
-        driver, runner = await self.begin(stack)
-        lsn = await self.prepare(stack, 1)
-        await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(63.0)
-        await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
-        for attempt in (complete(driver, "decide", [1], outputs=0), fail(driver, "decide", [1])):
-            with pytest.raises(ConflictError, match=f"transaction {self.T} holds stage 'decide'"):
-                await attempt
-        await stack.controller.execute(FinishTransaction(self.T, lsn, 1))
-        assert await instances(stack) == [(0, 2), (1, 1)]
-        assert driver.dispatcher.assignments.assigned("decide") == {2}
-
-    async def test_what_is_said_is_the_same_command_whoever_hears_it(self, stack: Stack) -> None:
-        """What a leader remembers of it changes, and is not in it."""
-        driver = await declare(stack, replace(ENRICH, output=None))
-        await stack.append(IN, b"x")
-        ended = Ended("enrich", (1,), (1,))
-        runner = Runner(driver)
-        await runner.until(("enrich", [1], [1]))
-        said = {driver.completion(ended, memoryview(b""))}
-        runner.begin()
-        said.add(driver.completion(ended, memoryview(b"")))
-        driver.dispatcher.leave(runner.session)
-        assert said == {driver.completion(ended, memoryview(b""))}
-
-    async def test_rolled_back_it_is_its_runners_again(
-        self, stack: Stack, mock_clock: MockClock
-    ) -> None:
-        driver, runner = await self.begin(stack)
-        await self.prepare(stack, 1, 2)
-        await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(63.0)
-        await wait_all_tasks_blocked(0.001)
-        await stack.controller.execute(AbortTransaction(self.T))
-        assert (driver.dispatcher.assignments.assigned("decide"), len(runner.got)) == ({1, 2}, 1)
-        await complete(driver, "decide", [1], outputs=0)
-        await wait_all_tasks_blocked(0.01)
-        mock_clock.jump(63.0)
-        await runner.until(("decide", [1, 2], [1, 1]), ("decide", [2], [1]))
-
-    async def test_of_a_runner_that_has_gone_it_is_somebody_elses(self, stack: Stack) -> None:
-        driver, runner = await self.begin(stack)
-        await self.prepare(stack, 1)
-        driver.dispatcher.leave(runner.session)
-        other = Runner(driver, credit=9)
-        await other.until(("decide", [2], [1]))
-        await stack.controller.execute(AbortTransaction(self.T))
-        await other.until(("decide", [2], [1]), ("decide", [1], [1]))
-
-    async def test_the_next_leader_knows_it_too(self, tmp_path: Path) -> None:
-        async with leading(tmp_path) as stack:
-            await stack.stream("in")
-            await stack.stream("out")
-            await self.begin(stack)
-            await self.prepare(stack, 1)
-        async with leading(tmp_path) as stack:
-            await until(lambda: PIPELINE in stack.pipelines._drivers)
-            runner = Runner(stack.pipelines.driver(PIPELINE), credit=9)
-            await runner.until(("decide", [2], [1]))
-            await stack.controller.execute(AbortTransaction(self.T))
-            await runner.until(("decide", [2], [1]), ("decide", [1], [1]))
-
-    async def test_one_that_is_in_no_table_yet(self, stack: Stack) -> None:
-        driver, _ = await self.begin(stack)
-        own = TransactionId.of(SET, stack.controller.ballot, 1)
-        stack.locks.take(own, [Lock(STAGES, PIPELINE, "decide", ((1, 1),))])
-        with pytest.raises(ConflictError, match=f"transaction {own} holds stage 'decide'"):
-            await complete(driver, "decide", [1], outputs=0)
-        command = CompleteStages(PIPELINE, "decide", (1,), (1,), 0, 0, ())
-        await stack.controller.execute(Decide(own, (), (encode(command),)))
-        assert driver.dispatcher.assignments.assigned("decide") == {2}
-        assert stack.locks.of_owner(STAGES, PIPELINE) == []
