@@ -262,7 +262,7 @@ class Controller:
         while self._uncommitted and self._uncommitted[0].lsn <= committed:
             submission = self._uncommitted.popleft()
             self._uncommitted_bytes -= submission.size
-            visible.extend(submission.events)
+            visible.extend(submission.shown())
             has_moved = True
         assert self._uncommitted or not self._uncommitted_bytes, self._uncommitted_bytes
         due = self._unanswered.take(

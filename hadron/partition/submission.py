@@ -49,5 +49,11 @@ class Submission:
         self.result, self.error, self.events = outcome.result, outcome.error, outcome.events
         self.lsn = lsn
         self.logged = outcome.command is not None
-        # Its answer may have to wait, for as long as a member is away; its bytes need not.
         self.encoded = self.body = b""
+
+    def shown(self) -> Sequence[Event]:
+        """Let its events go, which have its body, to whom they become visible to, and its command:
+        its answer may have to wait, for as long as a member is away; its bytes need not."""
+        events, self.events = self.events, ()
+        del self.command
+        return events

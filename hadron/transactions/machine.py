@@ -110,6 +110,8 @@ class Machine:
         self._remotes = Remotes(random, limits.answer_s)
         self._unfinished: dict[str, int] = {}
         """By replica set: how many decided transactions wait for it."""
+        self._refusing: set[str] = set()
+        """Who did not finish the latest that it was to finish: that is told once, not for each."""
         self._notes = Notes(limits)
         self._sweep_at: float | None = None
         self._now = 0.0
@@ -397,6 +399,7 @@ class Machine:
         finishing.results[name] = results
         self._unfinished[name] -= 1
         assert self._unfinished[name] >= 0, (held.id, name)
+        self._refusing.discard(name)
         self._remotes.settle(name, (held.id, FINISH))
         note = Note(held.id, name, results)
         self._notes.add(note, self._now, at_once=held.is_noted_at_once)
@@ -478,7 +481,8 @@ class Machine:
 
     def _not_finished(self, held: Transaction, name: str, reason: str) -> None:
         assert held.finishing is not None
-        if name not in held.finishing.reasons:
+        if name not in self._refusing:
+            self._refusing.add(name)
             self._effects.append(FinishRefused(held.id, name, reason))
         held.finishing.reasons[name] = reason
 

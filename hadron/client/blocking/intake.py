@@ -393,8 +393,9 @@ class Intake:
         self._collect()
         self._consumer.pause()
         self._give_rest_back()
-        while self._ready:
-            self._give_ready_back()
+        with suppress(IndexError):  # another thread was quicker
+            while self._ready:
+                self._give_ready_back()
         await self._consumer.leave(waits=waits)
 
 

@@ -51,6 +51,14 @@ _FIRST_S: Final = 1.0
 """For the metadata set's leader, before another node's copy of the schema has to do."""
 
 
+class _Asked:
+    """A look-up that others wait for, too."""
+
+    def __init__(self) -> None:
+        self.is_over = anyio.Event()
+        self.error: HadronError | None = None
+
+
 class Catalog:
     """Schema calls of one client, and the streams it has looked up."""
 
@@ -58,6 +66,8 @@ class Catalog:
         self._session = session
         self._namespace = session.endpoint.namespace
         self._streams: dict[str, SchemaObject] = {}
+        self._asked: dict[str, _Asked] = {}
+        """What somebody asks for just now, by the stream's name."""
         self._index = 0
         """The highest metadata index that any answer named."""
         self._watched: int | None = None
@@ -125,11 +135,13 @@ class Catalog:
         since: int | None = None
         found: dict[int, SchemaObject] = {}
         wanted: list[Named] = []
-        for each in names:
-            known, index = await self.latest(each.kind, each.namespace, each.name)
-            since = index if since is None else since
-            found |= {item.id: item for item in known}
-            wanted.append(each if each.id or not known else each._replace(id=known[0].id))
+        if names:
+            known, since = await self.latest(*names[0][:3])
+            if len(names) > 1:
+                known = await self.objects("", "", "")
+            ids = {(item.kind, item.namespace, item.name): item.id for item in known}
+            wanted = [each if each.id else each._replace(id=ids.get(each[:3], 0)) for each in names]
+            found = {item.id: item for item in known}
         request = schema_pb2.DeleteObjectsRequest(
             names=[schema_pb2.DeleteObjectsRequest.Name(**each._asdict()) for each in wanted],
             dry_run=dry_run,
@@ -222,16 +234,33 @@ class Catalog:
         if not isinstance(name, str):
             text_of("stream", name)
         while (known := self._streams.get(name)) is None:
+            if (asked := self._asked.get(name)) is None:
+                await self._look_up(name)
+            else:
+                # Many may follow a stream that has changed.
+                await asked.is_over.wait()
+                if asked.error is not None:
+                    raise asked.error
+        return known
+
+    async def _look_up(self, name: str) -> None:
+        asked = self._asked[name] = _Asked()
+        try:
             found, index = await self._one("Stream", name)
             if index < self._index:
                 # The watch was quicker than this answer: what it has told meanwhile is not in it,
                 # and does not come again.
-                continue
+                return
             self._streams[name] = found
             if self._watched is None:
                 self._watched = index
                 self._session.background.start(self._follow)
-        return known
+        except HadronError as error:
+            asked.error = error
+            raise
+        finally:
+            del self._asked[name]
+            asked.is_over.set()
 
     def known(self, name: str) -> SchemaObject | None:
         """What `stream` would give without asking anybody; None where that has to be asked."""

@@ -69,23 +69,35 @@ class Declarations:
         name = text_of("name", name)
         chosen = names_of("partitions", partitions)
         namespace = self._session.endpoint.namespace
-        known, since = await self._catalog.latest("Stream", namespace, name)
-        if chosen is None:
-            chosen = list(_partitions_of(known[0]) if known else await self._only_set(name))
         document: dict[str, Any] = {
             "kind": "Stream",
             "namespace": namespace,
             "name": name,
             "description": description,
-            "partitions": chosen,
             "retention": retention,
             "keys": keys,
         }
-        (wanted,) = declared(document)
+
+        async def wanted(known: Sequence[SchemaObject]) -> SchemaObject:
+            if chosen is not None:
+                document["partitions"] = chosen
+            elif known:
+                document["partitions"] = list(_partitions_of(known[0]))
+            else:
+                document["partitions"] = list(await self._only_set(name))
+            (item,) = declared(document)
+            return item
+
+        # Any node says so where it is there already: a program may start while the leader is away.
+        known = await self._catalog.objects("Stream", namespace, name)
+        if known and not differences(known[0], await wanted(known)):
+            return known[0]
+        known, since = await self._catalog.latest("Stream", namespace, name)
+        item = await wanted(known)
         if not known:
             try:
                 applied = await self._catalog.apply(
-                    [wanted], dry_run=False, allow_destructive=False, since=since
+                    [item], dry_run=False, allow_destructive=False, since=since
                 )
             except SchemaError:
                 known, _ = await self._catalog.latest("Stream", namespace, name)
@@ -96,9 +108,9 @@ class Declarations:
                 created = applied.changes[0].after
                 assert created is not None
                 return created
-        if other := differences(known[0], wanted):
+        if other := differences(known[0], item):
             raise SchemaError(
-                f"{wanted.label} exists with other settings: {other}", "`apply` changes it"
+                f"{item.label} exists with other settings: {other}", "`apply` changes it"
             )
         return known[0]
 

@@ -12,7 +12,7 @@ import trio
 
 from hadron.client import Client
 from hadron.client.terms.arguments import ObjectName
-from hadron.model.errors import NotFoundError, SchemaError
+from hadron.model.errors import NotFoundError, PeerError, SchemaError
 from hadron.model.schema import StreamSpec
 from hadron.server.schema import SchemaService
 from hadron.testing.nodes import Nodes, running_nodes
@@ -178,3 +178,17 @@ async def test_of_two_who_create_a_stream_one_hears_that_it_is_another(tmp_path:
                 await a.delete(made, allow_destructive=True)
             else:
                 assert told == [made, made]
+
+
+@pytest.mark.usefixtures("clock")
+async def test_a_stream_that_is_there_needs_no_leader(tmp_path: Path) -> None:
+    """A program that creates what it needs starts while the leader is away."""
+    async with running_nodes(tmp_path, 3) as nodes, nodes.client("a") as a:
+        made = await a.create_stream("x")
+        await nodes.wait_in_step()
+        await nodes.crash("n1")
+        async with nodes.client("b") as b:
+            assert await b.create_stream("x") == made
+            assert await b.create_stream("x", partitions="local/p0") == made
+            with pytest.raises(PeerError):
+                await b.create_stream("x", max_age="1h")

@@ -10,7 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from hadron.model.errors import FencedError, HadronError, NotLeaderError, NotReadyError
+from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.support import make_stream
+from hadron.server.schema import to_message
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.wire.messages import method, schema_pb2
 
@@ -61,8 +63,12 @@ async def test_a_change_that_is_not_committed_is_shown_nowhere(
         await nodes.crash("n2", "n3")
 
         async def declare() -> None:
-            with pytest.raises(HadronError):
-                await make_stream(nodes, "b")
+            """As who has looked before: a client asks first, and no majority answers."""
+            item = SchemaObject(kind="Stream", name="b", spec=StreamSpec(partitions=("local/p0",)))
+            request = schema_pb2.ApplySchemaRequest(objects=[to_message(item)])
+            async with nodes.connection("n1") as connection:
+                with pytest.raises(HadronError):
+                    await connection.request(method("ApplySchema"), request)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(declare)

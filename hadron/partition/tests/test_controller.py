@@ -489,6 +489,7 @@ class TestAnswers:
         assert isinstance(asked.answers["3"], OverloadedError)
         waiting = three.controller._unanswered._lines[ALL]
         assert [len(each.body) + len(each.encoded) for each in waiting] == [0, 0, 0]
+        assert not any(hasattr(each, "command") or each.events for each in waiting)
         asked.append("majority", 1)
         await written(three)
         three.peer("n2")

@@ -556,16 +556,19 @@ async def test_that_a_participant_does_not_finish_is_told_and_logged_once(
     client.caller.receive(Commit(one, 0, [publishing("p1", "a")]))
     await trio.sleep(0.2)
     part = it.leader("p0").part
-    for _ in range(2):
-        part.receive("p1", FinishFailed(one, NotFoundError("nothing is known of it")))
+    client.caller.receive(Commit(client.id(2), 0, [publishing("p1", "b")]))
+    await trio.sleep(0.2)
+    for transaction in (one, one, client.id(2)):
+        part.receive("p1", FinishFailed(transaction, NotFoundError("nothing is known of it")))
     assert part.troubles == [
-        f"p1 is to finish 1 decided transaction: of {one} it says: nothing is known of it"
+        f"p1 is to finish 2 decided transactions: of {one} it says: nothing is known of it"
     ]
     assert [each.getMessage() for each in caplog.records] == [
         f"transaction {one} is decided, and p1 does not finish it: nothing is known of it; see "
         f"`hadron tx show {one}`"
     ]
     it.on_message = lambda *_: True
+    assert isinstance(await client.next(), Committed)
     assert isinstance(await client.next(), Committed)
     assert part.troubles == []
 
