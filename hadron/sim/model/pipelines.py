@@ -99,7 +99,7 @@ class Pipelines:
         now = {self._stream(pipeline_id, name) for name in awaited_streams(spec.stages)}
         for start in [each for each in self.wait_starts if each[0] == pipeline_id]:
             if start[1] not in now:
-                del self.wait_starts[start]
+                self.wait_starts[start] = "", self.wait_starts[start][1]
         for name in awaited_streams(spec.stages):
             stream_id = self._stream(pipeline_id, name)
             if stream_id not in self.streams.open:

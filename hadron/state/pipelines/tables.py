@@ -148,7 +148,7 @@ CREATE TABLE IF NOT EXISTS {PIPELINE_WAIT}(     -- of `wait_inputs`
 CREATE TABLE IF NOT EXISTS {PIPELINE_WAIT_START}(   -- of `wait_inputs`, beside the pipeline's home
     pipeline_id INTEGER NOT NULL,
     stream_id INTEGER NOT NULL,
-    home TEXT NOT NULL,                 -- the pipeline's replica set
+    home TEXT NOT NULL,                 -- the pipeline's replica set; '' once it awaits it no more
     next_offset INTEGER NOT NULL,       -- where it begins in the partition here
     PRIMARY KEY (pipeline_id, stream_id)
 ) STRICT, WITHOUT ROWID;

@@ -67,10 +67,11 @@ def awaited(stages: Iterable[StageSpec]) -> set[str]:
 
 def adopt(context: Context, pipeline_id: int, namespace: str, spec: PipelineSpec) -> None:
     """A pipeline is declared, or was changed: note where the partitions here of what it awaits
-    begin for it; what is there is left alone."""
+    begin for it; what is there is left alone. What is awaited no more begins at its end once it is
+    again; until then instances that began before may ask for where it began for them."""
     db = context.db
     db.execute(
-        f"DELETE FROM {PIPELINE_WAIT_START} WHERE pipeline_id = ?"
+        f"UPDATE {PIPELINE_WAIT_START} SET home = '' WHERE pipeline_id = ?"
         " AND stream_id NOT IN (SELECT value FROM json_each(?))",
         (pipeline_id, json.dumps(_ids(db, namespace, awaited(spec.stages)))),
     )

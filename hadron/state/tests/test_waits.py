@@ -459,7 +459,7 @@ class TestPartitions:
         spec = PipelineSpec(replica_set="eu/p9", input="in", stages=STAGES)
         (there,) = pipe.declare(("Pipeline", "q", spec))
         pipe.declare(("Pipeline", "q", replace(spec, stages=(stage("order"),))))
-        assert wait_inputs.start_of(pipe.db, there, OUT) is None
+        assert wait_inputs.start_of(pipe.db, there, OUT) == 5, "for instances that began before"
         pipe.submit(AppendBatch(OUT, 1, 100, b"", 0, -1))
         pipe.declare(("Pipeline", "q", spec))
         assert wait_inputs.start_of(pipe.db, there, OUT) == 6
