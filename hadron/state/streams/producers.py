@@ -196,14 +196,14 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
         )
     row = context.db.execute(_GET, (batch.stream_id, batch.producer_id)).fetchone()
     name = batch.producer_id.hex()
-    if row is None:
-        _forget_idle(context, batch)
     if row is None or batch.producer_epoch > row[0]:
         if batch.sequence != 0:
             raise SequenceError(
                 f"producer {name} is not known here but continues at sequence {batch.sequence}",
                 "its state was evicted or lost; start a new producer",
             )
+        if row is None:
+            _forget_idle(context, batch)
         return []
     epoch, next_sequence, packed = row
     if batch.producer_epoch < epoch:

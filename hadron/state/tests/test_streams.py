@@ -172,6 +172,16 @@ class TestEviction:
             left = {pid[0] for pid in self.producers(tables)}
             assert left == {*range(1, 5 - 2 * number), *range(10, 11 + number)}
 
+    def test_for_who_is_refused_nobody_is_forgotten(self, tables: Replicated) -> None:
+        tables.submit(batch(0))
+        tables.now_ms += FORGOTTEN_MS
+        tables.db.execute(
+            "CREATE TEMP TRIGGER t BEFORE DELETE ON hadron_producer"
+            " BEGIN SELECT RAISE(ABORT, 'forgotten'); END"
+        )
+        with pytest.raises(SequenceError, match="evicted or lost"):
+            tables.submit(batch(10, pid=b"n" * 16))
+
     @pytest.mark.parametrize("are_idle", [False, True])
     @pytest.mark.parametrize("are_named", [False, True])
     def test_it_costs_the_same_beside_however_many(
