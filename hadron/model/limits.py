@@ -77,6 +77,10 @@ Kafka's idempotent producer has the same bound."""
 PRODUCER_IDLE_MS: Final = 24 * 3600 * 1000
 """Producer state may be evicted when idle for longer (PROTOCOL D1)."""
 
+PRODUCER_IDLE_STEP_MS: Final = 3600 * 1000
+"""How exactly it is kept since when a producer is idle, and so what it is kept for longer: only the
+first batch of an hour moves it in the index of ages (PROTOCOL D1)."""
+
 PRODUCER_NAME_IDLE_MS: Final = 30 * 24 * 3600 * 1000
 """A producer's name, with the last number of its program, may be evicted when idle for longer
 (PROTOCOL D6). Kafka forgets a transactional id after 7 days, RabbitMQ's streams never do: an

@@ -204,7 +204,7 @@ async def test_a_running_node_is_verified_too(tmp_path: Path) -> None:
             "the row is missing",
         ),
         (
-            "INSERT INTO hadron_producer VALUES(1, x'aa', 0, 0, 0, x'90')",
+            "INSERT INTO hadron_producer VALUES(1, x'aa', 0, 0, 0, 0, x'90')",
             "hadron_producer",
             "no such row",
         ),

@@ -347,7 +347,7 @@ def read(db: apsw.Connection) -> Rows:
     for table in TABLES:
         rows: list[Any] = db.execute(f'SELECT * FROM "{PREFIX}{table}"').fetchall()
         if table == "producer":
-            rows = [(*row[:5], tuple(map(tuple, msgspec.msgpack.decode(row[5])))) for row in rows]
+            rows = [(*row[:6], tuple(map(tuple, msgspec.msgpack.decode(row[6])))) for row in rows]
         elif table == "schema_staged":
             rows = [(part, MACHINE.decode(data)) for part, data in rows]
         elif table == "digest_cursor":

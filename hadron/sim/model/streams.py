@@ -21,6 +21,7 @@ from hadron.model.limits import (
     MAX_ONCE_KEYS,
     MAX_PRODUCER_NAMES,
     PRODUCER_IDLE_MS,
+    PRODUCER_IDLE_STEP_MS,
     PRODUCER_NAME_IDLE_MS,
     PRODUCER_WINDOW,
 )
@@ -60,7 +61,8 @@ class Body:
 
 @dataclass(slots=True)
 class Producer:
-    """`recent`: its last batches, (base offset, records, time, sequence, False)."""
+    """`last_ms`: its age as far as it is kept (D1). `recent`: its last batches, (base offset,
+    records, time, sequence, False)."""
 
     epoch: int
     next_sequence: int
@@ -203,7 +205,7 @@ class Streams:
             raise Refused(ProducerFencedError)
         producers = self.producers.setdefault(stream_id, {})
         if name is None:
-            since_ms = entry.now_ms - PRODUCER_NAME_IDLE_MS
+            since_ms = entry.now_ms - PRODUCER_NAME_IDLE_MS - PRODUCER_IDLE_STEP_MS
             gone = [each for each in known if producers[each].last_ms < since_ms]
             if len(known) - len(gone) >= MAX_PRODUCER_NAMES:
                 raise Refused(RequestError)
@@ -240,13 +242,15 @@ class Streams:
         base = self.append(entry, command.stream_id, command.count, command.size)
         recent = [*producer.recent, (base, command.count, now_ms, sequence, False)]
         known = self.producers.setdefault(command.stream_id, {})
+        hours = {append_ms // PRODUCER_IDLE_STEP_MS for _, _, append_ms, *_ in recent[-2:]}
+        last_ms = producer.last_ms if len(recent) > 1 and len(hours) == 1 else now_ms
         known[command.producer_id] = Producer(
-            command.producer_epoch, sequence + command.count, now_ms, recent[-PRODUCER_WINDOW:]
+            command.producer_epoch, sequence + command.count, last_ms, recent[-PRODUCER_WINDOW:]
         )
         return appended(base, command.count, now_ms, sequence)
 
     def _forget_idle(self, entry: Entry, command: AppendBatch) -> None:
-        """D1, D7: a producer that is new has two forgotten that are a day old, and a key two."""
+        """D1, D7: a producer that is new has two forgotten that are old, and a key two."""
         stream_id, known = command.stream_id, self.producers.get(command.stream_id, {})
         if command.producer_id in known:
             return
@@ -257,7 +261,7 @@ class Streams:
             for each, its in known.items()
             if each.startswith(ONCE) == is_key
             and each not in self.names.get(stream_id, {})
-            and its.last_ms < entry.now_ms - PRODUCER_IDLE_MS
+            and its.last_ms < entry.now_ms - PRODUCER_IDLE_MS - PRODUCER_IDLE_STEP_MS
         )[:2]
         if is_key:
             if self.once.get(stream_id, 0) - len(old) >= MAX_ONCE_KEYS:
@@ -265,6 +269,11 @@ class Streams:
             self.once[stream_id] = self.once.get(stream_id, 0) + 1 - len(old)
         for _, each in old:
             del known[each]
+
+    def _kind(self, stream_id: int, producer_id: bytes) -> int:
+        """2: it has a name, 1: it is a key, 0: neither."""
+        is_named = producer_id in self.names.get(stream_id, {})
+        return 2 if is_named else int(producer_id.startswith(ONCE))
 
     def _producer(self, command: AppendBatch) -> Producer:
         """Whose next batch this is."""
@@ -366,7 +375,15 @@ class Streams:
                 for lsn, alone in held.items()
             ],
             "producer": [
-                (each, producer_id, p.epoch, p.next_sequence, p.last_ms, tuple(p.recent))
+                (
+                    each,
+                    producer_id,
+                    self._kind(each, producer_id),
+                    p.epoch,
+                    p.next_sequence,
+                    p.last_ms,
+                    tuple(p.recent),
+                )
                 for each, known in self.producers.items()
                 for producer_id, p in known.items()
             ],

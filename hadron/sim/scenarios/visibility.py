@@ -233,12 +233,12 @@ async def retry_after_a_restart(play: Play) -> None:
 @scenario("D1: a producer is remembered for a day")
 async def producers_idle_for_a_day(play: Play) -> None:
     """A producer is silent for 23 hours while others come, by each of which two that are idle for
-    long are forgotten: its retry finds its original, and it goes on. After 25 hours it is a
+    long are forgotten: its retry finds its original, and it goes on. After 26 hours it is a
     stranger that continues, and is refused."""
     world = play.world
     first = await play.produce("0", producer=_PRODUCER, sequence=0)
     last = first
-    for number, hours in enumerate((23, 25)):
+    for number, hours in enumerate((23, 26)):
         await world.wait_in_step()
         await world.stop()
         world.turn_calendar(hours * 3_600.0)

@@ -162,17 +162,25 @@ PLANTED: dict[str, tuple[str, Edit]] = {
         "M streams",
         Edit(
             "state.streams.producers:apply_claim_producer",
-            "    db.execute(_SET, (stream_id, producer_id, claim, 0,",
-            "    0 and db.execute(_SET, (stream_id, producer_id, claim, 0,",
+            "    db.execute(_SET, (stream_id, producer_id,",
+            "    0 and db.execute(_SET, (stream_id, producer_id,",
         ),
     ),
     "names are forgotten with those who have none": (
         "M streams",
         Edit(
-            "state.streams.producers:note",
-            "context.db.execute(evict,",
-            "context.db.execute(evict.partition(' AND producer_id NOT')[0],",
+            "state.streams.producers:apply_claim_producer",
+            "producer_id, _NAMED,",
+            "producer_id, _PLAIN,",
         ),
+    ),
+    "a producer's age is that of its first batch": (
+        "M streams",
+        Edit("state.streams.producers:note", "if is_in_its_hour:", "if recent[:-1]:"),
+    ),
+    "an hour is forgotten in which a producer was not idle": (
+        "M streams",
+        Edit("state.streams.producers:_forget_idle", " - PRODUCER_IDLE_STEP_MS", ""),
     ),
     "a time leaves out its own millisecond": (
         "M streams",

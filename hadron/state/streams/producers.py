@@ -25,6 +25,7 @@ from hadron.model.limits import (
     MAX_ONCE_KEYS,
     MAX_PRODUCER_NAMES,
     PRODUCER_IDLE_MS,
+    PRODUCER_IDLE_STEP_MS,
     PRODUCER_NAME_IDLE_MS,
     PRODUCER_WINDOW,
 )
@@ -39,18 +40,21 @@ PRODUCER: Final = PREFIX + "producer"
 PRODUCER_NAME: Final = PREFIX + "producer_name"
 PRODUCER_ONCE: Final = PREFIX + "producer_once"
 _BY_AGE: Final = PREFIX + "producer_by_age"
-_ONCE_BY_AGE: Final = PREFIX + "producer_once_by_age"
 
-_IS_ONCE: Final = f"substr(producer_id, 1, 4) = x'{ONCE.hex()}'"
-_IS_NOT_ONCE: Final = f"substr(producer_id, 1, 4) <> x'{ONCE.hex()}'"
+_PLAIN: Final = 0
+_KEY: Final = 1
+"""One sending, whose id begins with `ONCE`."""
+_NAMED: Final = 2
+"""The highest, for a name is given to what is known, and stays (`_SET`)."""
 
 _TABLES: Final = f"""
 CREATE TABLE IF NOT EXISTS {PRODUCER}(
     stream_id INTEGER NOT NULL,
     producer_id BLOB NOT NULL,
+    kind INTEGER NOT NULL,              -- {_KEY}: a key, {_NAMED}: it has a name, {_PLAIN}: neither
     producer_epoch INTEGER NOT NULL,
     next_sequence INTEGER NOT NULL,
-    last_ms INTEGER NOT NULL,
+    last_ms INTEGER NOT NULL,           -- of its first batch in the latest hour with one
     recent BLOB NOT NULL,               -- MessagePack: the last batches, see Appended
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
@@ -63,19 +67,23 @@ CREATE TABLE IF NOT EXISTS {PRODUCER_NAME}(
     last_sequence INTEGER NOT NULL,     -- that its program has given; -1: none
     PRIMARY KEY (stream_id, producer_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {_BY_AGE} ON {PRODUCER}(stream_id, last_ms) WHERE {_IS_NOT_ONCE};
-CREATE INDEX IF NOT EXISTS {_ONCE_BY_AGE} ON {PRODUCER}(stream_id, last_ms) WHERE {_IS_ONCE};
+CREATE INDEX IF NOT EXISTS {_BY_AGE} ON {PRODUCER}(stream_id, kind, last_ms);
 CREATE TABLE IF NOT EXISTS {PRODUCER_ONCE}(
     stream_id INTEGER PRIMARY KEY,
-    keys INTEGER NOT NULL               -- of those in {PRODUCER} that begin with "once"
+    keys INTEGER NOT NULL               -- of those in {PRODUCER} that are of kind {_KEY}
 ) STRICT;
 """
 
 _SET: Final = (
-    f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-    " producer_epoch = excluded.producer_epoch, next_sequence = excluded.next_sequence,"
-    " last_ms = excluded.last_ms, recent = excluded.recent"
+    f"INSERT INTO {PRODUCER} VALUES(?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+    " kind = max(kind, excluded.kind), producer_epoch = excluded.producer_epoch,"
+    " next_sequence = excluded.next_sequence, last_ms = excluded.last_ms, recent = excluded.recent"
 )
+_GO_ON: Final = (
+    f"UPDATE {PRODUCER} SET next_sequence = ?, recent = ? WHERE stream_id = ? AND producer_id = ?"
+)
+"""It sets no column of the index: entries that move were up to a third of what commits wrote."""
+
 _GET: Final = (
     f"SELECT producer_epoch, next_sequence, recent FROM {PRODUCER}"
     " WHERE stream_id = ? AND producer_id = ?"
@@ -84,24 +92,12 @@ _EVICTS: Final = 2
 """Idle producers that are forgotten with each new one, the oldest first, and keys with each new
 key: so they end, and no append waits for many of them (PROTOCOL F3)."""
 
-
-def _evicting(index: str, those: str) -> str:
-    return (
-        f"DELETE FROM {PRODUCER} WHERE (stream_id, producer_id) IN ("
-        f"SELECT stream_id, producer_id FROM {PRODUCER} p INDEXED BY {index}"
-        f" WHERE stream_id = ? AND last_ms < ? AND {those}"
-        f" ORDER BY last_ms, producer_id LIMIT {_EVICTS})"
-    )
-
-
-_EVICT: Final = _evicting(
-    _BY_AGE,
-    f"{_IS_NOT_ONCE} AND NOT EXISTS (SELECT 1 FROM {PRODUCER_NAME} n"
-    " WHERE n.stream_id = p.stream_id AND n.producer_id = p.producer_id)",
+_EVICT: Final = (
+    f"DELETE FROM {PRODUCER} WHERE (stream_id, producer_id) IN ("
+    f"SELECT stream_id, producer_id FROM {PRODUCER} INDEXED BY {_BY_AGE}"
+    " WHERE stream_id = ? AND kind = ? AND last_ms < ?"
+    f" ORDER BY last_ms, producer_id LIMIT {_EVICTS})"
 )
-"""Names are passed by: they are few (`MAX_PRODUCER_NAMES`), and kept for longer."""
-
-_EVICT_ONCE: Final = _evicting(_ONCE_BY_AGE, _IS_ONCE)
 _COUNT_ONCE: Final = (
     f"INSERT INTO {PRODUCER_ONCE} VALUES(?, ?)"
     " ON CONFLICT(stream_id) DO UPDATE SET keys = keys + excluded.keys"
@@ -124,8 +120,8 @@ _SET_LAST: Final = (
     f"UPDATE {PRODUCER_NAME} SET last_sequence = ? WHERE stream_id = ? AND producer_id = ?"
 )
 _IDLE_NAMES: Final = (
-    f"SELECT n.producer_id FROM {PRODUCER_NAME} n JOIN {PRODUCER} p USING (stream_id, producer_id)"
-    " WHERE n.stream_id = ? AND p.last_ms < ?"
+    f"SELECT producer_id FROM {PRODUCER} INDEXED BY {_BY_AGE}"
+    f" WHERE stream_id = ? AND kind = {_NAMED} AND last_ms < ?"
 )
 
 _MAX_PRODUCER_EPOCH: Final = (1 << 63) - 1
@@ -200,14 +196,14 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
         )
     row = context.db.execute(_GET, (batch.stream_id, batch.producer_id)).fetchone()
     name = batch.producer_id.hex()
-    if row is None:
-        _forget_idle(context, batch)
     if row is None or batch.producer_epoch > row[0]:
         if batch.sequence != 0:
             raise SequenceError(
                 f"producer {name} is not known here but continues at sequence {batch.sequence}",
                 "its state was evicted or lost; start a new producer",
             )
+        if row is None:
+            _forget_idle(context, batch)
         return []
     epoch, next_sequence, packed = row
     if batch.producer_epoch < epoch:
@@ -232,28 +228,36 @@ def check(context: Context, batch: Numbered) -> list[Appended]:
 
 def note(context: Context, batch: Numbered, recent: list[Appended], appended: Appended) -> None:
     """Remember a batch behind those that `check` has returned."""
+    db, stream_id, producer_id = context.db, batch.stream_id, batch.producer_id
+    # So is `last_ms`, which an earlier batch of this hour has set.
+    is_in_its_hour = bool(recent) and _hour(recent[-1].append_ms) == _hour(context.now_ms)
     recent.append(appended)
-    context.db.execute(
-        _SET,
-        (
-            batch.stream_id,
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.sequence + batch.count,
-            context.now_ms,
-            _encode_recent(recent[-PRODUCER_WINDOW:]),
-        ),
-    )
+    next_sequence = batch.sequence + batch.count
+    packed = _encode_recent(recent[-PRODUCER_WINDOW:])
+    if is_in_its_hour:
+        db.execute(_GO_ON, (next_sequence, packed, stream_id, producer_id))
+        return
+    kind, epoch = _kind(producer_id), batch.producer_epoch
+    db.execute(_SET, (stream_id, producer_id, kind, epoch, next_sequence, context.now_ms, packed))
+
+
+def _hour(at_ms: int) -> int:
+    return at_ms // PRODUCER_IDLE_STEP_MS
+
+
+def _kind(producer_id: bytes) -> int:
+    """Of one that nobody has named."""
+    return _KEY if producer_id.startswith(ONCE) else _PLAIN
 
 
 def _forget_idle(context: Context, batch: Numbered) -> None:
     """For a producer, or a key, that is new here: forget some that are old enough. Raises
     `OverloadedError` where other keys are too many (PROTOCOL D7)."""
-    db, stream_id, old_ms = context.db, batch.stream_id, context.now_ms - PRODUCER_IDLE_MS
-    if not batch.producer_id.startswith(ONCE):
-        db.execute(_EVICT, (stream_id, old_ms))
+    db, stream_id, kind = context.db, batch.stream_id, _kind(batch.producer_id)
+    old_ms = context.now_ms - PRODUCER_IDLE_MS - PRODUCER_IDLE_STEP_MS
+    db.execute(_EVICT, (stream_id, kind, old_ms))
+    if kind != _KEY:
         return
-    db.execute(_EVICT_ONCE, (stream_id, old_ms))
     gone = db.changes()
     db.execute(_COUNT_ONCE, (stream_id, 1 - gone))
     row = db.execute(_GET_ONCE, (stream_id,)).fetchone()
@@ -303,14 +307,16 @@ def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
     db.execute(
         _SET_NAME, (stream_id, producer_id, command.name, claim, command.token, last_sequence)
     )
-    db.execute(_SET, (stream_id, producer_id, claim, 0, context.now_ms, _encode_recent([])))
+    begun = (claim, 0, context.now_ms, _encode_recent([]))
+    db.execute(_SET, (stream_id, producer_id, _NAMED, *begun))
     return Claimed(claim, last_sequence)
 
 
 def _make_room(context: Context, stream_id: int) -> None:
     """Forget names that were idle for long; raises `RequestError` where the others are too many."""
     db = context.db
-    idle = db.execute(_IDLE_NAMES, (stream_id, context.now_ms - PRODUCER_NAME_IDLE_MS)).fetchall()
+    old_ms = context.now_ms - PRODUCER_NAME_IDLE_MS - PRODUCER_IDLE_STEP_MS
+    idle = db.execute(_IDLE_NAMES, (stream_id, old_ms)).fetchall()
     for (producer_id,) in idle:
         for table in (PRODUCER, PRODUCER_NAME):
             db.execute(

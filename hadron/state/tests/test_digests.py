@@ -106,7 +106,7 @@ def test_a_leader_that_takes_over_goes_on_where_the_last_one_was(tables: Replica
         " WHERE producer_id = (SELECT max(producer_id) FROM hadron_producer)",
         "DELETE FROM hadron_group_ack WHERE first = 997",
         "INSERT INTO hadron_group_ack VALUES(1, 1, 1)",
-        "INSERT INTO hadron_producer VALUES(9, x'ff', 0, 0, 0, x'90')",
+        "INSERT INTO hadron_producer VALUES(9, x'ff', 0, 0, 0, 0, x'90')",
         "DELETE FROM hadron_stream_batch WHERE base_offset = 499",
         "DELETE FROM hadron_stream_batch WHERE base_offset = 500",
         "UPDATE hadron_schema_object SET spec = spec || ' '",

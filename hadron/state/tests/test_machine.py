@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hadron.fakes.tables import SET, Replicated, dump
 from hadron.model.errors import HadronError, NotFoundError, RequestError, SequenceError
 from hadron.model.ids import Ballot
-from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_IDLE_STEP_MS, PRODUCER_WINDOW
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import StreamSpec
 from hadron.state.groups import progress as groups
@@ -66,6 +66,7 @@ class Histories(RuleBasedStateMachine):
         self.shape(0)
         self.producers: dict[bytes, tuple[int, list[tuple[int, int, int]]]] = {}
         self.last_ms: dict[bytes, int] = {}
+        """Of the first batch in the latest hour that has one."""
         self.acked: dict[int, set[int]] = {}
         self.outputs: set[tuple[str, int]] = set()
         self.triggered: list[int] = []
@@ -118,12 +119,14 @@ class Histories(RuleBasedStateMachine):
             idle = [
                 (last_ms, other)
                 for other, last_ms in self.last_ms.items()
-                if last_ms < self.tables.now_ms - PRODUCER_IDLE_MS
+                if last_ms < self.tables.now_ms - PRODUCER_IDLE_MS - PRODUCER_IDLE_STEP_MS
             ]
             for _, other in sorted(idle)[:2]:
                 del self.producers[other], self.last_ms[other]
         self.producers[pid] = (epoch, [*kept, (sequence, count, before)])
-        self.last_ms[pid] = self.tables.now_ms
+        hours = (self.last_ms.get(pid, -1), self.tables.now_ms)
+        if not kept or len({each // PRODUCER_IDLE_STEP_MS for each in hours}) > 1:
+            self.last_ms[pid] = self.tables.now_ms
 
     # --- groups ---------------------------------------------------------------------------------
 

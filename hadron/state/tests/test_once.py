@@ -7,12 +7,14 @@ import pytest
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import ONCE, once_id_of
 from hadron.model.errors import NotFoundError, OverloadedError, SequenceError
-from hadron.model.limits import PRODUCER_IDLE_MS
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_IDLE_STEP_MS
 from hadron.model.schema import StreamSpec
 from hadron.state.dropping import DropObject
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams import producers
 from hadron.state.streams.partitions import AppendBatch
+
+FORGOTTEN_MS = PRODUCER_IDLE_MS + PRODUCER_IDLE_STEP_MS + 1
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_another_number_of_records_does_not_follow(tables: Replicated) -> None:
 def test_it_is_kept_for_a_day_and_then_goes_with_new_ones(tables: Replicated) -> None:
     for number in range(5):
         once(tables, f"old{number}")
-    tables.now_ms += PRODUCER_IDLE_MS
+    tables.now_ms += FORGOTTEN_MS - 1
     once(tables, "on time")
     assert once(tables, "old0").duplicate
     assert kept(tables) == (6, 6)
@@ -71,10 +73,10 @@ def test_idle_producers_and_keys_leave_each_other_alone(tables: Replicated) -> N
 
     once(tables, "a")
     tables.submit(AppendBatch(1, 1, 100, others[2], 0, 0))
-    tables.now_ms += PRODUCER_IDLE_MS + 1
+    tables.now_ms += FORGOTTEN_MS
     tables.submit(AppendBatch(1, 1, 100, others[0], 0, 0))
     assert ids() == {others[0], once_id_of("a")}
-    tables.now_ms += PRODUCER_IDLE_MS + 1
+    tables.now_ms += FORGOTTEN_MS
     once(tables, "b")
     assert ids() == {others[0], once_id_of("b")}
 
@@ -87,7 +89,7 @@ def test_there_may_be_so_many(tables: Replicated, monkeypatch: pytest.MonkeyPatc
         once(tables, "c")
     assert once(tables, "a").duplicate, "what is known is no new one"
     assert kept(tables) == (2, 2)
-    tables.now_ms += PRODUCER_IDLE_MS + 1
+    tables.now_ms += FORGOTTEN_MS
     assert not once(tables, "c").duplicate
 
 

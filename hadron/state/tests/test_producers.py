@@ -7,7 +7,12 @@ import pytest
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import producer_id_of
 from hadron.model.errors import NotFoundError, ProducerFencedError, RequestError, SequenceError
-from hadron.model.limits import MAX_PRODUCER_NAMES, PRODUCER_IDLE_MS, PRODUCER_NAME_IDLE_MS
+from hadron.model.limits import (
+    MAX_PRODUCER_NAMES,
+    PRODUCER_IDLE_MS,
+    PRODUCER_IDLE_STEP_MS,
+    PRODUCER_NAME_IDLE_MS,
+)
 from hadron.model.schema import StreamSpec
 from hadron.state.dropping import DropObject
 from hadron.state.schema import DeleteObjects
@@ -138,7 +143,7 @@ class TestEviction:
     def test_and_forgotten_when_another_comes(self, tables: Replicated) -> None:
         first = claim(tables, b"t1")
         tables.submit(numbered(first.claim, 0, 17))
-        tables.now_ms += PRODUCER_NAME_IDLE_MS
+        tables.now_ms += PRODUCER_NAME_IDLE_MS + PRODUCER_IDLE_STEP_MS
         claim(tables, b"t", "second")
         assert names(tables) == {NAME, "second"}
         tables.now_ms += 1

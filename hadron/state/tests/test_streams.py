@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import apsw
 import pytest
 
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, SequenceError
 from hadron.model.ids import Ballot
-from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_WINDOW
+from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_IDLE_STEP_MS, PRODUCER_WINDOW
 from hadron.model.schema import StreamSpec
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import NO_CLAIM, Appended, ClaimProducer
 
 PID = b"p" * 16
+FORGOTTEN_MS = PRODUCER_IDLE_MS + PRODUCER_IDLE_STEP_MS + 1
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ class TestEviction:
 
     def test_idle_producers_are_forgotten(self, tables: Replicated) -> None:
         tables.submit(batch(0))
-        tables.now_ms += PRODUCER_IDLE_MS + 1
+        tables.now_ms += FORGOTTEN_MS
         tables.submit(batch(0, pid=b"n" * 16))
         assert self.producers(tables) == {b"n" * 16}
         with pytest.raises(SequenceError, match="evicted or lost"):
@@ -133,20 +135,52 @@ class TestEviction:
 
     def test_not_before_their_time(self, tables: Replicated) -> None:
         tables.submit(batch(0))
-        tables.now_ms += PRODUCER_IDLE_MS
+        tables.now_ms += FORGOTTEN_MS - 1
         tables.submit(batch(0, pid=b"n" * 16))
         assert tables.submit(batch(10)).sequence == 10
+
+    def test_a_day_is_counted_from_the_last_batch(self, tables: Replicated) -> None:
+        tables.now_ms = 7 * PRODUCER_IDLE_STEP_MS
+        tables.submit(batch(0))
+        tables.now_ms += PRODUCER_IDLE_STEP_MS - 1
+        tables.submit(batch(10))
+        tables.now_ms += PRODUCER_IDLE_MS
+        tables.submit(batch(0, pid=b"n" * 16))
+        assert tables.submit(batch(20)).sequence == 20
+
+    def test_only_the_first_batch_of_an_hour_moves_its_entry(self, tables: Replicated) -> None:
+        """Moved by each, it was a sixth to a third of what a commit wrote (PROTOCOL D1)."""
+        tables.db.execute(
+            "CREATE TEMP TRIGGER t AFTER UPDATE OF stream_id, producer_id, kind, last_ms"
+            " ON hadron_producer BEGIN SELECT RAISE(ABORT, 'moved'); END"
+        )
+        tables.now_ms = 7 * PRODUCER_IDLE_STEP_MS
+        for sequence in (0, 10, 20):
+            tables.submit(batch(sequence))
+            tables.now_ms += PRODUCER_IDLE_STEP_MS // 3
+        with pytest.raises(apsw.ConstraintError, match="moved"):
+            tables.submit(batch(30))
 
     def test_two_go_with_each_that_comes(self, tables: Replicated) -> None:
         """By their age, so that their number falls, whatever ids they have."""
         for number in range(6):
             tables.now_ms += 1
             tables.submit(batch(0, pid=bytes([6 - number]) * 16))
-        tables.now_ms += PRODUCER_IDLE_MS + 1
+        tables.now_ms += FORGOTTEN_MS
         for number in range(4):
             tables.submit(batch(0, pid=bytes([10 + number]) * 16))
             left = {pid[0] for pid in self.producers(tables)}
             assert left == {*range(1, 5 - 2 * number), *range(10, 11 + number)}
+
+    def test_for_who_is_refused_nobody_is_forgotten(self, tables: Replicated) -> None:
+        tables.submit(batch(0))
+        tables.now_ms += FORGOTTEN_MS
+        tables.db.execute(
+            "CREATE TEMP TRIGGER t BEFORE DELETE ON hadron_producer"
+            " BEGIN SELECT RAISE(ABORT, 'forgotten'); END"
+        )
+        with pytest.raises(SequenceError, match="evicted or lost"):
+            tables.submit(batch(10, pid=b"n" * 16))
 
     @pytest.mark.parametrize("are_idle", [False, True])
     @pytest.mark.parametrize("are_named", [False, True])
@@ -169,18 +203,19 @@ class TestEviction:
             tables.db.set_progress_handler(None)
             return taken[0]
 
-        if are_named:
-            for number in range(10):
-                tables.submit(ClaimProducer(1, f"n{number}", NO_CLAIM, b"t"))
-        for number in range(8):
-            tables.submit(batch(0, pid=b"few%013d" % number))
+        def fill(kind: str, count: int, names: int) -> None:
+            for number in range(count):
+                tables.submit(batch(0, pid=b"%4s%012d" % (kind.encode(), number)))
+            for number in range(names if are_named else 0):
+                tables.submit(ClaimProducer(1, f"{kind}{number}", NO_CLAIM, b"t"))
+
+        fill("few", 8, 10)
         if are_idle:
-            tables.now_ms += PRODUCER_IDLE_MS + 1
+            tables.now_ms += FORGOTTEN_MS
         beside_few = steps(bytes(16))
-        for number in range(2_000):
-            tables.submit(batch(0, pid=b"many%012d" % number))
+        fill("many", 2_000, 500)
         if are_idle:
-            tables.now_ms += PRODUCER_IDLE_MS + 1
+            tables.now_ms += FORGOTTEN_MS
         assert steps(bytes(15) + b"\1") <= beside_few + 10
 
 
