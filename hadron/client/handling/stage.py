@@ -283,7 +283,7 @@ class StageInvocations(EnteredOnce):
             self._over,
             current.call,
         )
-        given.on_return = lambda: self._late.resume(given)
+        given.on_return = lambda: self._return(given)
         self._late.add(given)
         self._running += 1
         return given
@@ -342,6 +342,13 @@ class StageInvocations(EnteredOnce):
         self._on_end()
         if was_full:
             self._wake()
+
+    def _return(self, given: Given) -> None:
+        """It has not ended after all. Another one may have come in its place: for that one's end
+        none does."""
+        self._late.resume(given)
+        self._running += 1
+        self._ended -= 1
 
     def _on_end(self) -> None:
         """There is room for another one: for one that has waited here, where there are more than
