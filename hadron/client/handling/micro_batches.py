@@ -56,6 +56,8 @@ class MicroBatch:
             number=self.sent.number,
             version=self.sent.version,
             spec=self.sent.spec,
+            runner=self.sent.runner,
+            code_version=self.sent.code_version,
         )
         self._records = None
 

@@ -156,3 +156,20 @@ async def test_of_what_waits_the_rest_of_its_micro_batch_is_not_kept(nursery: tr
     assert not micro_batch.sent.invocations
     (turn,) = next(iter(program.absences._waiting.values()))
     assert turn.invocation.root.partition == "us"
+
+
+def test_all_else_that_is_said_of_a_micro_batch_is_kept() -> None:
+    """A transaction says who has run it, and by which code."""
+    large = {"invocations", "batches", "attachment"}
+    fields = [
+        each for each in pipelines_pb2.Invocations.DESCRIPTOR.fields if each.name not in large
+    ]
+    said: dict[str, Any] = {
+        each.name: f"its {each.name}" if each.type == each.TYPE_STRING else each.number
+        for each in fields
+    }
+    sent = pipelines_pb2.Invocations(invocations=[pipelines_pb2.Invocation()], **said)
+    records = SentRecords(sent, memoryview(b""), None)
+    micro_batch = MicroBatch(sent, records, StageSpec(name="s"), 0, 1)
+    micro_batch.let_go()
+    assert micro_batch.sent == pipelines_pb2.Invocations(**said)
