@@ -256,11 +256,11 @@ class StageInvocations(EnteredOnce):
     async def _given(self, turn: Turn) -> Given | None:
         """None where it names a record that is gone: it has failed then; or one that cannot be had
         now, for which it waits."""
-        current, invocation = turn
+        current, invocation, _ = turn
         found: list[Record] = []
         for ref in turn.references():
             try:
-                record = current.find(ref) or await self._absences.get(ref, current.number)
+                record = current.find(ref) or await self._absences.get(ref, turn)
             except ClosedError:
                 raise
             except HadronError as error:

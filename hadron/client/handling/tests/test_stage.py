@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from hadron.client.handling.invocation import StageInvocation
 from hadron.client.handling.stage import StageInvocations, StageSettings
