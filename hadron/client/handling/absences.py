@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from hadron.client.connecting.session import Session
 from hadron.client.handling.micro_batches import MicroBatch, Place, Turn, place_of
@@ -79,6 +80,8 @@ class Absences:
             raise heard
         if heard is not None:
             return heard
+        # Of many that wait none stops the loop for all of them.
+        await anyio.lowlevel.checkpoint()
         if _partition_of(ref) in self._waiting:
             return None
         with anyio.move_on_after(_PATIENCE_S):

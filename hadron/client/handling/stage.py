@@ -195,7 +195,7 @@ class StageInvocations(EnteredOnce):
                         return None
                     continue
                 # Who gives up waiting for it takes nothing away.
-                given = await self._given(turns[0])
+                given = await self._given(stages, turns[0])
                 turns.popleft()
                 if self._micro_batch is not None and not self._micro_batch.left:
                     self._micro_batch.let_go()
@@ -253,9 +253,9 @@ class StageInvocations(EnteredOnce):
         for _ in range(self._absences.clear()):
             self._on_end()
 
-    async def _given(self, turn: Turn) -> Given | None:
+    async def _given(self, stages: ReadyStages, turn: Turn) -> Given | None:
         """None where it names a record that is gone: it has failed then; or one that cannot be had
-        now, for which it waits."""
+        now, for which it waits; or where this was closed meanwhile."""
         current, invocation, _ = turn
         found: list[Record] = []
         for ref in turn.references():
@@ -265,6 +265,8 @@ class StageInvocations(EnteredOnce):
                 raise
             except HadronError as error:
                 await self._give_up(current, invocation, error)
+                return None
+            if stages.is_closed:
                 return None
             if record is None:
                 self._wait(ref, turn)
@@ -289,11 +291,11 @@ class StageInvocations(EnteredOnce):
         return given
 
     def _wait(self, ref: pipelines_pb2.RecordRef, turn: Turn) -> None:
-        """Another one may come in its place."""
+        """Another one may come in its place: once, however often it waits."""
         if turn.micro_batch.is_begun:
             self._tell(turn.micro_batch)
         self._absences.add(ref, turn)
-        if self._lent < _MOST_WAITING:
+        if self._lent < min(_MOST_WAITING, self._absences.count):
             self._lent += 1
             self._grant()
 

@@ -33,14 +33,15 @@ class Program:
 
     Attributes:
         credit: that its leader was given.
-        is_mute: who is away does not even refuse.
+        answers: that who is away gives before it is away again.
+        takes_s: until any answer is here.
         tasks: of the client's own.
     """
 
     def __init__(self, nursery: trio.Nursery, most: int) -> None:
         self.credit = most
-        self.is_mute = self.is_back = False
-        self.tasks = 0
+        self.answers = self.tasks = 0
+        self.takes_s = 0.0
         self._nursery = nursery
         session: Any = SimpleNamespace(
             background=SimpleNamespace(start=self._start),
@@ -96,10 +97,11 @@ class Program:
         return HERE
 
     async def _get(self, ref: pipelines_pb2.RecordRef, _micro_batch: int) -> Any:
-        if ref.partition == AWAY and not self.is_back:
-            if self.is_mute:
-                await trio.sleep_forever()
-            raise ConnectionLostError("away")
+        await trio.sleep(self.takes_s)
+        if ref.partition == AWAY:
+            if not self.answers:
+                raise ConnectionLostError("away")
+            self.answers -= 1
         return "a record"
 
     def receive(self, *partitions: str) -> None:
@@ -164,3 +166,48 @@ async def test_what_is_rolled_back_again_and_again_has_its_place_until_it_ends(
     assert program.credit == 1 + 2
     assert not program.stage._late._keys
     assert not program.stage._late._open
+
+
+async def test_in_place_of_one_that_waits_again_and_again_one_other_comes(
+    nursery: trio.Nursery,
+) -> None:
+    program = Program(nursery, most=4)
+    given: list[StageInvocation] = []
+
+    async def take_all() -> None:
+        while True:
+            given.append(await anext(program.stage))
+
+    program.receive(*[AWAY] * 4)
+    nursery.start_soon(take_all)
+    for handed_out in range(4):
+        await trio.sleep(10)
+        assert len(given) == handed_out
+        assert program.credit == 4 + 4
+        program.answers = 1
+
+
+async def test_many_that_wait_do_not_stop_the_loop(nursery: trio.Nursery) -> None:
+    program, beats = Program(nursery, most=1_000), 0
+    program.receive(*[AWAY] * 1_000)
+    nursery.start_soon(program.hand_out_nothing)
+    while program.stage._absences.count < 1_000:
+        beats += 1
+        await trio.lowlevel.checkpoint()
+    assert beats > 500
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+async def test_a_stage_that_is_closed_while_a_record_is_asked_for_leaves_nothing_behind(
+    nursery: trio.Nursery, answers: int
+) -> None:
+    program = Program(nursery, most=1)
+    program.takes_s, program.answers = 0.5, answers
+    program.receive(AWAY)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as looping:
+            looping.start_soon(program.hand_out_nothing)
+            await trio.sleep(0.2)
+            program.stage.close()
+    await trio.sleep(2)
+    assert program.tasks == 0
