@@ -123,7 +123,7 @@ async def nursery(clock: MockClock) -> AsyncIterator[trio.Nursery]:
 
 @pytest.mark.parametrize("trouble", [None, ConnectionLostError("away")])
 async def test_one_of_a_partition_that_is_away_is_waited_for(
-    nursery: trio.Nursery, trouble: Exception | None
+    clock: MockClock, nursery: trio.Nursery, trouble: Exception | None
 ) -> None:
     """And not for long."""
     fetched = Fetched(us=trouble)
@@ -135,7 +135,7 @@ async def test_one_of_a_partition_that_is_away_is_waited_for(
 
 
 async def test_whatever_the_answer_is_all_of_its_partition_have_their_turns(
-    nursery: trio.Nursery,
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
     fetched = Fetched(us=ConnectionLostError("away"))
     program = Program(nursery, fetched)
@@ -151,7 +151,9 @@ async def test_whatever_the_answer_is_all_of_its_partition_have_their_turns(
         await program.absences.get(turn.invocation.root, turn)
 
 
-async def test_the_record_that_is_waited_for_is_asked_for(nursery: trio.Nursery) -> None:
+async def test_the_record_that_is_waited_for_is_asked_for(
+    clock: MockClock, nursery: trio.Nursery
+) -> None:
     """Not another one of the same partition, which is here."""
     fetched = Fetched(us=ConnectionLostError("away"))
     fetched.held = {0}
@@ -166,7 +168,7 @@ async def test_the_record_that_is_waited_for_is_asked_for(nursery: trio.Nursery)
 
 @pytest.mark.parametrize("error", [None, NotFoundError("it is gone")])
 async def test_who_has_waited_hears_what_came_later_than_others_wait(
-    nursery: trio.Nursery, error: Exception | None
+    clock: MockClock, nursery: trio.Nursery, error: Exception | None
 ) -> None:
     """Asked for anew, for no longer than they do, it would come too late each time."""
     fetched = Fetched() if error is None else Fetched(us=error)
@@ -187,7 +189,7 @@ async def test_who_has_waited_hears_what_came_later_than_others_wait(
 
 
 async def test_what_waits_is_said_to_be_worked_on_where_some_of_it_has_begun(
-    nursery: trio.Nursery,
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
     program = Program(nursery, Fetched(us=ConnectionLostError("away")))
     await program.take("us")
@@ -200,7 +202,7 @@ async def test_what_waits_is_said_to_be_worked_on_where_some_of_it_has_begun(
     assert len(set(program.begun)) == 1
 
 
-async def test_what_is_others_does_not_come_back(nursery: trio.Nursery) -> None:
+async def test_what_is_others_does_not_come_back(clock: MockClock, nursery: trio.Nursery) -> None:
     fetched = Fetched(us=ConnectionLostError("away"))
     program = Program(nursery, fetched)
     await program.take("us", "us")
@@ -212,7 +214,9 @@ async def test_what_is_others_does_not_come_back(nursery: trio.Nursery) -> None:
     assert program.absences.count == 0
 
 
-async def test_of_what_waits_the_rest_of_its_micro_batch_is_not_kept(nursery: trio.Nursery) -> None:
+async def test_of_what_waits_the_rest_of_its_micro_batch_is_not_kept(
+    clock: MockClock, nursery: trio.Nursery
+) -> None:
     program = Program(nursery, Fetched(us=ConnectionLostError("away")))
     micro_batch = await program.take("us", *["eu"] * 100)
     assert not micro_batch.sent.invocations

@@ -146,7 +146,7 @@ def rolled_back(invocation: StageInvocation) -> None:
 
 
 async def test_what_is_rolled_back_again_and_again_has_its_place_until_it_ends(
-    nursery: trio.Nursery,
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
     program = Program(nursery, most=1)
     program.receive(HERE, HERE)
@@ -169,7 +169,7 @@ async def test_what_is_rolled_back_again_and_again_has_its_place_until_it_ends(
 
 
 async def test_in_place_of_one_that_waits_again_and_again_one_other_comes(
-    nursery: trio.Nursery,
+    clock: MockClock, nursery: trio.Nursery
 ) -> None:
     program = Program(nursery, most=4)
     given: list[StageInvocation] = []
@@ -187,7 +187,7 @@ async def test_in_place_of_one_that_waits_again_and_again_one_other_comes(
         program.answers = 1
 
 
-async def test_many_that_wait_do_not_stop_the_loop(nursery: trio.Nursery) -> None:
+async def test_many_that_wait_do_not_stop_the_loop(clock: MockClock, nursery: trio.Nursery) -> None:
     program, beats = Program(nursery, most=1_000), 0
     program.receive(*[AWAY] * 1_000)
     nursery.start_soon(program.hand_out_nothing)
@@ -199,7 +199,7 @@ async def test_many_that_wait_do_not_stop_the_loop(nursery: trio.Nursery) -> Non
 
 @pytest.mark.parametrize("answers", [0, 1])
 async def test_a_stage_that_is_closed_while_a_record_is_asked_for_leaves_nothing_behind(
-    nursery: trio.Nursery, answers: int
+    clock: MockClock, nursery: trio.Nursery, answers: int
 ) -> None:
     program = Program(nursery, most=1)
     program.takes_s, program.answers = 0.5, answers
