@@ -1,7 +1,8 @@
 """Invocations whose records cannot be had now: they wait apart, and hold up nobody (PIPELINES P15).
 
-Of a partition that is away one record is asked for, again and again. Whatever the answer is, all
-that wait for the partition have their turns again, and hear then what it is for them.
+Of a partition that is away the record that the first one waits for is asked for, again and again.
+Whatever the answer is, that one has it, however long it took: so each time one at least goes on.
+All that wait for the partition have their turns again, and hear then what it is for them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 
 from hadron.client.connecting.session import Session
-from hadron.client.handling.micro_batches import MicroBatch, Turn
+from hadron.client.handling.micro_batches import MicroBatch, Place, Turn, place_of
 from hadron.client.handling.records import FetchedRecords
 from hadron.model.backoff import Backoff
 from hadron.model.errors import HadronError
@@ -60,7 +62,7 @@ class Absences:
         self._fetched = fetched
         self._on_back = on_back
         self._say_begun = say_begun
-        self._waiting: dict[_Partition, deque[Turn]] = {}
+        self._waiting: dict[_Partition, deque[tuple[Place, Turn]]] = {}
         self._tasks: dict[_Partition, anyio.CancelScope] = {}
         self._holding: anyio.CancelScope | None = None
         self.back: deque[Turn] = deque()
@@ -70,14 +72,21 @@ class Absences:
         """How many wait, without those that are back."""
         return sum(map(len, self._waiting.values()))
 
-    async def get(self, ref: pipelines_pb2.RecordRef, micro_batch: int) -> Record | None:
+    async def get(self, ref: pipelines_pb2.RecordRef, turn: Turn) -> Record | None:
         """None where it cannot be had now. Raises what `FetchedRecords.get` raises of one that is
         gone."""
+        heard = turn.heard.get(place_of(ref))
+        if isinstance(heard, HadronError):
+            raise heard
+        if heard is not None:
+            return heard
+        # Of many that wait none stops the loop for all of them.
+        await anyio.lowlevel.checkpoint()
         if _partition_of(ref) in self._waiting:
             return None
         with anyio.move_on_after(_PATIENCE_S):
             try:
-                return await self._fetched.get(ref, micro_batch)
+                return await self._fetched.get(ref, turn.micro_batch.number)
             except HadronError as error:
                 if not self._is_away(ref, error):
                     raise
@@ -89,13 +98,13 @@ class Absences:
         if partition not in self._waiting:
             self._waiting[partition] = deque()
             self._tasks[partition] = self._session.background.start(self._ask, partition)
-        self._waiting[partition].append(turn.apart())
+        self._waiting[partition].append((place_of(ref), turn.apart()))
         if self._holding is None:
             self._holding = self._session.background.start(self._hold)
 
     def clear(self) -> int:
         """Those that are here are others' now; how many there were."""
-        here = [self.back, *self._waiting.values()]
+        here: list[deque[Any]] = [self.back, *self._waiting.values()]
         count = sum(map(len, here))
         for each in here:
             each.clear()
@@ -120,18 +129,21 @@ class Absences:
         is_away = True
         while is_away:
             await anyio.sleep(backoff.next_s())
-            is_away = bool(waiting) and await self._is_still_away(partition, waiting)
+            is_away = bool(waiting) and await self._is_still_away(waiting)
         del self._waiting[partition], self._tasks[partition]
-        self.back += waiting
+        self.back.extend(turn for _, turn in waiting)
         self._on_back()
 
-    async def _is_still_away(self, partition: _Partition, waiting: deque[Turn]) -> bool:
-        ref = next(each for each in waiting[0].references() if _partition_of(each) == partition)
+    async def _is_still_away(self, waiting: deque[tuple[Place, Turn]]) -> bool:
+        (place, first), (_, last) = waiting[0], waiting[-1]
+        ref = next(each for each in first.references() if place_of(each) == place)
         try:
             # Once for all of them.
-            await self._fetched.get(ref, waiting[-1].micro_batch.number)
+            first.heard[place] = await self._fetched.get(ref, last.micro_batch.number)
         except HadronError as error:
-            return self._is_away(ref, error)
+            if self._is_away(ref, error):
+                return True
+            first.heard[place] = error
         return False
 
     async def _hold(self) -> None:
@@ -141,7 +153,7 @@ class Absences:
             await anyio.sleep(_LOOK_S)
             now_s = anyio.current_time()
             held = {each.micro_batch for each in self.back}
-            held.update(each.micro_batch for some in self._waiting.values() for each in some)
+            held.update(each.micro_batch for some in self._waiting.values() for _, each in some)
             self._say_begun([each for each in held if each.is_begun and _is_due(each, now_s)])
         self._holding = None
 

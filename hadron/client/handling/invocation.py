@@ -161,7 +161,7 @@ class Given:
     def _unclaim(self) -> None:
         """That was rolled back: what the program makes of it counts."""
         if not self.is_late:
-            self.is_ended = False
+            self.is_ended = self._is_over = False
             self.on_return()
 
     async def expire(self, is_ours: bool) -> None:

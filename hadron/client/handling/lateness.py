@@ -52,6 +52,8 @@ class Lateness:
         self._add(given, max(_AGAIN_MS, given.stage.timeout_ms - passed_ms))
 
     def _add(self, given: Given, in_ms: int) -> None:
+        # It stands in one place: of two one was never left.
+        self.discard(given)
         ends_at = anyio.current_time() + in_ms / 1_000
         self._open.setdefault(in_ms, {})[given] = ends_at
         self._keys[given] = in_ms

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hadron.client.handling.records import SentRecords
+from hadron.model.errors import HadronError
 from hadron.model.pipelines import StageSpec
 from hadron.model.record import Record
 from hadron.wire.messages import pipelines_pb2
@@ -35,7 +36,7 @@ class MicroBatch:
         self.stage = stage
         self.call = call
         self.number = number
-        self.left = deque(Turn(self, each) for each in sent.invocations)
+        self.left = deque(Turn(self, each, {}) for each in sent.invocations)
         self.said_s = float("-inf")
         self._records: SentRecords | None = records
 
@@ -56,21 +57,36 @@ class MicroBatch:
             number=self.sent.number,
             version=self.sent.version,
             spec=self.sent.spec,
+            runner=self.sent.runner,
+            code_version=self.sent.code_version,
         )
         self._records = None
 
 
+Place = tuple[int, str, int]
+"""Of a record: its stream's id, partition, offset."""
+
+
+def place_of(ref: pipelines_pb2.RecordRef) -> Place:
+    return ref.stream_id, ref.partition, ref.offset
+
+
 class Turn(NamedTuple):
-    """Of one invocation."""
+    """Of one invocation.
+
+    Attributes:
+        heard: of its records, while it waited for them.
+    """
 
     micro_batch: MicroBatch
     invocation: pipelines_pb2.Invocation
+    heard: dict[Place, Record | HadronError]
 
     def apart(self) -> Turn:
         """A copy: a message's parts keep the whole of it."""
         copy = pipelines_pb2.Invocation()
         copy.CopyFrom(self.invocation)
-        return Turn(self.micro_batch, copy)
+        return self._replace(invocation=copy)
 
     def references(self) -> Iterator[pipelines_pb2.RecordRef]:
         """What it is about: its trigger, and the outputs that its stage depends on."""

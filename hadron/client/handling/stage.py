@@ -195,7 +195,7 @@ class StageInvocations(EnteredOnce):
                         return None
                     continue
                 # Who gives up waiting for it takes nothing away.
-                given = await self._given(turns[0])
+                given = await self._given(stages, turns[0])
                 turns.popleft()
                 if self._micro_batch is not None and not self._micro_batch.left:
                     self._micro_batch.let_go()
@@ -253,18 +253,20 @@ class StageInvocations(EnteredOnce):
         for _ in range(self._absences.clear()):
             self._on_end()
 
-    async def _given(self, turn: Turn) -> Given | None:
+    async def _given(self, stages: ReadyStages, turn: Turn) -> Given | None:
         """None where it names a record that is gone: it has failed then; or one that cannot be had
-        now, for which it waits."""
-        current, invocation = turn
+        now, for which it waits; or where this was closed meanwhile."""
+        current, invocation, _ = turn
         found: list[Record] = []
         for ref in turn.references():
             try:
-                record = current.find(ref) or await self._absences.get(ref, current.number)
+                record = current.find(ref) or await self._absences.get(ref, turn)
             except ClosedError:
                 raise
             except HadronError as error:
                 await self._give_up(current, invocation, error)
+                return None
+            if stages.is_closed:
                 return None
             if record is None:
                 self._wait(ref, turn)
@@ -283,17 +285,17 @@ class StageInvocations(EnteredOnce):
             self._over,
             current.call,
         )
-        given.on_return = lambda: self._late.resume(given)
+        given.on_return = lambda: self._return(given)
         self._late.add(given)
         self._running += 1
         return given
 
     def _wait(self, ref: pipelines_pb2.RecordRef, turn: Turn) -> None:
-        """Another one may come in its place."""
+        """Another one may come in its place: once, however often it waits."""
         if turn.micro_batch.is_begun:
             self._tell(turn.micro_batch)
         self._absences.add(ref, turn)
-        if self._lent < _MOST_WAITING:
+        if self._lent < min(_MOST_WAITING, self._absences.count):
             self._lent += 1
             self._grant()
 
@@ -342,6 +344,13 @@ class StageInvocations(EnteredOnce):
         self._on_end()
         if was_full:
             self._wake()
+
+    def _return(self, given: Given) -> None:
+        """It has not ended after all. Another one may have come in its place: for that one's end
+        none does."""
+        self._late.resume(given)
+        self._running += 1
+        self._ended -= 1
 
     def _on_end(self) -> None:
         """There is room for another one: for one that has waited here, where there are more than

@@ -249,7 +249,6 @@ class Work:
         self._check_usable()
         invocations, ended = whole(given, only)
         if isinstance(given, AnyInvocation):
-            given._given.check_open()
             outputs = None if given._given.stage.output is None and outputs is None else [outputs]
         stage = stage_of(invocations)
         if stage is not None:
@@ -259,17 +258,18 @@ class Work:
         records = outputs_of(stage, len(ended), outputs, self._settings.value_serializer, home)
         statement = completion(home, invocations, ended, took_ms(given))
         published = PublishedMany()
-        if stage.output is None:
+        place = None
+        if stage.output is not None:
+            place = (await self._calls.places(stage.output.stream)).named(home)
+        self._check_open(given)
+        if place is None:
             self._filled(self.contents.add_statement, statement)
         else:
-            place = (await self._calls.places(stage.output.stream)).named(home)
             now_ms = self._calls.now_ms()
             batch = self._filled(self.contents.add_outputs, statement, place, records, now_ms)
             published._add(batch, 0, len(records))
         self._at(home)
-        if isinstance(given, AnyInvocation):
-            given._given.claim()
-            self._claimed.append(given._given)
+        self._claim(given)
         return published
 
     async def fail(
@@ -281,14 +281,23 @@ class Work:
         """See `Transaction.fail`."""
         self._check_usable()
         invocations, ended = whole(given, only)
-        if isinstance(given, AnyInvocation):
-            given._given.check_open()
         reason = reason_of(error)
         home = await self._calls.homes.of_id(invocations.pipeline_id)
+        self._check_open(given)
         statement = failure(home, invocations, ended, reason, took_ms(given))
         self._filled(self.contents.add_statement, statement)
         self._at(home)
+        self._claim(given)
+
+    def _check_open(self, given: Ended) -> None:
+        """Nobody else ends it between this and `_claim`, where nothing is waited for between."""
         if isinstance(given, AnyInvocation):
+            given._given.check_open()
+
+    def _claim(self, given: Ended) -> None:
+        """It has ended, once this is committed. What is rolled back ends nothing: it may be ended
+        when this is done again."""
+        if isinstance(given, AnyInvocation) and self.state is State.OPEN:
             given._given.claim()
             self._claimed.append(given._given)
 

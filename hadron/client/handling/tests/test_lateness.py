@@ -1,4 +1,5 @@
 """What is said of invocations whose time is over."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ class Late:
 
     def __init__(self) -> None:
         self.stage = SimpleNamespace(timeout_ms=10_000)
+        self.began_s = trio.current_time()
         self.is_ended = False
         self.said: list[bool] = []
 
@@ -70,4 +72,24 @@ async def test_whose_time_is_over_is_told_at_once(clock: MockClock) -> None:
         clock.jump(10.5)
         await wait_all_tasks_blocked()
         assert late.said == [True]
+        nursery.cancel_scope.cancel()
+
+
+async def test_whose_transactions_are_rolled_back_is_watched_once(clock: MockClock) -> None:
+    """Watched twice, the timing task finds a time that is over for ever, and never sleeps again."""
+    async with trio.open_nursery() as nursery:
+        session: Any = SimpleNamespace(background=SimpleNamespace(start=nursery.start_soon))
+        lateness = Lateness(session, lambda _given: True)
+        nursery.start_soon(lateness.run)
+        late = Late()
+        lateness.add(cast(Any, late))
+        for _ in range(3):
+            await trio.sleep(1)
+            lateness.resume(cast(Any, late))
+        assert sum(map(len, lateness._open.values())) == 1
+        await trio.sleep(6.5)
+        assert late.said == []
+        await trio.sleep(1)
+        assert late.said == [True]
+        assert not lateness._open
         nursery.cancel_scope.cancel()

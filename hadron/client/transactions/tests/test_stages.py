@@ -19,6 +19,7 @@ from hadron.client.transactions.tests.test_with_nodes import (
     until_over,
     values,
 )
+from hadron.client.transactions.transaction import Transaction
 from hadron.model.errors import (
     ConflictError,
     HadronError,
@@ -272,3 +273,39 @@ async def test_what_does_not_fit_a_stage_is_not_in_the_transaction(tmp_path: Pat
         async with client.transaction() as tx:
             with pytest.raises(RequestError, match="declares no output"):
                 await tx.complete(plain, [b"x", b"y", b"z"])
+
+
+async def test_what_is_to_be_done_again_ends_no_invocation(tmp_path: Path) -> None:
+    """It is rolled back already: nobody would give back what it had ended."""
+    async with a_pipeline(tmp_path, 2) as (_, client), client.stage("p", "plain") as stage:
+        first, second = await anext(stage), await anext(stage)
+        async with client.transaction() as tx:
+            tx._work.is_redone = True
+            tx._work.rollback(ConflictError("somebody was first"))
+            await tx.complete(first)
+            await tx.fail(second, "bad input")
+            tx._work.is_settled = True
+        assert not first.is_ended
+        assert not second.is_ended
+
+
+async def test_of_two_transactions_at_once_one_ends_an_invocation(tmp_path: Path) -> None:
+    async with a_pipeline(tmp_path, 1) as (_, client), client.stage("p", "plain") as stage:
+        invocation = await anext(stage)
+        refused: list[RequestError] = []
+
+        async def complete(tx: Transaction) -> None:
+            try:
+                await tx.complete(invocation)
+            except RequestError as error:
+                refused.append(error)
+
+        async with client.transaction() as one, client.transaction() as other:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(complete, one)
+                nursery.start_soon(complete, other)
+            assert len(refused) == 1
+            await one.rollback()
+            await other.rollback()
+        assert not invocation.is_ended
+        assert stage._running == 1
