@@ -64,7 +64,11 @@ async def test_pages_of_objects_while_they_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog, "_PAGE_OBJECTS", 2)
-    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+    async with (
+        running_nodes(tmp_path, 1) as nodes,
+        nodes.client() as client,
+        nodes.client("other") as other,
+    ):
         await client.apply([space(name) for name in "fedcba"])
         assert [item.name for item in await client.objects("Namespace")] == ["default", *"fedcba"]
         assert [item.name for item in await client.objects("Namespace", name="a")] == ["a"]
@@ -75,8 +79,8 @@ async def test_pages_of_objects_while_they_change(
         async def deleting(request: Any) -> Any:
             found = await page(request)
             if not asked:
-                await client.delete([("Namespace", "", "e"), ("Namespace", "", "c")])
-                await client.apply([space("g")])
+                await other.delete([("Namespace", "", "e"), ("Namespace", "", "c")])
+                await other.apply([space("g")])
             asked.append(request.after_id)
             return found
 
