@@ -1,4 +1,5 @@
 """The schema, changed by who has to ask again: the answer was lost, and others went on."""
+# ruff: noqa: ARG001 - pytest-trio takes its clock from the arguments of a test
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from hadron.client import Client
 from hadron.client.terms.arguments import ObjectName
@@ -72,9 +74,8 @@ def limited(gigabytes: int) -> dict[str, Any]:
     return {"kind": "Stream", "name": "x", "retention": {"max_bytes": f"{gigabytes}GiB"}}
 
 
-@pytest.mark.usefixtures("clock")
 async def test_a_deletion_that_is_asked_for_again_deletes_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client("a") as a, nodes.client("b") as b:
         first = await a.create_stream("x")
@@ -94,9 +95,8 @@ async def test_a_deletion_that_is_asked_for_again_deletes_nothing_else(
         assert [record.value async for record in b.read("x")] == ["acknowledged"]
 
 
-@pytest.mark.usefixtures("clock")
 async def test_a_deletion_that_is_asked_for_again_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client("a") as a, nodes.client("b") as b:
         streams = [await a.create_stream(name) for name in ("x", "y")]
@@ -114,8 +114,9 @@ async def test_a_deletion_that_is_asked_for_again_is_done(
             await a.delete(streams[1], allow_destructive=True)
 
 
-@pytest.mark.usefixtures("clock")
-async def test_an_object_that_is_given_as_itself_is_the_one_that_goes(tmp_path: Path) -> None:
+async def test_an_object_that_is_given_as_itself_is_the_one_that_goes(
+    tmp_path: Path, clock: MockClock
+) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client("a") as a:
         first = await a.create_stream("x")
         await a.delete(first, allow_destructive=True)
@@ -129,9 +130,8 @@ async def test_an_object_that_is_given_as_itself_is_the_one_that_goes(tmp_path: 
             await a.stream("x")
 
 
-@pytest.mark.usefixtures("clock")
 async def test_an_apply_that_is_asked_for_again_undoes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client("a") as a, nodes.client("b") as b:
         await a.apply(limited(1))
@@ -154,8 +154,9 @@ async def test_an_apply_that_is_asked_for_again_undoes_nothing(
         assert await kept_bytes(b) == 7 << 30
 
 
-@pytest.mark.usefixtures("clock")
-async def test_of_two_who_create_a_stream_one_hears_that_it_is_another(tmp_path: Path) -> None:
+async def test_of_two_who_create_a_stream_one_hears_that_it_is_another(
+    tmp_path: Path, clock: MockClock
+) -> None:
     async with running_nodes(tmp_path, 1) as nodes, nodes.client("a") as a, nodes.client("b") as b:
         told: list[Any] = []
 
@@ -180,8 +181,7 @@ async def test_of_two_who_create_a_stream_one_hears_that_it_is_another(tmp_path:
                 assert told == [made, made]
 
 
-@pytest.mark.usefixtures("clock")
-async def test_a_stream_that_is_there_needs_no_leader(tmp_path: Path) -> None:
+async def test_a_stream_that_is_there_needs_no_leader(tmp_path: Path, clock: MockClock) -> None:
     """A program that creates what it needs starts while the leader is away."""
     async with running_nodes(tmp_path, 3) as nodes, nodes.client("a") as a:
         made = await a.create_stream("x")

@@ -241,6 +241,7 @@ async def test_run_returns_when_its_client_is_closed(
             await returned.wait()
 
 
+@pytest.mark.long
 async def test_a_stage_that_is_closed_ends_while_a_failure_is_not_heard(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

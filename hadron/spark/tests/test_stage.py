@@ -74,6 +74,7 @@ def test_nothing_is_run_for_a_stage_that_waits() -> None:
         spark_stages("orders", spec, ["approved"])
 
 
+@pytest.mark.spark
 def test_a_stage_is_told_everything_about_the_trigger(spark: SparkSession) -> None:
     assert values(spark, stage("describing"), table(["a"])) == [
         '{"root":"a","key":"k","type":"t","timestamp":"2013-01-01T00:26:40.000Z",'
