@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from hadron.metadata.judging import INSIST, Key
+from hadron.metadata.judging import INSIST, Key, key_of
 from hadron.metadata.validation import RULES
 from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -50,7 +50,7 @@ def meant(
     """
     keys: list[Key] = []
     problems: list[Problem] = []
-    done = {((each.kind, each.namespace, each.name), each.id) for each in gone_since}
+    done = {(key_of(each), each.id) for each in gone_since}
     done |= {(key, 0) for key, _ in done}
     for key, wanted in dict.fromkeys(names):
         if (key, wanted) in done:

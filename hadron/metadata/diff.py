@@ -56,7 +56,7 @@ def overtaken(
     """What was changed or deleted after the schema's index `since`, where this was asked for.
     Whoever asks again, because the answer was lost, finds what it wanted, or that others have gone
     on."""
-    gone = {(each.kind, each.namespace, each.name): each for each in gone_since}
+    gone = {key_of(each): each for each in gone_since}
     for change in changes:
         if change.action == "unchanged":
             continue

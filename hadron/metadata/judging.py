@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from hadron.model.documents.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.problems import ValuePath, did_you_mean, shorten
-from hadron.model.schema import SchemaObject, Spec, StreamSpec
+from hadron.model.schema import SchemaObject, Spec, StreamSpec, Tombstone
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ Losses = Mapping[tuple[Key, str], str]
 INSIST: Final = "`allow_destructive` if it is meant"
 
 
-def key_of(obj: SchemaObject) -> Key:
+def key_of(obj: SchemaObject | Tombstone) -> Key:
     return obj.kind, obj.namespace, obj.name
 
 

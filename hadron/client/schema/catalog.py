@@ -98,8 +98,6 @@ class Catalog:
             since_index=since,
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _APPLY, request)
-        self._streams.clear()
-        self._index = max(self._index, answer.metadata_index)
         if not dry_run:
             self.changed(answer)
         changes = [
@@ -149,13 +147,11 @@ class Catalog:
             since_index=since,
         )
         answer, _ = await self._session.request(self._session.topology.metadata, _DELETE, request)
-        self._streams.clear()
-        self._index = max(self._index, answer.metadata_index)
         found |= {entry.id: _from_message(entry) for entry in answer.deleted}
         if not dry_run:
-            # Also of what an earlier try has deleted, whose answer was lost.
-            gone = {entry.id for entry in answer.deleted}
-            self._tell((), gone.union(each.id for each in wanted if each.id))
+            self.changed(answer)
+            # Also what an earlier try has deleted, whose answer was lost.
+            self._tell((), {each.id for each in wanted})
         return [found[each] for each in dict.fromkeys(item.id for item in wanted) if each in found]
 
     async def objects(self, kind: str, namespace: str, name: str) -> list[SchemaObject]:
