@@ -44,6 +44,8 @@ def retry(pipelines: Pipelines, entry: Entry, command: RetryInstances) -> dict[s
     pipelines.check_free(command.pipeline_id, failed)
     spec = pipelines.spec_of(command.pipeline_id)
     version = max(pipeline.definitions)
+    if any(_is_publishing(pipeline, number, command.from_start) for number in failed):
+        raise Refused(ConflictError)
     for number in failed:
         _begin_anew(pipeline, spec, number, entry.now_ms, from_start=command.from_start)
         made = pipeline.instances[number]
@@ -79,6 +81,19 @@ def _keys(
     return {number: said[number] if key is None else key for number, key in keys.items()}
 
 
+def _is_publishing(pipeline: Pipeline, number: int, from_start: bool) -> bool:
+    """Whether an output is on its way of what is to run again."""
+    told = (
+        pipeline.on_failure(pipeline.instances[number].version),
+        pipeline.on_failure(max(pipeline.definitions)),
+    )
+    return any(
+        run.status == PUBLISHING and (from_start or name in told)
+        for (name, each), run in pipeline.runs.items()
+        if each == number
+    )
+
+
 def _begin_anew(
     pipeline: Pipeline, now: PipelineSpec, number: int, now_ms: int, *, from_start: bool
 ) -> None:
@@ -89,8 +104,6 @@ def _begin_anew(
         if each != number:
             continue
         if from_start or name in told:
-            if run.status == PUBLISHING:
-                raise Refused(ConflictError)
             run.attempts += run.status in (READY, DONE)
             run.status, run.output, run.reason = WAITING, (None, None, None), None
             run.version, pipeline.retried[name, number] = version, run.attempts

@@ -3,8 +3,10 @@ the same refusals and, after each, the same tables; and it says so when they are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from typing import Any
 
 import apsw
 import pytest
@@ -13,8 +15,9 @@ from hadron.fakes.tables import SET, Replicated
 from hadron.model.ids import Ballot
 from hadron.model.schema import StreamSpec
 from hadron.model.tables import PREFIX
+from hadron.sim.model.entry import Entry, Known, Refused
 from hadron.sim.model.histories import Histories
-from hadron.sim.model.machine import AREA_OF, AREAS, NOT_MODELLED, TABLES
+from hadron.sim.model.machine import AREA_OF, AREAS, CHANGES_MUCH, NOT_MODELLED, TABLES, Model
 from hadron.sim.mutants import patched
 from hadron.sim.mutants.seams import Edit
 from hadron.sim.notes.wrapping import wrapped
@@ -467,6 +470,33 @@ def test_the_model_does_what_the_product_does(*, adopts: bool) -> None:
     # What stands in transactions only is in them.
     others |= {"FollowRules", "PublishStages", "PublishStaged", "AdvanceSink"}
     assert {each.__name__ for each in AREA_OF} - others == {each.__name__ for each in run.done}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2, 15_007])
+def test_what_the_model_refuses_has_changed_nothing(seed: int) -> None:
+    """In 15,007 it undid one instance, then refused another of the same retry."""
+    refused = 0
+
+    def watched(original: Callable[[Model, Entry], Any]) -> Callable[[Model, Entry], Any]:
+        def apply(model: Model, entry: Entry) -> Any:
+            nonlocal refused
+            before = None if isinstance(entry.command, CHANGES_MUCH) else model.rows()
+            try:
+                return original(model, entry)
+            except (Refused, Known):
+                refused += 1
+                assert before is None or model.rows() == before, entry.command
+                raise
+
+        return apply
+
+    run = Run()
+    run.play(seed, adopts=True, look_every=20)
+    with wrapped(Model, apply=watched):
+        run.histories.judge()
+    assert run.complaints == []
+    assert refused > 20
 
 
 @pytest.mark.long
