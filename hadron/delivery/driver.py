@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from hadron.delivery.effects import Effects, Exhausted, Rules
+from hadron.delivery.ground import Ground
 from hadron.delivery.joining import Joining
 from hadron.delivery.keys import BatchKeys
 from hadron.delivery.ledger import Confirmation, Ledger, LoggedLedger, MemoryLedger
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
-from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.port import (
     Ack,
     DeliveryRange,
@@ -35,7 +34,7 @@ from hadron.delivery.port import (
     check_ranges,
 )
 from hadron.delivery.sessions import MemberSession, Silence
-from hadron.delivery.shelf import Shelf, Shelves
+from hadron.delivery.shelf import Shelf
 from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
@@ -49,11 +48,8 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.ports import Random
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
-from hadron.partition.controller import Controller
-from hadron.serving.visible import VisibleStreams
 from hadron.state.groups import progress as groups
 from hadron.state.groups.progress import Progress, Token
 from hadron.state.transactions.locks import conflict, deliveries
@@ -69,18 +65,6 @@ _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
 
 _MAX_REASON: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What all groups of a leadership stand on."""
-
-    controller: Controller
-    visible: VisibleStreams
-    nursery: trio.Nursery
-    numbers: DeliveryNumbers
-    random: Random
-    shelves: Shelves = field(default_factory=Shelves)
 
 
 class GroupDriver:
@@ -127,12 +111,7 @@ class GroupDriver:
         self._visible = ground.visible
         self._nursery = ground.nursery
         self._letters = DeadLetters(
-            ground.controller,
-            ground.visible,
-            ground.nursery,
-            origin,
-            self._dead_letters_written,
-            self._dead_letters_refused,
+            ground, origin, self._dead_letters_written, self._dead_letters_refused
         )
         self.idle_since = 0.0
         """For an ephemeral group, with `is_fading`: it will be forgotten some time after that."""

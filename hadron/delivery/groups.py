@@ -15,7 +15,8 @@ from typing import Final
 
 import trio
 
-from hadron.delivery.driver import Ground, GroupDriver
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.ground import Ground
 from hadron.delivery.joining import Joining, parse_start
 from hadron.delivery.letters import Origin
 from hadron.delivery.members import DeliveryNumbers
@@ -109,7 +110,12 @@ class Groups(Part):
         """Must be running for groups to be served."""
         async with trio.open_nursery() as nursery:
             self._ground = Ground(
-                self._controller, self._visible, nursery, DeliveryNumbers(), self._random
+                self._controller,
+                self._visible,
+                self._catalog,
+                nursery,
+                DeliveryNumbers(),
+                self._random,
             )
             try:
                 self._collect_soon()
