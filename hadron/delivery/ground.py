@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from hadron.delivery.keys import KeyRoom
 from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.shelf import Shelves
 from hadron.model.ports import Random
@@ -25,3 +26,4 @@ class Ground:
     numbers: DeliveryNumbers
     random: Random
     shelves: Shelves = field(default_factory=Shelves)
+    key_room: KeyRoom = field(default_factory=KeyRoom)
