@@ -40,7 +40,6 @@ from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     ConflictError,
-    DeadlineExceededError,
     HadronError,
     NotFoundError,
     NotReadyError,
@@ -50,7 +49,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
-from hadron.model.ranges import Range, RangeSet, size
+from hadron.model.ranges import Range, size
 from hadron.model.transactions import TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
@@ -380,22 +379,10 @@ class GroupDriver:
     def _expire(self, now: float) -> None:
         self._carry_out(self.machine.expire(now))
         for session in self._silence.broken(now, self.sessions):
-            silent_s = now - session.last_heard
-            _log.warning(
-                "group %s: %s has not been heard of for %.1f s; its records go to others",
-                self.origin.group,
-                session.label,
-                silent_s,
-            )
-            session.sink.fail(
-                DeadlineExceededError(
-                    f"{session.label} of group {self.origin.group!r} sent nothing for "
-                    f"{silent_s:.1f} s, it had promised to every "
-                    f"{session.heartbeat_interval_ms} ms",
-                    "join again; is the process or the network stopped for so long?",
-                )
-            )
-            self.leave(session, f"its member was silent for {silent_s:.1f} s")
+            error = session.silence(now)
+            _log.warning("%s; its records go to others", error.message)
+            session.sink.fail(error)
+            self.leave(session, f"its member was silent for {now - session.last_heard:.1f} s")
 
     # --- what members say -----------------------------------------------------------------------
 
@@ -515,17 +502,14 @@ class GroupDriver:
         said to be of, whoever they are; but for what the transaction has taken before. What another
         one has is a `ConflictError`."""
         is_current = ballot == self._ground.controller.ballot
-        for delivery, begin, end in ranges:
-            left = RangeSet.of(begin, end)
-            for first, last, holder in self.machine.taken.holders(begin, end):
+        for delivery, first, last in ranges:
+            for a, b, holder in self.machine.taken.holders(first, last):
                 if holder != transaction:
-                    lock = deliveries(self.progress.group_id, ((first, last),))
-                    raise conflict(holder, lock, (first, last))
-                left.remove(first, last)
-            for first, last in left.ranges():
-                if not (is_current and self.machine.held.has(delivery, first, last)):
+                    raise conflict(holder, deliveries(self.progress.group_id, ((a, b),)), (a, b))
+            for a, b in self.machine.taken.untaken(first, last):
+                if not (is_current and self.machine.held.has(delivery, a, b)):
                     raise RequestError(
-                        f"nobody holds offsets {first} to {last} of group {self.origin.group!r} "
+                        f"nobody holds offsets {a} to {b} of group {self.origin.group!r} "
                         f"under delivery {delivery} of ballot {ballot}",
                         "they are delivered again: roll back, and go on with what comes then",
                     )
@@ -557,6 +541,9 @@ class GroupDriver:
         """All that follows from a decision of the machine, but deliveries."""
         if effects.ended:
             self.ledger.record_attempts(effects.ended)
+        if effects.acknowledged:
+            self.ledger.acknowledge(effects.acknowledged)
+            self.ledger.flush()
         if effects.exhausted:
             self._letters.write(effects.exhausted)
         for expired in effects.expired:

@@ -20,6 +20,9 @@ from hadron.model.ranges import Range, runs
 NO_KEY: Final = 0
 """The hash of records without a key: they are not ordered."""
 
+_PARKED_PER_STEP: Final = 4_096
+"""Records put into line in one go: a millisecond or two."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchKeys:
@@ -69,6 +72,19 @@ class KeyLines:
 
     def is_busy(self, key: int) -> bool:
         return key in self._lines
+
+    def pass_busy(self, offset: int, end: int, attempt: int, keys: BatchKeys) -> tuple[int, int]:
+        """Put records whose keys are busy into line, then make busy the keys of those that follow,
+        up to the next busy one; returns the offsets from and to which those are."""
+        limit = min(end, offset + _PARKED_PER_STEP)
+        while offset < limit and self.is_busy(key := keys.of(offset)):
+            self.park(offset, key, attempt)
+            offset += 1
+        first = offset
+        while offset < limit and not self.is_busy(key := keys.of(offset)):
+            self.begin(offset, key)
+            offset += 1
+        return first, offset
 
     def begin(self, offset: int, key: int) -> None:
         """A record of a key that is not busy is delivered."""

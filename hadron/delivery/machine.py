@@ -24,9 +24,8 @@ from hadron.delivery.frontier import Frontier
 from hadron.delivery.held import Held
 from hadron.delivery.keys import BatchKeys, KeyLines
 from hadron.delivery.members import Delivery, Member, Next, Takers
-from hadron.delivery.patience import ASKED_CAP_S, again_after_s
-from hadron.delivery.taking import Taking
-from hadron.delivery.tries import Cause, Tries
+from hadron.delivery.taking import DEALT_WITH, Taking
+from hadron.delivery.tries import Cause, Refusal, Tries
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
@@ -40,9 +39,6 @@ here, 20 there. Pulsar stops at 200,000 unacknowledged records, Kafka's share gr
 MAX_GROUP_IN_FLIGHT: Final = 1 << 20
 """Records in flight of one group. What is in flight may come apart later, at worst into half as
 many pieces."""
-
-_PARKED_PER_STEP: Final = 4_096
-"""Records put into line in one go: a millisecond or two."""
 
 _MEMBER_GONE: Final = "its member has gone"
 _USED_UP: Final = "its attempts were used up under an earlier leader"
@@ -281,7 +277,7 @@ class Group:
         end, attempt = self.frontier.run(end)
         is_taken, end = self.taken.run(first, end)
         if self.keys is not None and keys is not None:
-            first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
+            first, end = self.keys.pass_busy(first, end, attempt, keys)
         self.frontier.move(end)
         if first == end:
             return None
@@ -290,21 +286,6 @@ class Group:
             self.taken.keep(Again(first, end - 1, Tries(attempt), now, 0))
             return None
         return first, end - 1, attempt
-
-    def _pass_busy_keys(
-        self, lines: KeyLines, offset: int, end: int, attempt: int, keys: BatchKeys
-    ) -> tuple[int, int]:
-        """Put records whose keys are busy into line, then make busy the keys of those that follow,
-        up to the next busy one; returns the offsets from and to which those are."""
-        limit = min(end, offset + _PARKED_PER_STEP)
-        while offset < limit and lines.is_busy(key := keys.of(offset)):
-            lines.park(offset, key, attempt)
-            offset += 1
-        first = offset
-        while offset < limit and not lines.is_busy(key := keys.of(offset)):
-            lines.begin(offset, key)
-            offset += 1
-        return first, offset
 
     def _hold(
         self, member: Member, first: int, last: int, tries: Tries, visible_end: int, now: float
@@ -335,7 +316,8 @@ class Group:
         """Offsets that count as acknowledged now; the caller logs them.
 
         Offsets that this member does not hold under this delivery do not count, unless nobody
-        holds them: then it is as good as anybody's.
+        holds them: then it is as good as anybody's. What a transaction has of the delivery counts
+        once that is rolled back.
         """
         counted: list[Range] = []
         delivery = self.held.under(member, number)
@@ -346,6 +328,7 @@ class Group:
             self._note_work(member, counted, now)
             if released > last - first and not self.rules.is_strict:
                 return counted
+        self.taken.hear(member, number, first, last, DEALT_WITH)
         if self.waiting:
             counted += self._held_by_nobody(first, last)
             self._note_work(member, counted, now)
@@ -426,20 +409,27 @@ class Group:
         share: float = 1.0,
     ) -> Effects:
         """A nack: deliver again, after `delay_s` or what `patience` makes of it. Only who holds the
-        offsets can refuse them. `share` is random, 0.5 to 1."""
+        offsets can refuse them; what a transaction has of them, once it is rolled back. `share` is
+        random, 0.5 to 1."""
         effects = Effects()
+        refusal = Refusal(now, delay_s, reason or "refused", is_unseen, share)
+        is_given_back = self.taken.hear(member, number, first, last, refusal)
         delivery = self.held.under(member, number)
-        if delivery is None:
-            return effects
-        ranges = self._release(delivery, first, last, now)
-        if ranges and not is_unseen:
+        if delivery is not None:
+            ranges = self._release(delivery, first, last, now)
+            self._end_refused(delivery, ranges, refusal, effects)
+            is_given_back = is_given_back or bool(ranges)
+        if is_given_back and not is_unseen:
             self.members[member].dealt_at = now
-        attempt, cause = delivery.tries.attempt, Cause.UNSEEN if is_unseen else Cause.FAILED
-        again_s = delay_s or 0.0 if is_unseen else again_after_s(attempt, delay_s, share)
-        self._end(delivery, ranges, now + again_s, cause, effects, reason or "refused")
-        if ranges and not effects.exhausted and (delay_s is None or delay_s < ASKED_CAP_S):
+        if is_given_back and not effects.exhausted and refusal.is_soon:
             self.takers.gave_back(self.members[member], now, share)
         return effects
+
+    def _end_refused(
+        self, delivery: Delivery, ranges: Iterable[Range], refusal: Refusal, effects: Effects
+    ) -> None:
+        not_before = refusal.not_before(delivery.tries.attempt)
+        self._end(delivery, ranges, not_before, refusal.cause, effects, refusal.reason)
 
     def expire(self, now: float) -> Effects:
         """End the deliveries whose deadline has passed."""
@@ -469,10 +459,15 @@ class Group:
         released = self.held.release(delivery, first, last, now)
         if not released:
             return released
-        holder = self.members[delivery.member]
-        holder.regain(size(released))
-        self.takers.offer(holder)
+        self._regain(delivery.member, size(released))
         return released
+
+    def _regain(self, member: int, records: int) -> None:
+        """The member does not stand for these any more, if it is still here."""
+        holder = self.members.get(member)
+        if holder is not None:
+            holder.regain(records)
+            self.takers.offer(holder)
 
     def _end(
         self,
@@ -533,31 +528,35 @@ class Group:
         self.taken.mark(transaction, ranges, self.frontier.cursor, now)
 
     def untake(self, transaction: TransactionId, ranges: Sequence[Range], now: float) -> Effects:
-        """It was rolled back. What it had is with its member again, its deadline begins anew; where
-        that has gone the delivery was in vain, and somebody else gets it."""
+        """It was rolled back. What it had is with its member again, its deadline begins anew, or is
+        what that has said meanwhile; where that has gone, and said nothing, the delivery was in
+        vain, and somebody else gets it."""
         effects = Effects()
-        for first, last, place in self.taken.give_back(transaction, ranges):
+        for first, last, known in self.taken.give_back(transaction, ranges):
+            place, span = known.place, [(first, last)]
             if isinstance(place, Again):
                 self._put_again_or_exhaust(replace(place, first=first, last=last), effects)
+            elif place is not None and isinstance(known.word, Refusal):
+                self._regain(place.member, last - first + 1)
+                self._end_refused(place, span, known.word, effects)
+            elif place is not None and known.word is not None:
+                self._dealt_with(place.member, span, now)
+                self._note_settling(span)
+                effects.acknowledged += span
             elif place is not None and place.member in self.members:
                 self.held.put(place, first, last, now)
             elif place is not None:
                 # What else it had, nobody remembers.
                 is_alone = place.tries.is_apart or self.rules.is_strict
                 cause = Cause.LOST_ALONE if is_alone else Cause.LOST_WITH_OTHERS
-                self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)
+                self._end(place, span, now, cause, effects, _MEMBER_GONE)
         return effects
 
     def finish(self, ranges: Sequence[Range], now: float) -> Effects:
         """A transaction has acknowledged these, and that is committed."""
         effects = Effects()
         for first, last, delivery in self.taken.finish(ranges, self.frontier.cursor, now):
-            holder = self.members.get(delivery.member)
-            if holder is not None:
-                holder.regain(last - first + 1)
-                holder.acknowledged += last - first + 1
-                self._note_work(holder.number, [(first, last)], now)
-                self.takers.offer(holder)
+            self._dealt_with(delivery.member, [(first, last)], now)
         for first, last in ranges:
             self.frontier.acknowledge(first, last)
             if self.keys is not None:
@@ -566,6 +565,13 @@ class Group:
         if self.keys is not None:
             self._free_keys(ranges, now, effects)
         return effects
+
+    def _dealt_with(self, member: int, ranges: Sequence[Range], now: float) -> None:
+        """These, which the member had and a transaction took, are acknowledged."""
+        if member in self.members:
+            self.members[member].acknowledged += size(ranges)
+            self._regain(member, size(ranges))
+            self._note_work(member, ranges, now)
 
     # --- what is over ---------------------------------------------------------------------------
 

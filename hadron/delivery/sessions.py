@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hadron.delivery.members import Member
 from hadron.delivery.port import DeliveryRange, MemberSink
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import RequestError
+from hadron.model.errors import DeadlineExceededError, RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range
 
@@ -58,6 +58,15 @@ class MemberSession:
     def label(self) -> str:
         """For errors and logs."""
         return self.name or f"member {self.member.number}"
+
+    def silence(self, now: float) -> DeadlineExceededError:
+        """What it is told that was silent for too long."""
+        return DeadlineExceededError(
+            f"{self.label} of group {self.driver.origin.group!r} sent nothing for "
+            f"{now - self.last_heard:.1f} s, it had promised to every "
+            f"{self.heartbeat_interval_ms} ms",
+            "join again; is the process or the network stopped for so long?",
+        )
 
     def note_refused(self, item: DeliveryRange) -> None:
         """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
-from hadron.sim.rooms.group_lives import Committed, Given, Holder, Life, Progress, Record
+from hadron.sim.rooms.group_lives import Committed, GaveBack, Given, Holder, Life, Progress, Record
 from hadron.sim.rooms.group_log import offsets_of
 from hadron.state.groups.attempts import Attempts
 from hadron.state.groups.progress import GroupOptions
@@ -257,6 +257,8 @@ class Rules:
                     self.reached["ack of what another holds"] += 1
                 is_sure = is_sure and is_whose
             else:
+                if is_own and self._has_taken(life, offset, by, number):
+                    life.words.setdefault(offset, None)
                 is_sure = self._nobodys(life, offset, by, now, is_late=is_late) and is_sure
         self._rearm(life, released, now)
         return is_sure
@@ -280,6 +282,11 @@ class Rules:
         self._accept(life, offset, by, now)
         return True
 
+    def _has_taken(self, life: Life, offset: int, by: Holder, number: int) -> bool:
+        """Whether a transaction has it out of this delivery."""
+        _, given = life.taken.get(offset, (None, None))
+        return given is not None and given.holder is by and given.number == number
+
     def _accept(self, life: Life, offset: int, by: Holder, now: float) -> None:
         life.apart.discard(offset)
         life.accepted.add(offset)
@@ -302,15 +309,18 @@ class Rules:
         delay_s: float,
         is_unseen: bool,
     ) -> None:
-        released = list[Given]()
+        released, is_heard = list[Given](), False
         for offset in range(wanted[0], wanted[1] + 1):
             given = life.held.get(offset)
             if given is not None and given.holder is by and given.number == number:
                 released.append(life.held.pop(offset))
                 self._end(life, offset, now, delay_s=delay_s, is_unseen=is_unseen)
-        if released and not is_unseen:
+            elif self._has_taken(life, offset, by, number) and offset not in life.words:
+                life.words[offset] = GaveBack(now, delay_s, is_unseen)
+                is_heard = True
+        if (released or is_heard) and not is_unseen:
             by.dealt_at = now
-        by.gives_back = by.gives_back or bool(released)
+        by.gives_back = by.gives_back or is_heard or bool(released)
         self._rearm(life, released, now)
 
     def extended(self, life: Life, by: Holder, number: int | None, now: float) -> None:
@@ -425,7 +435,9 @@ class Rules:
                 _, given = life.taken.pop(offset)
                 if given is None:
                     continue
-                if given.holder.is_over:
+                if offset in life.words:
+                    self._keep_word(life, offset, given.holder, now)
+                elif given.holder.is_over:
                     is_alone = offset in life.apart or life.is_strict
                     self._lost(life, offset, now, is_shared=not is_alone)
                     self.reached["untaken, and its member has gone"] += 1
@@ -434,6 +446,18 @@ class Rules:
                     back.append(given)
                     self.reached["untaken"] += 1
             self._arm(life, back, now)
+
+    def _keep_word(self, life: Life, offset: int, holder: Holder, now: float) -> None:
+        """What its holder has said of it counts now."""
+        holder.is_stalled = False
+        word = life.words.pop(offset)
+        if word is None:
+            self._accept(life, offset, holder, now)
+            self.reached["untaken, and was acknowledged"] += 1
+        else:
+            delay_s = max(0.0, word.at + word.delay_s - now)
+            self._end(life, offset, now, delay_s=delay_s, is_unseen=word.is_unseen)
+            self.reached["untaken, and was given back"] += 1
 
     def finished(self, group_id: int, ranges: Iterable[Range], floor: int, now: float) -> None:
         """A transaction has acknowledged these."""
@@ -450,6 +474,7 @@ class Rules:
             else:
                 self.complain(f"{life.name}: a transaction ends {offset}, and has not taken it")
             life.overruled.discard(offset)
+            life.words.pop(offset, None)
             if given is not None:
                 given.holder.dealt_at = now
                 given.holder.is_stalled = False
