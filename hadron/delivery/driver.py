@@ -37,19 +37,17 @@ from hadron.delivery.port import (
 from hadron.delivery.sessions import MemberSession, Silence
 from hadron.delivery.shelf import Shelf, Shelves
 from hadron.model.backoff import jitter
-from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     ConflictError,
     HadronError,
     NotFoundError,
     NotReadyError,
-    OffsetOutOfRangeError,
     PeerError,
     RequestError,
 )
 from hadron.model.ids import Ballot
 from hadron.model.ports import Random
-from hadron.model.ranges import Range, size
+from hadron.model.ranges import Range, melted, size
 from hadron.model.transactions import TransactionId
 from hadron.partition.controller import Controller
 from hadron.serving.visible import VisibleStreams
@@ -58,11 +56,6 @@ from hadron.state.groups.progress import Progress, Token
 from hadron.state.transactions.locks import conflict, deliveries
 
 _log = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 1 << 20
-
-_AGAIN_S: Final = 0.05
-"""Before records are read again that retention is just dropping: the time of a commit."""
 
 _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
@@ -317,7 +310,7 @@ class GroupDriver:
 
     async def _read_task(self, offset: int) -> None:
         try:
-            batches = await self._read_kept(offset)
+            batches = await self._shelf.read(offset)
             if not self._closed:
                 self._shelf.keep(batches)
         except HadronError as error:
@@ -326,17 +319,6 @@ class GroupDriver:
         finally:
             self._reading = False
         self.pump()
-
-    async def _read_kept(self, offset: int) -> list[StampedBatch]:
-        """What there is from `offset` on; nothing where retention has just taken that: the machine
-        passes over it, and nobody needs to join anew."""
-        try:
-            return await self._visible.read(self._stream_id, offset, _READ_BYTES)
-        except OffsetOutOfRangeError:
-            return []
-        except NotReadyError:
-            await trio.sleep(_AGAIN_S)
-            return []
 
     def _read_window(self) -> None:
         if not self._reading and not self._closed:
@@ -409,8 +391,8 @@ class GroupDriver:
                 counted = self._count(session, item, late_ballot, now)
                 # Before anything is raised: they are in no other place any more.
                 self.ledger.acknowledge(counted)
-                if size(counted) <= item[2] - item[1]:
-                    session.note_refused(item)
+                if size(counted) <= item.last - item.first:
+                    session.note_refused(item, self._refused(item, late_ballot))
                     self._tell_conflicts(session, item)
             if asked:
                 self.ledger.confirm(Confirmation(session.sink, asked, session.take_refused()))
@@ -434,6 +416,22 @@ class GroupDriver:
         if late_ballot is not None and self._may_have_been(token, last):
             counted += self.machine.acknowledge_late(first, last)
         return counted
+
+    def _refused(self, item: DeliveryRange, late_ballot: Ballot | None) -> list[Range]:
+        """What of an acknowledgement that did not count nobody has dealt with. Of what was dealt
+        with it may be the second one, and nobody need hear of that.
+
+        *(An acknowledgement was committed, its call was lost before it was confirmed, and it comes
+        again on the next one: its member was told that it came too late.)*
+        """
+        delivery, first, last = item
+        token = (*(late_ballot or self._ground.controller.ballot), delivery)
+        is_late = late_ballot is not None
+        if token <= self.progress.fence or (is_late and not self._may_have_been(token, last)):
+            # It is of other records.
+            return [(first, last)]
+        dying = self._letters.unwritten(first, last)
+        return melted([*dying, *self.machine.unacknowledged(first, last)])
 
     def _may_have_been(self, token: Token, last: int) -> bool:
         """Whether there can have been a delivery with this token: given out before now, and of

@@ -246,9 +246,6 @@ class Group:
         first by now, or when what comes next only had to be set aside; dead letters when it has no
         attempts left. Ask for `next_wanted` again then.
 
-        *(A record waits that one member is not to get again; the other one does not read, which is
-        found out by asking it. Now the first one is alone, and something new comes first: with the
-        end of the old one's batch the cursor went back, over what was acknowledged.)*
         """
         found = self._source(visible_end, now)
         if found is None or found.offset != wanted:
@@ -346,12 +343,8 @@ class Group:
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:
         """The same for offsets that were delivered in an earlier ballot, or before the group was
-        forgotten here: also of those that stand in line, or that the cursor has not reached yet.
-
-        *(A was acknowledged, and B of the same key delivered; then the leader is lost, which alone
-        knew of it: the group is ephemeral, or the log has lost its end. The next one gives out A,
-        and B stands in line behind it when its member says that it is done with it.)*
-        """
+        forgotten here: also of those that stand in line, or that the cursor has not reached yet
+        (PROTOCOL D2)."""
         counted: list[Range] = []
         for a, b in self.taken.untaken(first, last):
             counted += self._held_by_nobody(a, b)
@@ -363,6 +356,15 @@ class Group:
             counted += fresh
         self._note_settling(counted)
         return counted
+
+    def unacknowledged(self, first: int, last: int) -> list[Range]:
+        """What of these nobody has dealt with: a member holds it or a transaction has it, it stands
+        in line, or is not reached yet. Nothing of them may wait; what dies the driver knows."""
+        found = self.taken.had(first, last)
+        behind = self.keys.unacknowledged(first, last) if self.keys is not None else []
+        for a, b in (*behind, *self.frontier.unacknowledged(first, last)):
+            found.add(a, b)
+        return found.ranges()
 
     def _held_by_nobody(self, first: int, last: int) -> list[Range]:
         """Take what waits to be delivered again out of first … last: what is in flight under

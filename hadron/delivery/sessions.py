@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,9 @@ _STALE: Final = 64
 
 _MAX_REFUSED: Final = 20_000
 """Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
+
+_MAX_PARTS: Final = 1_000
+"""Of one acknowledgement; of more, all between the first and the last one counts as refused."""
 
 
 @dataclass(slots=True)
@@ -68,15 +72,18 @@ class MemberSession:
             "join again; is the process or the network stopped for so long?",
         )
 
-    def note_refused(self, item: DeliveryRange) -> None:
-        """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""
+    def note_refused(self, item: DeliveryRange, parts: Sequence[Range]) -> None:
+        """These parts of an acknowledgement did not count. Raises `RequestError` when it never
+        asks."""
         if len(self.refused) >= _MAX_REFUSED:
             raise RequestError(
                 f"{len(self.refused)} acknowledgements of {self.label} did not count, and it never "
                 "asked",
                 "ask for a confirmation every 1,000 records",
             )
-        self.refused.append(item)
+        if len(parts) > _MAX_PARTS:
+            parts = [(parts[0][0], parts[-1][1])]
+        self.refused += [DeliveryRange(item.delivery, first, last) for first, last in parts]
 
     def take_refused(self) -> list[DeliveryRange]:
         """Of all messages since it last asked: a confirmation stands for all before it."""

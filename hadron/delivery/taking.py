@@ -82,6 +82,11 @@ class Taking:
         found = self._taken.within(first, last) if self._taken else ()
         return [(a, b, each.transaction) for a, b, each in found if each.transaction is not None]
 
+    def had(self, first: int, last: int) -> RangeSet:
+        """What of first … last members hold, or transactions have."""
+        found = [*self._held.within(first, last), *self._taken.within(first, last)]
+        return RangeSet((a, b) for a, b, _ in found)
+
     def untaken(self, first: int, last: int) -> list[Range]:
         """What none has."""
         return self._taken.gaps(first, last) if self._taken else [(first, last)]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from hadron.delivery import driver as module
 from hadron.delivery import ledger as ledger_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
@@ -195,7 +194,7 @@ class TestDelivering:
     ) -> None:
         """What was read for the record that is wanted now must still be there when it is sent."""
         monkeypatch.setattr(shelf, "_KEPT_BYTES", 20_000)
-        monkeypatch.setattr(module, "_READ_BYTES", 9_000)
+        monkeypatch.setattr(shelf, "_READ_BYTES", 9_000)
         for _ in range(60):
             await stack.append(1, b"x" * 300)
         stack.visible._recent.clear()

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.delivery.port import Ack, DeliveryRange, Extend
+from hadron.delivery.port import DeliveryRange, Extend
 from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import ConflictError, HadronError
@@ -86,7 +86,7 @@ class TestAParticipant:
         await prepare(stack, A, (1, 2))
         member.acknowledge(0, 3, confirmation=1)
         (refused,) = await member.confirmed(1)
-        assert (refused.first_offset, refused.last_offset) == (0, 3)
+        assert (refused.first_offset, refused.last_offset) == (1, 2)
         member.refuse(1, 0.0)
         told = member.events("conflict")
         assert [(each.transaction, each.ranges[0].first_offset) for each in told] == [
@@ -95,9 +95,9 @@ class TestAParticipant:
         ]
         assert [row[1:] for row in await progress(stack)] == [(3, 3)]
         await abort(stack, A)
-        member.say(Ack(confirmation=2))
+        member.acknowledge(1, 2, confirmation=2, delivery=1)
         assert await member.confirmed(2) == []
-        assert await progress(stack) == [(4, None, None)], "what it has said counts now"
+        assert await progress(stack) == [(4, None, None)], "what it has said before counts now"
 
     async def test_who_is_still_at_work_does_not_lose_it(self, stack: Stack) -> None:
         member = await member_of(stack, ack_deadline_ms=10_000)

@@ -237,14 +237,15 @@ class Rules:
         *,
         is_own: bool,
         is_late: bool,
-    ) -> bool:
-        """Whether all of it surely counts. `is_own`: the delivery is one of this ballot to this
-        call; `numbers` are of the records as they were delivered, none where that was before the
-        group was made."""
-        is_sure, released = True, list[Given]()
+    ) -> frozenset[int]:
+        """What of it is surely not refused: it counts, or was dealt with before. `is_own`: the
+        delivery is one of this ballot to this call; `numbers` are of the records as they were
+        delivered, none where that was before the group was made."""
+        sure, is_of_these, released = set[int](), True, list[Given]()
         for place, offset in enumerate(range(wanted[0], wanted[1] + 1)):
             if not numbers or self.number_at(offset) != numbers[place]:
-                is_sure = False
+                # Then the leader need not take the others, either.
+                is_of_these = False
                 self.reached["ack of what was lost, or reset"] += 1
                 continue
             given = life.held.get(offset)
@@ -253,25 +254,29 @@ class Rules:
                 if is_whose:
                     released.append(life.held.pop(offset))
                     self._accept(life, offset, by, now)
+                    sure.add(offset)
                 else:
                     self.reached["ack of what another holds"] += 1
-                is_sure = is_sure and is_whose
             else:
                 if is_own and self._has_taken(life, offset, by, number):
                     life.words.setdefault(offset, None)
-                is_sure = self._nobodys(life, offset, by, now, is_late=is_late) and is_sure
+                if self._nobodys(life, offset, by, now, is_late=is_late):
+                    sure.add(offset)
         self._rearm(life, released, now)
-        return is_sure
+        return frozenset(sure) if is_of_these else frozenset()
 
     def _nobodys(self, life: Life, offset: int, by: Holder, now: float, *, is_late: bool) -> bool:
-        """Whether an acknowledgement of what no member holds surely counts."""
+        """Whether an acknowledgement of what no member holds surely counts, or has before."""
         if offset in life.taken:
             self.reached["ack of what is taken"] += 1
             return False
         first = max(self.first, life.progress.floor)
-        if offset in life.progress.settled or offset in life.accepted or offset < first:
-            return False
         used_up = 0 < life.options.max_attempts <= life.ended.get(offset, 0)
+        if offset in life.progress.settled or offset in life.accepted or offset < first:
+            # Of a dead letter, or what retention drops, its leader hears later.
+            is_known = not used_up and offset >= first
+            self.reached["ack of what was dealt with"] += is_known
+            return is_known
         if used_up:
             if life.letter_refused_at >= life.dying.get(offset, 0.0) or offset not in life.dying:
                 life.rightful.add((offset, self.records[offset].number))
