@@ -207,6 +207,13 @@ class GroupDriver:
         is_over = self.ledger.is_idle and self._letters.is_idle and not self.machine.taken
         return is_over and not self.sessions
 
+    @property
+    def knows_more(self) -> bool:
+        """Than the tables have: of what waits for its time (GROUPS G5), or is to be delivered apart
+        (G16)."""
+        waiting = self.machine.waiting
+        return waiting.any_apart or waiting.next_due(trio.current_time()) is not None
+
     def _tell_when_idle(self) -> None:
         if self.is_idle and not self._closed:
             self._on_idle()
@@ -357,6 +364,7 @@ class GroupDriver:
             self._timer_at = float("inf")
             self._expire(trio.current_time())
             self.pump()
+            self._tell_when_idle()
 
     def _expire(self, now: float) -> None:
         self._carry_out(self.machine.expire(now))

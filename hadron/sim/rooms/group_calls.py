@@ -95,10 +95,7 @@ class Call:
         if self.life is None:
             self.rules.complain(f"{self.holder.name} has joined {self.group}, which is none")
             return
-        driver = self.find()
-        if self.life.driver is not driver:
-            self.life.renew(driver)
-            self.rules.reached["driver"] += 1
+        self.rules.served(self.life, self.find(), trio.current_time())
 
     def deliver(self, given: Assignment, batch: StampedBatch, *, attach: bool) -> None:  # noqa: ARG002
         if self.life is None or not self.is_current():

@@ -98,6 +98,8 @@ class Life:
         self.overruled: set[int] = set()
         """A transaction wanted them, and the log gave them to another one. Where that one is rolled
         back they are with their members again, and the first may be decided all the same: once."""
+        self.is_given_up = False
+        """Its leader knows that it knows nothing any more: somebody else may serve it."""
         self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
 
     @property

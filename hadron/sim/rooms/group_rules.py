@@ -121,6 +121,25 @@ class Rules:
 
     # --- deliveries -----------------------------------------------------------------------------
 
+    def served(self, life: Life, driver: object, now: float) -> None:
+        """Whoever joins it is served by this. G5: of its delays its leader forgets none."""
+        if life.driver is driver:
+            return
+        waits = [
+            each
+            for each, until in life.not_before.items()
+            if until > now + _SLACK_S and each >= self.first and each not in life.progress.settled
+        ]
+        if waits and life.driver is not None and not life.is_given_up:
+            self.complain(f"{life.name}: at {now:.3f} its leader forgets that {waits} are to wait")
+        life.renew(driver)
+        self.reached["driver"] += 1
+
+    def given_up(self, group_id: int) -> None:
+        """What ends its deliveries, or changes it, is refused by the log."""
+        if group_id in self.lives:
+            self.lives[group_id].is_given_up = True
+
     def delivered(
         self,
         life: Life,

@@ -113,6 +113,9 @@ BUGS: Final[dict[str, Edit]] = {
         "self._end(place, span, now, cause, effects, _MEMBER_GONE)",
         "pass",
     ),
+    "what is to wait is given out at once when the last member has left meanwhile": Edit(
+        "delivery.groups:Groups._forget_if_idle", "and not driver.knows_more", ""
+    ),
     "what a member gives back that a transaction has stays with it after the rollback": Edit(
         "delivery.machine:Group.refuse",
         "self.taken.hear(member, number, first, last, refusal)",
