@@ -87,6 +87,8 @@ class _Partitions:
         self._starts: dict[str, int] = {}
         self._away: dict[str, PeerError] = {}
         self._known = {name: anyio.Event() for name in names}
+        self._turn = anyio.Lock()
+        """To print. Who has reached the limit ends the others: none of them is at it then."""
 
     async def run(self) -> None:
         """Until the end, or the limit. Raises `PeerError` naming the partitions of which not all
@@ -144,7 +146,8 @@ class _Partitions:
                     follow=follow,
                     stream_id=self._stream.id,
                 ):
-                    self._printer.print(batch.from_offset(self._starts[name]))
+                    async with self._turn:
+                        await self._printer.print_apart(batch.from_offset(self._starts[name]))
                     if self._printer.done:
                         reading.cancel()
                         return
@@ -287,7 +290,7 @@ async def _print_batches(
     subscription: Subscription, request: Request, printer: RecordPrinter
 ) -> None:
     async for batch in subscription.batches():
-        printer.print(batch.records)
+        await printer.print_apart(batch.records)
         if request.ack == "auto":
             await batch.ack()
 
@@ -297,7 +300,7 @@ async def _print_deliveries(
 ) -> None:
     """One at a time, so that nothing past the limit is acknowledged."""
     async for delivery in subscription:
-        printer.print([delivery.record])
+        await printer.print_apart([delivery.record])
         if request.ack == "auto":
             await delivery.ack()
         if printer.done:

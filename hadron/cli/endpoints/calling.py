@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from hadron.cli.endpoints.values import declared, first_of, line, parse, written
 from hadron.cli.patience import connected
 from hadron.cli.printing import as_shown
-from hadron.cli.standard_streams import open_stdin_apart, open_stdout
+from hadron.cli.standard_streams import Stdout, open_stdin_apart
 from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
 from hadron.model.errors import CallFailedError, DeadlineExceededError, RequestError
@@ -42,7 +41,7 @@ async def run(url: str, asked: Asked) -> None:
         if text != "-":
             # What is wrong with it is told before anybody is asked.
             _given(text, asked)
-    out = open_stdout()
+    out = Stdout()
     deadline_s = trio.current_time() + asked.timeout_s
     async with connected(url, min(asked.timeout_s, CONNECT_TIMEOUT_S)) as client:
         with trio.move_on_at(deadline_s):
@@ -102,7 +101,7 @@ async def _one_value(asked: Asked) -> Any:
 
 
 async def _print_stream(
-    client: Client, asked: Asked, out: BinaryIO, value: Any, how: dict[str, Any]
+    client: Client, asked: Asked, out: Stdout, value: Any, how: dict[str, Any]
 ) -> None:
     try:
         async with (
@@ -112,8 +111,7 @@ async def _print_stream(
             if value is NOTHING:
                 nursery.start_soon(_send, call, asked)
             async for answer in call:
-                out.write(line(answer))
-                out.flush()
+                await out.write_apart(line(answer))
             nursery.cancel_scope.cancel()
     except ExceptionGroup as errors:
         raise first_of(errors) from None
@@ -133,11 +131,9 @@ async def _send(call: CallStream, asked: Asked) -> None:
     await call.end()
 
 
-def _print(out: BinaryIO, value: Any, form: str) -> None:
+def _print(out: Stdout, value: Any, form: str) -> None:
     data = written(value, form)
     if form == "auto":
         data = as_shown(data)
     # Bytes go out as they are: somebody may pipe an image.
     out.write(data if isinstance(value, bytes) or data.endswith(b"\n") else data + b"\n")
-    out.flush()
-    sys.stdout.flush()

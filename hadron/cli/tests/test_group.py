@@ -202,7 +202,7 @@ class Printed:
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []
 
-    def print(self, records: Iterable[Record]) -> None:
+    async def print_apart(self, records: Iterable[Record]) -> None:
         self.seen += [(record.partition, record.value) for record in records]
 
 
