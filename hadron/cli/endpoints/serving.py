@@ -169,13 +169,16 @@ async def _running(
     except OSError as error:
         raise _failed(f"{words[0]} cannot be run: {error.strerror or error}") from None
     last_words = bytearray()
+    feeding = trio.CancelScope()
     is_over = False
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, process, given, spec, form)
+            nursery.start_soon(_feed, process, given, spec, form, feeding)
             nursery.start_soon(_keep_end, process, last_words)
             yield process
             await process.wait()
+            # A caller that sends nothing more for now is not waited for.
+            feeding.cancel()
             # What it has started may hold its stderr open for ever.
             kill_group(process.pid, signal.SIGKILL)
             heirs.forget(process)
@@ -213,11 +216,13 @@ def _environment(call: IncomingCall) -> dict[str, str]:
     return told
 
 
-async def _feed(process: trio.Process, given: Any, spec: EndpointSpec, form: str) -> None:
+async def _feed(
+    process: trio.Process, given: Any, spec: EndpointSpec, form: str, feeding: trio.CancelScope
+) -> None:
     stdin = process.stdin
     assert stdin is not None
     # A program need not read what it is given.
-    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+    with feeding, contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         async with stdin:
             if spec.input == STREAM:
                 async for value in given:

@@ -293,6 +293,21 @@ def test_streams_are_lines() -> None:
         assert run_text("call", "words", "a b 3").stdout == '"a"\n"b"\n3\n'
 
 
+async def test_a_program_that_needs_no_more_input_ends_its_call() -> None:
+    """Its caller has not said that this was all, and sends nothing more."""
+
+    async def given() -> AsyncIterator[int]:
+        yield 7
+        await trio.sleep_forever()
+
+    spec = EndpointSpec(replica_set="local/p0", input="stream")
+    asked = Asked("e", "", False, False, "auto", 1, "", "")
+    call = IncomingCall("e", {}, "a test", 1, 10.0, trio.current_time)
+    with trio.fail_after(20):
+        answer = _handler(Heirs(io.BytesIO()), ["head", "-n", "1"], spec, asked)
+        assert await answer(given(), call) == 7
+
+
 def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:
     del cluster
     said = run_text("call", "nothing")
