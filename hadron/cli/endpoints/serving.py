@@ -344,9 +344,9 @@ class _Worker:
                 raise
 
     async def _ask(self, value: Any) -> Any:
-        if self._answers is not None and self._answers.has_more:
-            # It would be taken for the answer to this call.
-            click.echo(f"{self._words[0]} is started again: it {_TOO_MUCH}", err=True)
+        if self._process is not None and (why := self._unfit()):
+            with contextlib.suppress(OSError):
+                click.echo(f"{self._words[0]} is started again: it {why}", err=True)
             await self.stop()
         if self._process is None:
             try:
@@ -369,6 +369,16 @@ class _Worker:
         if answers.has_more:
             raise _failed(f"{self._words[0]} {_TOO_MUCH}", _ONE_LINE)
         return _answered(answer, "json", self._words[0], _ONE_LINE)
+
+    def _unfit(self) -> str:
+        """Why the process cannot be asked any more; "" when it can."""
+        assert self._process is not None
+        assert self._answers is not None
+        if self._answers.has_more:
+            # It would be taken for the answer to the next call.
+            return _TOO_MUCH
+        status = self._process.poll()
+        return "" if status is None else f"has ended with status {status}"
 
     async def stop(self) -> None:
         process, self._process, self._answers = self._process, None, None

@@ -225,6 +225,18 @@ def test_a_worker_that_is_late_answers_nobody_else() -> None:
             time.sleep(0.4)
 
 
+async def test_a_worker_that_ends_between_calls_is_started_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    worker = _Worker(Heirs(io.BytesIO()), ["sh", "-c", 'read -r l; echo "$l"; exit 3'])
+    for number in range(3):
+        assert await worker.ask(number) == number
+        assert worker._process is not None
+        await worker._process.wait()
+    await worker.stop()
+    assert capsys.readouterr().err == "sh is started again: it has ended with status 3\n" * 2
+
+
 def _runs(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
