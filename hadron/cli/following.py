@@ -15,7 +15,7 @@ from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
 from hadron.cli.positions import Position, check_offset, check_partitions
 from hadron.cli.records import RecordPrinter
 from hadron.cli.standard_streams import watch_reader
-from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.errors import IncompleteError, NotFoundError, PeerError, RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 
 if TYPE_CHECKING:
@@ -228,12 +228,11 @@ async def find_starts(client: Client, request: Request, start: Position) -> dict
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
-    if request.start is not None:
-        await _tell_where(client, request)
+    goes_on = request.start is not None and await _goes_on(client, request)
     opening = client.subscribe(
         request.stream,
         group=request.group,
-        start=await _group_start(client, request),
+        start=await _group_start(client, request, goes_on),
         partitions=list(request.partitions) or None,
         **request.membership,
     )
@@ -247,24 +246,25 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
             await _print_deliveries(subscription, request, printer)
 
 
-async def _tell_where(client: Client, request: Request) -> None:
-    """Say that a group that exists goes on where it was, to who has named another place."""
+async def _goes_on(client: Client, request: Request) -> bool:
+    """Whether the group exists at one of the partitions; says so to who has named a place."""
+    assert request.group
     try:
-        found = await client.groups(request.stream)
-    except PeerError:
+        await client.describe_group(request.stream, request.group, partitions=request.partitions)
+    except (NotFoundError, PeerError) as error:
         # What is away is told of by who joins.
-        return
-    if any(each.group == request.group for each in found):
-        click.echo(
-            f"group {request.group!r} goes on where it was: --from is where a new one begins; "
-            f"`hadron group reset {request.group} --stream {request.stream} --to POSITION` moves "
-            "it",
-            err=True,
-        )
+        if not (isinstance(error, IncompleteError) and error.found):
+            return False
+    click.echo(
+        f"group {request.group!r} goes on where it was: --from is where a new one begins; "
+        f"`hadron group reset {request.group} --stream {request.stream} --to POSITION` moves it",
+        err=True,
+    )
+    return True
 
 
 async def _group_start(
-    client: Client, request: Request
+    client: Client, request: Request, goes_on: bool
 ) -> Literal["earliest", "latest"] | int | datetime:
     """Where a new group starts, as the client wants it."""
     start = request.start or Position("earliest")
@@ -277,6 +277,10 @@ async def _group_start(
             raise RequestError(
                 f"@{start.number} is no time that a calendar has", "it counts milliseconds"
             ) from None
+    if goes_on:
+        # Where it was, whatever this says: the offset may be gone by now, or its partition away.
+        # At a partition that it has not met it begins as at one that is added.
+        return "earliest"
     starts = await find_starts(client, request, start)
     if start.kind != "offset" and len(starts) > 1:
         raise RequestError(

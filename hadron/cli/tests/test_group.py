@@ -22,7 +22,7 @@ from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.client import Client
 from hadron.client.consuming.tests.test_groups import EU, US, two_regions
-from hadron.model.errors import PeerError
+from hadron.model.errors import OffsetOutOfRangeError, PeerError
 from hadron.model.record import Record
 from hadron.model.schema import SchemaObject, StreamSpec
 
@@ -204,6 +204,43 @@ class Printed:
 
     async def print_apart(self, records: Iterable[Record]) -> None:
         self.seen += [(record.partition, record.value) for record in records]
+
+
+async def test_a_group_that_exists_goes_on_wherever_it_is_told_to_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command that made it is given again, as after a reboot: retention may have dropped the
+    offset, a partition may have been added or be away."""
+    request = Request("s", "g", None, (), "auto", 1, False, "%p %s\\n", None)
+
+    async def printed(client: Client, start: Position, *partitions: str) -> str:
+        asked = replace(request, start=start, partitions=partitions)
+        with trio.fail_after(60):
+            await following._consume(client, asked, RecordPrinter(request.form, None, 1))
+        said = capsys.readouterr()
+        assert said.err.startswith("group 'g' goes on where it was: ")
+        return said.out
+
+    async with (
+        two_regions(tmp_path) as (cluster, client),
+        cluster.client(request_timeout_s=0.5) as impatient,
+    ):
+        await client.delete_group("s", "g", partitions=[US])
+        # At the one that it has not met yet it misses nothing.
+        assert await printed(client, Position("last", 1)) == f"{US} 0\n"
+        async with client.producer("s", partition=EU) as producer:
+            await producer.send(b"3")
+        assert await printed(client, Position("offset", 99), EU) == f"{EU} 3\n"
+        await cluster.crash(US)
+        async with client.producer("s", partition=EU) as producer:
+            await producer.send(b"4")
+        assert await printed(impatient, Position("offset", 0)) == f"{EU} 4\n"
+        with pytest.raises(OffsetOutOfRangeError, match="there is no offset 99"):
+            await following._consume(
+                client,
+                replace(request, group="new", start=Position("offset", 99), partitions=(EU,)),
+                RecordPrinter(None, None, 1),
+            )
 
 
 async def test_who_follows_all_partitions_follows_those_that_are_added(
