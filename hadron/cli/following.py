@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import click
+import msgspec
 
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
-from hadron.cli.positions import Position, check_offset, check_partitions
+from hadron.cli.positions import Position, check_offset, check_partitions, clock_ms
 from hadron.cli.records import RecordPrinter
 from hadron.cli.standard_streams import watch_reader
 from hadron.model.errors import IncompleteError, NotFoundError, PeerError, RequestError
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether partitions were added: the client is told, so nobody is asked."""
+
+_LATE_S: Final = 1.0
+"""An answer that takes longer tells of a later end than the one that was meant. A leader that is
+there takes milliseconds, and its clock need not agree with this machine's."""
 
 _TOGETHER_WITHIN_S: Final = 2.0
 """For the positions of all partitions, before those that are known are printed."""
@@ -87,6 +92,7 @@ class _Partitions:
         self._starts: dict[str, int] = {}
         self._away: dict[str, PeerError] = {}
         self._known = {name: anyio.Event() for name in names}
+        self._began_s, self._began_ms = anyio.current_time(), clock_ms()
         self._turn = anyio.Lock()
         """To print. Who has reached the limit ends the others: none of them is at it then."""
 
@@ -168,9 +174,13 @@ class _Partitions:
         start = self._request.start or Position("latest")
         if name in self._added:
             start = Position("earliest")
-        (found,) = await self._client.offsets(
-            self._request.stream, partition=name, at_ms=start.at_ms
-        )
+        found = await self._offsets(name, start.at_ms)
+        is_late = anyio.current_time() - self._began_s > _LATE_S
+        if start.is_from_end and is_late and not self._request.exit_at_end:
+            # It was away. Its end is where it was when this began, as the clocks have it: who
+            # follows waits for what was logged since.
+            found = await self._offsets(name, self._began_ms)
+            found = msgspec.structs.replace(found, next_offset=found.at_offset)
         self._starts[name] = resolve_start(self._request.stream, found, start)
         self._away.pop(name, None)
         self._known[name].set()
@@ -178,6 +188,11 @@ class _Partitions:
         with anyio.move_on_after(_TOGETHER_WITHIN_S):
             for known in list(self._known.values()):
                 await known.wait()
+
+    async def _offsets(self, name: str, at_ms: int | None) -> PartitionOffsets:
+        stream = self._request.stream
+        (found,) = await self._client.offsets(stream, partition=name, at_ms=at_ms)
+        return found
 
     def _failure(self) -> PeerError:
         away = list(self._away)

@@ -16,7 +16,7 @@ import trio
 from hadron.cli import following
 from hadron.cli.commands import group
 from hadron.cli.following import Request
-from hadron.cli.positions import Position
+from hadron.cli.positions import Position, clock_ms
 from hadron.cli.records import RecordPrinter
 from hadron.cli.root import run
 from hadron.cli.session import Session
@@ -194,6 +194,23 @@ async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_aw
             assert sorted(said) == whole
 
 
+class CutOff:
+    """A client that reaches one partition only once it is let."""
+
+    def __init__(self, client: Client, partition: str) -> None:
+        self._client, self._partition = client, partition
+        self.is_asked, self.is_let = False, trio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def offsets(self, stream: str, *, partition: str, at_ms: int | None) -> Any:
+        if partition == self._partition:
+            self.is_asked = True
+            await self.is_let.wait()
+        return await self._client.offsets(stream, partition=partition, at_ms=at_ms)
+
+
 class Printed:
     """In place of a `RecordPrinter`."""
 
@@ -241,6 +258,35 @@ async def test_a_group_that_exists_goes_on_wherever_it_is_told_to_begin(
                 replace(request, group="new", start=Position("offset", 99), partitions=(EU,)),
                 RecordPrinter(None, None, 1),
             )
+
+
+@pytest.mark.parametrize(
+    ("start", "values"),
+    [
+        (None, [b"3", b"4"]),
+        (Position("latest"), [b"3", b"4"]),
+        (Position("last", 1), [b"2", b"3", b"4"]),
+    ],
+)
+async def test_a_partition_that_was_away_is_followed_from_when_this_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, values: list[bytes]
+) -> None:
+    monkeypatch.setattr(following, "_LATE_S", 0.0)
+    request = Request("s", None, start, (), "none", None, False, None, None)
+    async with two_regions(tmp_path) as (cluster, client), trio.open_nursery() as nursery:
+        away, printed = CutOff(client, US), Printed()
+        # Records and the command are told apart by milliseconds.
+        before_ms = clock_ms()
+        await cluster.wait_for("another millisecond", lambda: clock_ms() > before_ms)
+        nursery.start_soon(following._follow, cast(Any, away), request, cast(Any, printed))
+        await cluster.wait_for("asked", lambda: away.is_asked)
+        async with client.producer("s", partition=US) as producer:
+            await producer.send(b"3")
+            away.is_let.set()
+            await producer.send(b"4")
+        await cluster.wait_for("printed", lambda: (US, b"4") in printed.seen)
+        assert [value for partition, value in printed.seen if partition == US] == values
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_follows_all_partitions_follows_those_that_are_added(
