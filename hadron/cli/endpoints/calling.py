@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -14,12 +15,21 @@ from hadron.cli.printing import as_shown
 from hadron.cli.standard_streams import Stdout, open_stdin_apart
 from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
-from hadron.model.errors import CallFailedError, DeadlineExceededError, RequestError
+from hadron.model.errors import (
+    CallFailedError,
+    DeadlineExceededError,
+    InvalidRecordError,
+    RequestError,
+)
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.services import STREAM
 
 if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.client.endpoints.stream import CallStream
+
+_MOST_BYTES: Final = 4 * MAX_CALL_MESSAGE_BYTES
+"""Of what a value is read from: JSON may have blanks and escapes that are not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +106,20 @@ async def _one_value(asked: Asked) -> Any:
     text = asked.values[0]
     if text != "-":
         return _given(text, asked)
-    data = await trio.to_thread.run_sync(open_stdin_apart().read, abandon_on_cancel=True)
-    return parse(data, asked.form, "stdin")
+    return parse(await _taken(open_stdin_apart().read, "stdin"), asked.form, "stdin")
+
+
+async def _taken(read: Callable[[int], bytes], where: str) -> bytes:
+    """What is read in a thread, which is left alone with it when this is cancelled. Raises
+    `InvalidRecordError` rather than take more than a value can be made of."""
+    data = await trio.to_thread.run_sync(read, _MOST_BYTES + 1, abandon_on_cancel=True)
+    if len(data) > _MOST_BYTES:
+        raise InvalidRecordError(
+            f"{where} has more than {_MOST_BYTES} bytes, and a value {MAX_CALL_MESSAGE_BYTES} at "
+            "most",
+            "send what is large in parts, to an endpoint with a streamed input",
+        )
+    return data
 
 
 async def _print_stream(
@@ -124,10 +146,12 @@ async def _send(call: CallStream, asked: Asked) -> None:
             await call.send(_given(text, asked))
     else:
         file = open_stdin_apart()
-        number = 0
-        while data := await trio.to_thread.run_sync(file.readline, abandon_on_cancel=True):
-            number += 1
-            await call.send(parse(data.rstrip(b"\r\n"), asked.form, f"line {number} of stdin"))
+        for number in itertools.count(1):
+            where = f"line {number} of stdin"
+            data = await _taken(file.readline, where)
+            if not data:
+                break
+            await call.send(parse(data.rstrip(b"\r\n"), asked.form, where))
     await call.end()
 
 

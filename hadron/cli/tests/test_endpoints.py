@@ -14,18 +14,20 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 import trio
 
 import hadron
+from hadron.cli.endpoints import calling
 from hadron.cli.endpoints.heirs import Heirs
 from hadron.cli.endpoints.serving import Asked, _handler, _Worker
 from hadron.cli.endpoints.values import parse
 from hadron.cli.tests.support import run_bytes, run_text
 from hadron.client.endpoints import calls
 from hadron.client.endpoints.incoming import IncomingCall
-from hadron.model.errors import CallFailedError
+from hadron.model.errors import CallFailedError, InvalidRecordError
 from hadron.model.record import JSON
 from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster
@@ -182,6 +184,32 @@ def test_a_call_whose_input_does_not_end(asked: list[str], said: str) -> None:
         told = process.stderr.read()
         assert process.wait(20) == 1, told
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (b"12345678\n\n", "^stdin has more than 9 bytes, and a value"),
+        (b"1\n2345678\n0123456789", "^line 3 of stdin has more than 9 bytes, and a value"),
+    ],
+)
+async def test_no_more_is_read_than_a_value_can_be_made_of(
+    monkeypatch: pytest.MonkeyPatch, given: bytes, told: str
+) -> None:
+    class Call:
+        def __init__(self) -> None:
+            self.sent: list[int] = []
+
+        async def send(self, value: int) -> None:
+            self.sent.append(value)
+
+    monkeypatch.setattr(calling, "_MOST_BYTES", 9)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    asked = calling.Asked("e", ["-"], "json", 1.0, "")
+    call: Any = Call()
+    with pytest.raises(InvalidRecordError, match=told):
+        await (calling._one_value(asked) if "line" not in told else calling._send(call, asked))
+    assert call.sent == ([1, 2345678] if "line" in told else [])
 
 
 @pytest.mark.long
