@@ -11,10 +11,10 @@ import click
 from hadron.cli.patience import connected
 from hadron.cli.printing import as_shown, on_one_line
 from hadron.cli.records import exact_value, one_json_line, shown_as_json
-from hadron.cli.standard_streams import open_stdout, watch_reader
+from hadron.cli.standard_streams import Stdout, watch_reader
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_ready
-from hadron.model.errors import DamagedRecordError, HadronError
+from hadron.model.errors import DamagedRecordError
 from hadron.model.words import counted
 
 _AT_ONCE: Final = 1_000
@@ -25,7 +25,7 @@ async def follow(
     url: str, name: str, patterns: Sequence[str], group: str | None, output: str, limit: int | None
 ) -> None:
     """Until so many, or an interrupt."""
-    out = open_stdout()
+    out = Stdout()
     line = _LINES[output]
     left = limit
     async with connected(url) as client, anyio.create_task_group() as tasks:
@@ -37,22 +37,17 @@ async def follow(
                 found = [first, *take_ready(messages, room - 1)]
                 if left is not None:
                     left -= len(found)
-                _write(out.write, found, line)
-                try:
-                    out.flush()
-                except BrokenPipeError:
-                    raise
-                except OSError as error:
-                    raise HadronError(f"stdout cannot be written: {error.strerror}") from error
+                # In no thread: a client that reads nothing is cut off and comes back by itself, a
+                # subscription of which nothing is taken for as long ends.
+                out.write(_lines(found, line))
                 if left == 0:
                     break
             _sum_up(messages)
         tasks.cancel_scope.cancel()
 
 
-def _write(
-    write: Callable[[bytes], object], found: Sequence[Message], line: Callable[[Message], bytes]
-) -> None:
+def _lines(found: Sequence[Message], line: Callable[[Message], bytes]) -> bytes:
+    lines: list[bytes] = []
     for message in found:
         if message.interrupted:
             click.echo("the leader was away: what was published meanwhile was missed", err=True)
@@ -60,12 +55,13 @@ def _write(
             were = counted(message.missed, "message was", "messages were")
             click.echo(f"{were} missed here: they came faster than they were taken", err=True)
         try:
-            write(line(message))
+            lines.append(line(message))
         except DamagedRecordError as error:
             click.echo(f"passed over a message on {message.topic}: {error.message}", err=True)
         except RecursionError:
             why = "its value is nested too deeply"
             click.echo(f"passed over a message on {message.topic}: {why}", err=True)
+    return b"".join(lines)
 
 
 def _sum_up(messages: Messages) -> None:

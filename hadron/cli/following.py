@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import click
+import msgspec
 
 from hadron.cli.patience import MAJORITY_TOLD_AFTER_S, connected, telling
-from hadron.cli.positions import Position, check_offset, check_partitions
+from hadron.cli.positions import Position, check_offset, check_partitions, clock_ms
 from hadron.cli.records import RecordPrinter
 from hadron.cli.standard_streams import watch_reader
-from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.errors import IncompleteError, NotFoundError, PeerError, RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 1.0
 """How often it is looked whether partitions were added: the client is told, so nobody is asked."""
+
+_LATE_S: Final = 1.0
+"""An answer that takes longer tells of a later end than the one that was meant. A leader that is
+there takes milliseconds, and its clock need not agree with this machine's."""
 
 _TOGETHER_WITHIN_S: Final = 2.0
 """For the positions of all partitions, before those that are known are printed."""
@@ -87,6 +92,9 @@ class _Partitions:
         self._starts: dict[str, int] = {}
         self._away: dict[str, PeerError] = {}
         self._known = {name: anyio.Event() for name in names}
+        self._began_s, self._began_ms = anyio.current_time(), clock_ms()
+        self._turn = anyio.Lock()
+        """To print. Who has reached the limit ends the others: none of them is at it then."""
 
     async def run(self) -> None:
         """Until the end, or the limit. Raises `PeerError` naming the partitions of which not all
@@ -144,7 +152,8 @@ class _Partitions:
                     follow=follow,
                     stream_id=self._stream.id,
                 ):
-                    self._printer.print(batch.from_offset(self._starts[name]))
+                    async with self._turn:
+                        await self._printer.print_apart(batch.from_offset(self._starts[name]))
                     if self._printer.done:
                         reading.cancel()
                         return
@@ -165,9 +174,13 @@ class _Partitions:
         start = self._request.start or Position("latest")
         if name in self._added:
             start = Position("earliest")
-        (found,) = await self._client.offsets(
-            self._request.stream, partition=name, at_ms=start.at_ms
-        )
+        found = await self._offsets(name, start.at_ms)
+        is_late = anyio.current_time() - self._began_s > _LATE_S
+        if start.is_from_end and is_late and not self._request.exit_at_end:
+            # It was away. Its end is where it was when this began, as the clocks have it: who
+            # follows waits for what was logged since.
+            found = await self._offsets(name, self._began_ms)
+            found = msgspec.structs.replace(found, next_offset=found.at_offset)
         self._starts[name] = resolve_start(self._request.stream, found, start)
         self._away.pop(name, None)
         self._known[name].set()
@@ -175,6 +188,11 @@ class _Partitions:
         with anyio.move_on_after(_TOGETHER_WITHIN_S):
             for known in list(self._known.values()):
                 await known.wait()
+
+    async def _offsets(self, name: str, at_ms: int | None) -> PartitionOffsets:
+        stream = self._request.stream
+        (found,) = await self._client.offsets(stream, partition=name, at_ms=at_ms)
+        return found
 
     def _failure(self) -> PeerError:
         away = list(self._away)
@@ -225,12 +243,11 @@ async def find_starts(client: Client, request: Request, start: Position) -> dict
 
 async def _consume(client: Client, request: Request, printer: RecordPrinter) -> None:
     assert request.group
-    if request.start is not None:
-        await _tell_where(client, request)
+    goes_on = request.start is not None and await _goes_on(client, request)
     opening = client.subscribe(
         request.stream,
         group=request.group,
-        start=await _group_start(client, request),
+        start=await _group_start(client, request, goes_on),
         partitions=list(request.partitions) or None,
         **request.membership,
     )
@@ -244,24 +261,25 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
             await _print_deliveries(subscription, request, printer)
 
 
-async def _tell_where(client: Client, request: Request) -> None:
-    """Say that a group that exists goes on where it was, to who has named another place."""
+async def _goes_on(client: Client, request: Request) -> bool:
+    """Whether the group exists at one of the partitions; says so to who has named a place."""
+    assert request.group
     try:
-        found = await client.groups(request.stream)
-    except PeerError:
+        await client.describe_group(request.stream, request.group, partitions=request.partitions)
+    except (NotFoundError, PeerError) as error:
         # What is away is told of by who joins.
-        return
-    if any(each.group == request.group for each in found):
-        click.echo(
-            f"group {request.group!r} goes on where it was: --from is where a new one begins; "
-            f"`hadron group reset {request.group} --stream {request.stream} --to POSITION` moves "
-            "it",
-            err=True,
-        )
+        if not (isinstance(error, IncompleteError) and error.found):
+            return False
+    click.echo(
+        f"group {request.group!r} goes on where it was: --from is where a new one begins; "
+        f"`hadron group reset {request.group} --stream {request.stream} --to POSITION` moves it",
+        err=True,
+    )
+    return True
 
 
 async def _group_start(
-    client: Client, request: Request
+    client: Client, request: Request, goes_on: bool
 ) -> Literal["earliest", "latest"] | int | datetime:
     """Where a new group starts, as the client wants it."""
     start = request.start or Position("earliest")
@@ -274,6 +292,10 @@ async def _group_start(
             raise RequestError(
                 f"@{start.number} is no time that a calendar has", "it counts milliseconds"
             ) from None
+    if goes_on:
+        # Where it was, whatever this says: the offset may be gone by now, or its partition away.
+        # At a partition that it has not met it begins as at one that is added.
+        return "earliest"
     starts = await find_starts(client, request, start)
     if start.kind != "offset" and len(starts) > 1:
         raise RequestError(
@@ -287,7 +309,7 @@ async def _print_batches(
     subscription: Subscription, request: Request, printer: RecordPrinter
 ) -> None:
     async for batch in subscription.batches():
-        printer.print(batch.records)
+        await printer.print_apart(batch.records)
         if request.ack == "auto":
             await batch.ack()
 
@@ -297,7 +319,7 @@ async def _print_deliveries(
 ) -> None:
     """One at a time, so that nothing past the limit is acknowledged."""
     async for delivery in subscription:
-        printer.print([delivery.record])
+        await printer.print_apart([delivery.record])
         if request.ack == "auto":
             await delivery.ack()
         if printer.done:

@@ -171,7 +171,8 @@ class Source:
 
     def chunks(self, recipe: Recipe) -> Iterator[list[NewRecord]]:
         """Records in order; what is wrong with values, or with a file as a whole, is raised at
-        once. Raises `InvalidRecordError` naming the line of a malformed one, `OSError`."""
+        once. Raises `InvalidRecordError` naming the line of a malformed one, or the input that can
+        be read no further; before the first one `OSError`."""
         if self.path is None:
             encoded = [_argument_bytes(value) for value in self.values]
             records = list(_records(encoded, self.form, recipe, "value", itertools.count(1)))
@@ -204,6 +205,12 @@ class Source:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InvalidRecordError(
                 f"{self.path} is not a whole gzip file: {error}", "unpack it, or copy it again"
+            ) from error
+        except OSError as error:
+            # As of a malformed line it is told what was published before.
+            raise InvalidRecordError(
+                f"{named} cannot be read: {error.strerror or error}",
+                "copy it again, and publish what is left",
             ) from error
 
     def _tell_left(self, line: int) -> None:

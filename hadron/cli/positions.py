@@ -64,8 +64,14 @@ class Position:
             return max(first_offset, next_offset - self.number)
         return at_offset if self.kind == "time" else self.number
 
+    @property
+    def is_from_end(self) -> bool:
+        """Whether it moves with every record."""
+        return self.kind in ("latest", "last")
 
-def _clock_ms() -> int:
+
+def clock_ms() -> int:
+    """This machine's: milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -73,14 +79,14 @@ class MomentType(click.ParamType[int]):
     """The click type of a point in time: milliseconds since the Unix epoch.
 
     Args:
-        now_ms: this machine's clock, from which "-1h" counts: milliseconds since the Unix epoch.
+        now_ms: the clock from which "-1h" counts: milliseconds since the Unix epoch.
         expected: what is named where it is none.
     """
 
     name = "time"
 
     def __init__(
-        self, now_ms: Callable[[], int] = _clock_ms, *, expected: str = MOMENT_HELP
+        self, now_ms: Callable[[], int] = clock_ms, *, expected: str = MOMENT_HELP
     ) -> None:
         self._now_ms = now_ms
         self._expected = expected
@@ -116,7 +122,7 @@ class PositionType(click.ParamType[Position]):
 
     name = "position"
 
-    def __init__(self, now_ms: Callable[[], int] = _clock_ms) -> None:
+    def __init__(self, now_ms: Callable[[], int] = clock_ms) -> None:
         self._moment = MomentType(now_ms, expected=FROM_HELP)
 
     def convert(

@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from hadron.cli.printing import as_shown, on_one_line, output_of
-from hadron.cli.standard_streams import open_stdout
-from hadron.model.errors import DamagedRecordError, HadronError, InvalidRecordError
+from hadron.cli.standard_streams import Stdout
+from hadron.model.errors import DamagedRecordError, InvalidRecordError
 from hadron.model.record import Record
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class RecordPrinter:
             self._line = _table_line
         else:
             self._line = _value_line
-        self._out = open_stdout()
+        self._out = Stdout()
         self._heading = _TABLE_HEADING if form is None and output == "table" else b""
         self._left = limit
 
@@ -239,8 +239,16 @@ class RecordPrinter:
         return self._left is not None and self._left <= 0
 
     def print(self, records: Iterable[Record]) -> None:
-        """Print and flush; records past the limit are left out, and those that cannot be read are
-        passed over with a word on stderr."""
+        """Print; records past the limit are left out, and those that cannot be read are passed over
+        with a word on stderr."""
+        self._out.write(self._lines(records))
+
+    async def print_apart(self, records: Iterable[Record]) -> None:
+        """The same, while the event loop goes on: a member of a group whose reader is slow is heard
+        of all the same. One call at a time."""
+        await self._out.write_apart(self._lines(records))
+
+    def _lines(self, records: Iterable[Record]) -> bytes:
         lines: list[bytes] = []
         passed_over = _PassedOver()
         if self._heading:
@@ -261,10 +269,4 @@ class RecordPrinter:
             if self._left is not None:
                 self._left -= 1
         passed_over.tell()
-        try:
-            self._out.write(b"".join(lines))
-            self._out.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise HadronError(f"stdout cannot be written: {error.strerror}") from error
+        return b"".join(lines)

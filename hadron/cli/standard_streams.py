@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import stat
 import sys
 from typing import BinaryIO, Final, TextIO, cast
 
@@ -74,24 +76,70 @@ def open_stdin_apart() -> BinaryIO:
         return stdin.buffer
 
 
-def open_stdout() -> BinaryIO:
-    """stdout, for records that count as seen once they are printed. Raises `RequestError` when it
-    is closed: what goes nowhere was seen by nobody."""
-    from hadron.model.errors import RequestError
+class Stdout:
+    """stdout, for what counts as seen once it is printed.
 
-    # What the interpreter found; `open_closed` has set `sys.stdout` since.
-    if cast(TextIO | None, sys.__stdout__) is None:
-        raise RequestError("stdout is closed", "print to /dev/null what nobody is to see")
-    return sys.stdout.buffer
+    Written past the interpreter's own buffer, whose lock a thread that is left alone with a write
+    would keep: whoever flushes at the command's end would wait for it.
+    """
+
+    def __init__(self) -> None:
+        """Raises `RequestError` when it is closed: what goes nowhere was seen by nobody."""
+        from hadron.model.errors import RequestError
+
+        # What the interpreter found; `open_closed` has set `sys.stdout` since.
+        if cast(TextIO | None, sys.__stdout__) is None:
+            raise RequestError("stdout is closed", "print to /dev/null what nobody is to see")
+        self._number: int | None = None
+        self._is_pipe = self._may_wait = False
+        # A stream of a test has no number.
+        with contextlib.suppress(OSError):
+            self._number = sys.stdout.fileno()
+            mode = os.fstat(self._number).st_mode
+            self._is_pipe = stat.S_ISFIFO(mode)
+            self._may_wait = self._is_pipe or stat.S_ISSOCK(mode) or os.isatty(self._number)
+
+    def write(self, data: bytes) -> None:
+        """All of it. Raises `BrokenPipeError` where nobody reads, else `HadronError`."""
+        if self._number is None:
+            sys.stdout.buffer.write(data)
+            return
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._number, left) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            from hadron.model.errors import HadronError
+
+            raise HadronError(f"stdout cannot be written: {error.strerror}") from error
+
+    async def write_apart(self, data: bytes) -> None:
+        """The same, while the event loop goes on however slow the reader is. In a thread, which is
+        left alone with it when this is cancelled; one call at a time."""
+        if self._takes_at_once(len(data)):
+            self.write(data)
+            return
+        import trio
+
+        await trio.to_thread.run_sync(self.write, data, abandon_on_cancel=True)
+
+    def _takes_at_once(self, count: int) -> bool:
+        """Whether nobody has to be waited for: a thread would cost more than a short write does."""
+        if self._number is None or not self._may_wait:
+            return True
+        if not self._is_pipe or count > select.PIPE_BUF:
+            return False
+        poll = select.poll()
+        poll.register(self._number, select.POLLOUT)
+        return bool(poll.poll(0))
 
 
 async def watch_reader() -> None:
     """Return, once there is nothing to watch any more; raises `BrokenPipeError` as soon as the
     reader of stdout's pipe has gone away, which a write would find out with the next record only.
     """
-    import select
-    import stat
-
     import trio
 
     try:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from hadron.cli.endpoints.values import declared, first_of, line, parse, written
 from hadron.cli.patience import connected
 from hadron.cli.printing import as_shown
-from hadron.cli.standard_streams import open_stdin_apart, open_stdout
+from hadron.cli.standard_streams import Stdout, open_stdin_apart
 from hadron.client.client import CONNECT_TIMEOUT_S
 from hadron.client.endpoints.calls import NOTHING
-from hadron.model.errors import CallFailedError, DeadlineExceededError, RequestError
+from hadron.model.errors import (
+    CallFailedError,
+    DeadlineExceededError,
+    InvalidRecordError,
+    RequestError,
+)
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.services import STREAM
 
 if TYPE_CHECKING:
     from hadron.client import Client
     from hadron.client.endpoints.stream import CallStream
+
+_MOST_BYTES: Final = 4 * MAX_CALL_MESSAGE_BYTES
+"""Of what a value is read from: JSON may have blanks and escapes that are not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ async def run(url: str, asked: Asked) -> None:
         if text != "-":
             # What is wrong with it is told before anybody is asked.
             _given(text, asked)
-    out = open_stdout()
+    out = Stdout()
     deadline_s = trio.current_time() + asked.timeout_s
     async with connected(url, min(asked.timeout_s, CONNECT_TIMEOUT_S)) as client:
         with trio.move_on_at(deadline_s):
@@ -97,12 +106,24 @@ async def _one_value(asked: Asked) -> Any:
     text = asked.values[0]
     if text != "-":
         return _given(text, asked)
-    data = await trio.to_thread.run_sync(open_stdin_apart().read, abandon_on_cancel=True)
-    return parse(data, asked.form, "stdin")
+    return parse(await _taken(open_stdin_apart().read, "stdin"), asked.form, "stdin")
+
+
+async def _taken(read: Callable[[int], bytes], where: str) -> bytes:
+    """What is read in a thread, which is left alone with it when this is cancelled. Raises
+    `InvalidRecordError` rather than take more than a value can be made of."""
+    data = await trio.to_thread.run_sync(read, _MOST_BYTES + 1, abandon_on_cancel=True)
+    if len(data) > _MOST_BYTES:
+        raise InvalidRecordError(
+            f"{where} has more than {_MOST_BYTES} bytes, and a value {MAX_CALL_MESSAGE_BYTES} at "
+            "most",
+            "send what is large in parts, to an endpoint with a streamed input",
+        )
+    return data
 
 
 async def _print_stream(
-    client: Client, asked: Asked, out: BinaryIO, value: Any, how: dict[str, Any]
+    client: Client, asked: Asked, out: Stdout, value: Any, how: dict[str, Any]
 ) -> None:
     try:
         async with (
@@ -112,8 +133,7 @@ async def _print_stream(
             if value is NOTHING:
                 nursery.start_soon(_send, call, asked)
             async for answer in call:
-                out.write(line(answer))
-                out.flush()
+                await out.write_apart(line(answer))
             nursery.cancel_scope.cancel()
     except ExceptionGroup as errors:
         raise first_of(errors) from None
@@ -126,18 +146,18 @@ async def _send(call: CallStream, asked: Asked) -> None:
             await call.send(_given(text, asked))
     else:
         file = open_stdin_apart()
-        number = 0
-        while data := await trio.to_thread.run_sync(file.readline, abandon_on_cancel=True):
-            number += 1
-            await call.send(parse(data.rstrip(b"\r\n"), asked.form, f"line {number} of stdin"))
+        for number in itertools.count(1):
+            where = f"line {number} of stdin"
+            data = await _taken(file.readline, where)
+            if not data:
+                break
+            await call.send(parse(data.rstrip(b"\r\n"), asked.form, where))
     await call.end()
 
 
-def _print(out: BinaryIO, value: Any, form: str) -> None:
+def _print(out: Stdout, value: Any, form: str) -> None:
     data = written(value, form)
     if form == "auto":
         data = as_shown(data)
     # Bytes go out as they are: somebody may pipe an image.
     out.write(data if isinstance(value, bytes) or data.endswith(b"\n") else data + b"\n")
-    out.flush()
-    sys.stdout.flush()

@@ -169,13 +169,16 @@ async def _running(
     except OSError as error:
         raise _failed(f"{words[0]} cannot be run: {error.strerror or error}") from None
     last_words = bytearray()
+    feeding = trio.CancelScope()
     is_over = False
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, process, given, spec, form)
+            nursery.start_soon(_feed, process, given, spec, form, feeding)
             nursery.start_soon(_keep_end, process, last_words)
             yield process
             await process.wait()
+            # A caller that sends nothing more for now is not waited for.
+            feeding.cancel()
             # What it has started may hold its stderr open for ever.
             kill_group(process.pid, signal.SIGKILL)
             heirs.forget(process)
@@ -213,11 +216,13 @@ def _environment(call: IncomingCall) -> dict[str, str]:
     return told
 
 
-async def _feed(process: trio.Process, given: Any, spec: EndpointSpec, form: str) -> None:
+async def _feed(
+    process: trio.Process, given: Any, spec: EndpointSpec, form: str, feeding: trio.CancelScope
+) -> None:
     stdin = process.stdin
     assert stdin is not None
     # A program need not read what it is given.
-    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+    with feeding, contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         async with stdin:
             if spec.input == STREAM:
                 async for value in given:
@@ -339,9 +344,9 @@ class _Worker:
                 raise
 
     async def _ask(self, value: Any) -> Any:
-        if self._answers is not None and self._answers.has_more:
-            # It would be taken for the answer to this call.
-            click.echo(f"{self._words[0]} is started again: it {_TOO_MUCH}", err=True)
+        if self._process is not None and (why := self._unfit()):
+            with contextlib.suppress(OSError):
+                click.echo(f"{self._words[0]} is started again: it {why}", err=True)
             await self.stop()
         if self._process is None:
             try:
@@ -364,6 +369,16 @@ class _Worker:
         if answers.has_more:
             raise _failed(f"{self._words[0]} {_TOO_MUCH}", _ONE_LINE)
         return _answered(answer, "json", self._words[0], _ONE_LINE)
+
+    def _unfit(self) -> str:
+        """Why the process cannot be asked any more; "" when it can."""
+        assert self._process is not None
+        assert self._answers is not None
+        if self._answers.has_more:
+            # It would be taken for the answer to the next call.
+            return _TOO_MUCH
+        status = self._process.poll()
+        return "" if status is None else f"has ended with status {status}"
 
     async def stop(self) -> None:
         process, self._process, self._answers = self._process, None, None

@@ -14,18 +14,20 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 import trio
 
 import hadron
+from hadron.cli.endpoints import calling
 from hadron.cli.endpoints.heirs import Heirs
 from hadron.cli.endpoints.serving import Asked, _handler, _Worker
 from hadron.cli.endpoints.values import parse
 from hadron.cli.tests.support import run_bytes, run_text
 from hadron.client.endpoints import calls
 from hadron.client.endpoints.incoming import IncomingCall
-from hadron.model.errors import CallFailedError
+from hadron.model.errors import CallFailedError, InvalidRecordError
 from hadron.model.record import JSON
 from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster
@@ -184,6 +186,32 @@ def test_a_call_whose_input_does_not_end(asked: list[str], said: str) -> None:
     assert said in told
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (b"12345678\n\n", "^stdin has more than 9 bytes, and a value"),
+        (b"1\n2345678\n0123456789", "^line 3 of stdin has more than 9 bytes, and a value"),
+    ],
+)
+async def test_no_more_is_read_than_a_value_can_be_made_of(
+    monkeypatch: pytest.MonkeyPatch, given: bytes, told: str
+) -> None:
+    class Call:
+        def __init__(self) -> None:
+            self.sent: list[int] = []
+
+        async def send(self, value: int) -> None:
+            self.sent.append(value)
+
+    monkeypatch.setattr(calling, "_MOST_BYTES", 9)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+    asked = calling.Asked("e", ["-"], "json", 1.0, "")
+    call: Any = Call()
+    with pytest.raises(InvalidRecordError, match=told):
+        await (calling._one_value(asked) if "line" not in told else calling._send(call, asked))
+    assert call.sent == ([1, 2345678] if "line" in told else [])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_worker_that_says_too_much_answers_nobody_else(tmp_path: Path, at_once: bool) -> None:
@@ -223,6 +251,18 @@ def test_a_worker_that_is_late_answers_nobody_else() -> None:
         for number in range(3):
             assert run_text("call", "quote", str(number)).stdout == f"{number}\n"
             time.sleep(0.4)
+
+
+async def test_a_worker_that_ends_between_calls_is_started_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    worker = _Worker(Heirs(io.BytesIO()), ["sh", "-c", 'read -r l; echo "$l"; exit 3'])
+    for number in range(3):
+        assert await worker.ask(number) == number
+        assert worker._process is not None
+        await worker._process.wait()
+    await worker.stop()
+    assert capsys.readouterr().err == "sh is started again: it has ended with status 3\n" * 2
 
 
 def _runs(pid: int) -> bool:
@@ -291,6 +331,21 @@ def test_streams_are_lines() -> None:
     split = "import sys; [print(word) for word in sys.stdin.read().split()]"
     with serving("words", "--exec", python(split)):
         assert run_text("call", "words", "a b 3").stdout == '"a"\n"b"\n3\n'
+
+
+async def test_a_program_that_needs_no_more_input_ends_its_call() -> None:
+    """Its caller has not said that this was all, and sends nothing more."""
+
+    async def given() -> AsyncIterator[int]:
+        yield 7
+        await trio.sleep_forever()
+
+    spec = EndpointSpec(replica_set="local/p0", input="stream")
+    asked = Asked("e", "", False, False, "auto", 1, "", "")
+    call = IncomingCall("e", {}, "a test", 1, 10.0, trio.current_time)
+    with trio.fail_after(20):
+        answer = _handler(Heirs(io.BytesIO()), ["head", "-n", "1"], spec, asked)
+        assert await answer(given(), call) == 7
 
 
 def test_what_cannot_be_is_told(cluster: LocalCluster) -> None:

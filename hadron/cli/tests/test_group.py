@@ -16,13 +16,13 @@ import trio
 from hadron.cli import following
 from hadron.cli.commands import group
 from hadron.cli.following import Request
-from hadron.cli.positions import Position
+from hadron.cli.positions import Position, clock_ms
 from hadron.cli.records import RecordPrinter
 from hadron.cli.root import run
 from hadron.cli.session import Session
 from hadron.client import Client
 from hadron.client.consuming.tests.test_groups import EU, US, two_regions
-from hadron.model.errors import PeerError
+from hadron.model.errors import OffsetOutOfRangeError, PeerError
 from hadron.model.record import Record
 from hadron.model.schema import SchemaObject, StreamSpec
 
@@ -194,6 +194,23 @@ async def test_what_other_regions_have_is_printed_before_it_is_said_which_are_aw
             assert sorted(said) == whole
 
 
+class CutOff:
+    """A client that reaches one partition only once it is let."""
+
+    def __init__(self, client: Client, partition: str) -> None:
+        self._client, self._partition = client, partition
+        self.is_asked, self.is_let = False, trio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def offsets(self, stream: str, *, partition: str, at_ms: int | None) -> Any:
+        if partition == self._partition:
+            self.is_asked = True
+            await self.is_let.wait()
+        return await self._client.offsets(stream, partition=partition, at_ms=at_ms)
+
+
 class Printed:
     """In place of a `RecordPrinter`."""
 
@@ -202,8 +219,74 @@ class Printed:
     def __init__(self) -> None:
         self.seen: list[tuple[str, Any]] = []
 
-    def print(self, records: Iterable[Record]) -> None:
+    async def print_apart(self, records: Iterable[Record]) -> None:
         self.seen += [(record.partition, record.value) for record in records]
+
+
+async def test_a_group_that_exists_goes_on_wherever_it_is_told_to_begin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command that made it is given again, as after a reboot: retention may have dropped the
+    offset, a partition may have been added or be away."""
+    request = Request("s", "g", None, (), "auto", 1, False, "%p %s\\n", None)
+
+    async def printed(client: Client, start: Position, *partitions: str) -> str:
+        asked = replace(request, start=start, partitions=partitions)
+        with trio.fail_after(60):
+            await following._consume(client, asked, RecordPrinter(request.form, None, 1))
+        said = capsys.readouterr()
+        assert said.err.startswith("group 'g' goes on where it was: ")
+        return said.out
+
+    async with (
+        two_regions(tmp_path) as (cluster, client),
+        cluster.client(request_timeout_s=0.5) as impatient,
+    ):
+        await client.delete_group("s", "g", partitions=[US])
+        # At the one that it has not met yet it misses nothing.
+        assert await printed(client, Position("last", 1)) == f"{US} 0\n"
+        async with client.producer("s", partition=EU) as producer:
+            await producer.send(b"3")
+        assert await printed(client, Position("offset", 99), EU) == f"{EU} 3\n"
+        await cluster.crash(US)
+        async with client.producer("s", partition=EU) as producer:
+            await producer.send(b"4")
+        assert await printed(impatient, Position("offset", 0)) == f"{EU} 4\n"
+        with pytest.raises(OffsetOutOfRangeError, match="there is no offset 99"):
+            await following._consume(
+                client,
+                replace(request, group="new", start=Position("offset", 99), partitions=(EU,)),
+                RecordPrinter(None, None, 1),
+            )
+
+
+@pytest.mark.parametrize(
+    ("start", "values"),
+    [
+        (None, [b"3", b"4"]),
+        (Position("latest"), [b"3", b"4"]),
+        (Position("last", 1), [b"2", b"3", b"4"]),
+    ],
+)
+async def test_a_partition_that_was_away_is_followed_from_when_this_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Position | None, values: list[bytes]
+) -> None:
+    monkeypatch.setattr(following, "_LATE_S", 0.0)
+    request = Request("s", None, start, (), "none", None, False, None, None)
+    async with two_regions(tmp_path) as (cluster, client), trio.open_nursery() as nursery:
+        away, printed = CutOff(client, US), Printed()
+        # Records and the command are told apart by milliseconds.
+        before_ms = clock_ms()
+        await cluster.wait_for("another millisecond", lambda: clock_ms() > before_ms)
+        nursery.start_soon(following._follow, cast(Any, away), request, cast(Any, printed))
+        await cluster.wait_for("asked", lambda: away.is_asked)
+        async with client.producer("s", partition=US) as producer:
+            await producer.send(b"3")
+            away.is_let.set()
+            await producer.send(b"4")
+        await cluster.wait_for("printed", lambda: (US, b"4") in printed.seen)
+        assert [value for partition, value in printed.seen if partition == US] == values
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_follows_all_partitions_follows_those_that_are_added(

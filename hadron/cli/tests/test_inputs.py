@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -14,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from hadron.cli import inputs
 from hadron.cli.commands import pub
 from hadron.cli.inputs import Recipe, Source, one_value
 from hadron.client.terms.results import BatchReceipt
@@ -342,6 +344,35 @@ def test_a_failure_in_the_middle_tells_what_became_of_every_record() -> None:
     assert told(1) == "s/eu/p0"
     producer.fates = None
     assert told(2, 1_048) == "s/eu/p0; 2 records were published before that"
+
+
+@pytest.mark.parametrize("form", ["lines", "csv"])
+@pytest.mark.parametrize("path", ["-", "a.txt"])
+def test_an_input_that_breaks_off_is_named_with_what_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, form: str
+) -> None:
+    class Broken(io.BytesIO):
+        def read1(self, size: int | None = -1) -> bytes:
+            if data := super().read1(size):
+                return data
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    class Producer:
+        def send_many(self, chunk: list[NewRecord]) -> list[BatchReceipt]:
+            return [BatchReceipt("s", "eu/p0", 0, len(chunk), 0, False)]
+
+    producer: Any = Producer()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").touch()
+    monkeypatch.setattr(inputs, "_open", lambda *_, **__: Broken(b"a\nb\nc\n"))
+    chunks = Source.choose((), path, form).chunks(PLAIN)
+    count = "3 records were" if form == "lines" else "2 records were"
+    named = "stdin" if path == "-" else path
+    with pytest.raises(HadronError) as caught:
+        pub._publish(producer, chunks)
+    assert caught.value.message == (
+        f"{named} cannot be read: {os.strerror(errno.EIO)}; {count} published before that"
+    )
 
 
 def test_nothing_to_publish_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

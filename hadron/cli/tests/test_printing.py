@@ -18,6 +18,7 @@ from hadron.cli.inputs import Recipe
 from hadron.cli.positions import MomentType, Position, PositionType, check_partitions
 from hadron.cli.printing import print_rows
 from hadron.cli.records import RecordPrinter, compile_format, json_line
+from hadron.cli.standard_streams import Stdout
 from hadron.client.exchanges.message import Message
 from hadron.model import record as record_room
 from hadron.model.batch_building import BatchBuilder
@@ -183,16 +184,15 @@ def test_values_command_no_terminal(
     rude = record(NewRecord(value="a\tä\nb\x1b[2J\x9b1m\r"))
     line = "a\tä\nb\x1b[2J\x9b1m\r\n".encode()
     RecordPrinter(None, None, None).print([rude])
-    _print_answer(sys.stdout.buffer, rude.value, "auto")
+    _print_answer(Stdout(), rude.value, "auto")
     assert capfdbinary.readouterr().out == line * 2
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     RecordPrinter("%s\\n", None, None).print([rude])
-    _print_answer(sys.stdout.buffer, rude.value, "text")
+    _print_answer(Stdout(), rude.value, "text")
     assert capfdbinary.readouterr().out == line * 2
     RecordPrinter(None, None, None).print([rude, record(NewRecord(value=b"\xff\0"))])
-    _print_answer(sys.stdout.buffer, rude.value, "auto")
-    sys.stdout.buffer.write(_value_line(Message(rude)))
-    sys.stdout.flush()
+    _print_answer(Stdout(), rude.value, "auto")
+    Stdout().write(_value_line(Message(rude)))
     told = "a\tä\nb\\x1b[2J\\x9b1m\\r\n".encode()
     assert capfdbinary.readouterr().out == told + b"\\xff\\x00\n" + told * 2
 
