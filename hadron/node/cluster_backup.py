@@ -64,6 +64,7 @@ async def backup_cluster(
     another cluster's; `PeerError` naming each set that could not be had, after all others were
     copied.
     """
+    destination = destination.absolute()
     part = _begin(destination, disk)
     topology = await client.topology()
     metadata = topology.metadata
