@@ -53,8 +53,8 @@ class Transacting:
     async def _serve(
         self, talk: Talk, client: Client, transaction: Transaction, claims: _Claims
     ) -> None:
-        """Up to its end."""
-        while (data := await talk.receive()) is not None:
+        """Up to its end. A statement counts as held until it is part of the transaction."""
+        while (data := await talk.take()) is not None:
             request = parse(pb.StatementRequest, data)
             kind = request.WhichOneof("said")
             if kind == "commit":
@@ -70,6 +70,7 @@ class Transacting:
                 await talk.send(_ROLLED_BACK)
                 return
             await self._statement(talk, client, transaction, claims, request)
+            talk.rpc.consumed(len(data))
             await talk.send(_ACCEPTED)
         # An error, so that leaving the block rolls it back.
         raise RequestError(
