@@ -21,7 +21,7 @@ from hadron.doors.grpc.limits import MAX_PIPELINED
 from hadron.doors.grpc.messages import new_record, run_of, runs_of
 from hadron.doors.grpc.requests import check_count, parse, receive_one
 from hadron.doors.grpc.rpc import Talk
-from hadron.model.errors import DeadlineExceededError, HadronError, RequestError
+from hadron.model.errors import DeadlineExceededError, HadronError, InvalidRecordError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
 from hadron.model.words import counted
@@ -65,14 +65,15 @@ class Publishing:
 
     async def _begin(self, request: pb.PublishRequest) -> _Outcome:
         """Hand the records to the producer, behind those that it has."""
-        check_count("a request with {} records", len(request.records))
+        count = len(request.records)
+        check_count("a request with {} records", count)
         # All of them before the first is sent.
-        records = [check_record(new_record(each)) for each in request.records]
+        records = [_checked(each, number, count) for number, each in enumerate(request.records, 1)]
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         if not request.stream:
             raise RequestError("a request names no stream", "set `stream`")
         publisher = (await client._standing.producer(request.stream))._publisher
-        if len(records) == 1:
+        if count == 1:
             return await self._one(publisher, records[0])
         if any(not (each.expect_offset is each.expect_key_offset is None) for each in records):
             raise RequestError(
@@ -115,6 +116,18 @@ class Publishing:
             return pb.PublishResponse(runs=runs_of(receipts))
 
         return outcome
+
+
+def _checked(message: pb.PublishedRecord, number: int, count: int) -> NewRecord:
+    """Raises `InvalidRecordError`."""
+    try:
+        return check_record(new_record(message))
+    except InvalidRecordError as error:
+        if count == 1:
+            raise
+        raise InvalidRecordError(
+            f"record {number} of {count}: {error.message}", error.hint
+        ) from None
 
 
 def _late(unsent: int, *, retryable: bool) -> DeadlineExceededError:
