@@ -88,7 +88,7 @@ def test_a_program_serves_and_another_one_calls(program: Program, endpoint: Decl
     server.vanish()
 
 
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     *({"data": b"\xff"}, {"text": "7"}, {"json": '{"a":[1,null]}'}, {"json": '"text"'}),
     *({"json": "1.00"}, {"json": "100000000000000000.01"}, {"json": '{"a":1,"a":2}'}),
 ]
