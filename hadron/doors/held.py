@@ -25,13 +25,16 @@ class Held:
     def take(self, size: int, leaving: int = 0) -> None:
         """One has room, however large it is, where nothing else is held. Raises
         `OverloadedError` where so much is not left over."""
-        if self.bytes and size and self.bytes + size + leaving > self._max_bytes:
+        if not self.has_room(size, leaving):
             raise OverloadedError(
                 f"{self.bytes} bytes of {self._what} are held, and {size} more are over its limit "
                 f"of {self._max_bytes}",
                 self._hint,
             )
         self.bytes += size
+
+    def has_room(self, size: int, leaving: int = 0) -> bool:
+        return not self.bytes or not size or self.bytes + size + leaving <= self._max_bytes
 
     def share(self) -> Share:
         return Share(self)
@@ -48,6 +51,10 @@ class Share:
         self._held = held
         self._is_over = False
         self.bytes = 0
+
+    def has_room(self, size: int, *, leaving: int = 0) -> bool:
+        """Whether `take` takes it."""
+        return self._is_over or self._held.has_room(size, leaving)
 
     def take(self, size: int, *, leaving: int = 0, anyway: bool = False) -> None:
         """Raises `OverloadedError`, but where it is so little that it is taken `anyway`."""

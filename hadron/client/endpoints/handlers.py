@@ -10,7 +10,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,6 +24,15 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 
 _ITERATORS: Final = ("AsyncIterator", "AsyncIterable", "Iterator", "Iterable", "AsyncGenerator")
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def undecoded(function: _F) -> _F:
+    """It is given what came, `Packed`, in place of values: who hands them on keeps them as they
+    are."""
+    function.is_undecoded = True  # type: ignore[attr-defined]
+    return function
+
 
 class Handler:
     """A function that serves an endpoint.
@@ -31,18 +40,20 @@ class Handler:
     Attributes:
         function: called with the value, or the iterator of values, and maybe with the call.
         takes: how many arguments it is given, 0 to 2.
+        decodes: they are values, and not `undecoded`.
         is_async: it runs in the client's event loop; else in a thread.
         gives_stream: the answer is what it yields, or what the iterable has that it returns.
         takes_stream: its argument is an iterator.
     """
 
-    __slots__ = ("function", "gives_stream", "is_async", "kind", "takes", "takes_stream")
+    __slots__ = ("decodes", "function", "gives_stream", "is_async", "kind", "takes", "takes_stream")
 
     def __init__(self, function: Callable[..., Any], spec: EndpointSpec) -> None:
         """Raises `RequestError` for what cannot serve an endpoint that is declared so."""
         if not callable(function):
             raise RequestError(f"{function!r} cannot be called", "give a function as the handler")
         self.function = function
+        self.decodes = getattr(function, "is_undecoded", False) is not True
         inner = _routine(function)
         self.gives_stream = spec.output == STREAM
         self.takes_stream = spec.input == STREAM
@@ -57,6 +68,8 @@ class Handler:
 
     def decode(self, packed: Packed) -> Any:
         """Raises `CallFailedError` that tells the caller what of its value is wrong."""
+        if not self.decodes:
+            return packed
         kind = self.kind
         try:
             return decoded(packed) if kind is None else converted(*packed, kind)

@@ -152,8 +152,8 @@ async def send_bulk(publisher: Publisher, records: Sequence[Any], segments: list
 async def finish_bulk(
     publisher: Publisher, segments: list[Segment], trouble: Exception | None
 ) -> list[BatchReceipt]:
-    """Wait for all; raises the first failure with the fates of all, else `trouble`, and says how
-    many were before it."""
+    """Wait for all; raises the first failure, else `trouble`, and says how many were before it. The
+    error has the fates of all that were buffered."""
     publisher.seal()
     try:
         await publisher.wait_all(segments)
@@ -163,11 +163,15 @@ async def finish_bulk(
     before = sum(segment.count for segment in segments)
     if isinstance(trouble, RequestError):
         told = "the one before it was" if before == 1 else f"the {before} before it were"
-        raise type(trouble)(
+        refused = type(trouble)(
             f"record {before + 1} of send_many: {trouble.message}",
             "; ".join(filter(None, [f"{told} published" if before else "", trouble.hint])),
-        ) from trouble
+        )
+        refused.fates = _fates(segments)
+        raise refused from trouble
     if trouble is not None:
+        if isinstance(trouble, HadronError):
+            trouble.fates = _fates(segments)
         trouble.add_note(f"send_many had published {counted(before, 'record')} before that")
         raise trouble
     return [segment.receipt() for segment in segments]

@@ -1,14 +1,19 @@
-"""Subscribe: a member of a group for as long as the call is open."""
+"""Subscribe: a member of a group for as long as the call is open.
+
+Rule: what a program was sent is the program's. Of a delivery that is out the door keeps where its
+record stands, and not its bytes, which are its whole batch's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from copy import copy
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import trio
 
 from hadron.client.client import Client
-from hadron.client.consuming.channel import Channel
+from hadron.client.consuming.channel import Channel, LazyBatch, Parcel
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.subscription import Subscription
 from hadron.doors.clients import Clients
@@ -20,6 +25,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.limits import MAX_IN_FLIGHT
 from hadron.model.ports import Random
+from hadron.model.record import Record
 from hadron.wire._pb import records_pb2 as pb
 
 _DEFAULT_IN_FLIGHT: Final = 1_000
@@ -32,6 +38,17 @@ one partition holds, if it does not say otherwise."""
 
 _Place: TypeAlias = tuple[Channel, int, int]
 """Of a delivery: its channel, its parcel's number, its offset."""
+
+
+class _Spot(NamedTuple):
+    """What an acknowledgement has of its record."""
+
+    stream: str
+    partition: str
+    offset: int
+
+    def __repr__(self) -> str:
+        return f"Record({self.stream}/{self.partition}/{self.offset})"
 
 
 class Member:
@@ -57,6 +74,8 @@ class Member:
         self._claimed: set[int] = set()
         """By transactions that are under way; they are out until one of them is committed."""
         self._next = 1
+        self._parcels: tuple[Parcel, Parcel] | None = None
+        """The latest one, and the same without its records."""
         self._credit: int | None = None
         self._news = trio.Event()
 
@@ -139,7 +158,7 @@ class Member:
         async for delivery in subscription:
             number = self._next
             self._next += 1
-            self._out[number] = delivery
+            self._out[number] = self._without_bytes(delivery)
             self._places[_place_of(delivery)] = number
             event = pb.ConsumeEvent()
             event.delivery.id = number
@@ -149,6 +168,16 @@ class Member:
             if self._credit is not None:
                 self._credit -= 1
             await self.wait_turn()
+
+    def _without_bytes(self, delivery: Delivery) -> Delivery:
+        """As one to be acknowledged, or given back."""
+        record, parcel = delivery.record, delivery._parcel
+        if self._parcels is None or self._parcels[0] is not parcel:
+            empty = copy(parcel)
+            empty.batch = LazyBatch(record.stream, record.partition, parcel.first, memoryview(b""))
+            self._parcels = parcel, empty
+        spot = _Spot(record.stream, record.partition, record.offset)
+        return Delivery(delivery._subscription, self._parcels[1], cast(Record, spot))
 
     async def wait_turn(self) -> None:
         """Until another record may be handed out."""

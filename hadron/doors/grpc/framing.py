@@ -7,13 +7,15 @@ from typing import Final
 
 import trio
 
+from hadron.doors.grpc.limits import SMALL_BYTES
 from hadron.doors.grpc.requests import parse
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import ConnectionLostError
 from hadron.model.ports import Transport
 from hadron.wire._pb import frames_pb2 as pb
 
-_PART_BYTES: Final = 64 << 10
+_PART_BYTES: Final = SMALL_BYTES - 16
+"""With what its message has beside it, it has room whatever other calls hold."""
 
 DialOwn = Callable[[str], Transport]
 """For whom the node is to know by that name. Raises `ConnectionLostError` while the node takes in

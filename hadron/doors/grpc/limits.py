@@ -15,6 +15,10 @@ MAX_RECEIVED_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES
 WINDOW_BYTES: Final = 1 << 20
 """Of one call, either way, between the two event loops; one message at least."""
 
+SMALL_BYTES: Final = 64 << 10
+"""Of one call, either way: they have room whatever others hold, as small answers have over HTTP.
+All calls of a door together have 500 MiB of them."""
+
 MAX_PUBLISHED: Final = 10_000
 """Records in one request."""
 

@@ -17,6 +17,7 @@ from hadron.doors.grpc.rpc import Rpc
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
+    OutcomeUnknownError,
     OverloadedError,
     RecordTooLargeError,
     RequestError,
@@ -27,7 +28,7 @@ from hadron.model.ports import Transport
 from hadron.model.problems import shorten
 from hadron.wire.calling import Caller, OpenedCall
 from hadron.wire.connection import Connection
-from hadron.wire.messages import METHODS, Audience, Method, method
+from hadron.wire.messages import METHODS, Audience, Method, Scope, method
 from hadron.wire.tunnel import Tunnel
 
 REPLICA_SET: Final = "hadron-replica-set"
@@ -183,8 +184,19 @@ class Relay:
     def _ended(self, error: HadronError | None) -> None:
         if error is None:
             self._rpc.finish()
+        elif isinstance(error, ConnectionLostError) and not _may_be_repeated(self._method):
+            # It was sent. Said to be unavailable, it would be sent again by libraries.
+            lost = f"it may have been done, but its answer is lost: {error.message}"
+            self._rpc.fail(OutcomeUnknownError(lost, error.hint))
         else:
             self._rpc.fail(error)
+
+
+def _may_be_repeated(method: Method) -> bool:
+    """Whether it looks at something only, or is somebody's who is there for as long as the call:
+    what was done in it counts, and the next one goes on."""
+    is_membership = method.scope is Scope.CONSUME and method.client_streams
+    return method.scope is Scope.READ or is_membership
 
 
 class _Way:

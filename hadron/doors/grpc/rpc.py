@@ -1,7 +1,8 @@
 """The node's half of a gRPC call, in the node's loop: messages as bytes.
 
 Safety rule: no more than `WINDOW_BYTES` and one message wait for a program to read them, where who
-sends looks at `writable`, and all calls of a door together hold no more than it may (`doors.held`).
+sends looks at `may_send`, and all calls of a door together hold no more than it may (`doors.held`).
+But each has room for `SMALL_BYTES` either way: what others hold costs nobody a call that is small.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 from hadron.doors.callers import who_calls
 from hadron.doors.grpc.bridge import Lane
-from hadron.doors.grpc.limits import WINDOW_BYTES
+from hadron.doors.grpc.limits import SMALL_BYTES, WINDOW_BYTES
 from hadron.doors.grpc.statuses import Status, status_of
 from hadron.doors.held import Share
 from hadron.model.errors import HadronError, OutcomeUnknownError, OverloadedError
@@ -27,6 +28,9 @@ class Other(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def finish(self, status: Status | None) -> None: ...
+
+    def cut(self, status: Status) -> None:
+        """Finish, and drop what is not sent."""
 
 
 def _ignore(*_: object) -> None:
@@ -67,6 +71,8 @@ class Rpc:
         self._on_consumed = on_consumed
         self.share: Share | None = None
         self._window = WINDOW_BYTES
+        self._unread = 0
+        """Bytes of what was said that are not dealt with."""
         self.is_finished = False
         self.on_message: Callable[[bytes], None] = _ignore
         self.on_end: Callable[[], None] = _ignore
@@ -84,9 +90,14 @@ class Rpc:
 
     # --- said here ------------------------------------------------------------------------------
 
-    @property
-    def writable(self) -> bool:
-        return self._window > 0
+    def may_send(self, size: int) -> bool:
+        """Whether so much may go before the program has read more. While the door has no room for
+        it, little of a call is under way, and it is not ended for what its program has yet to
+        read."""
+        unwritten = WINDOW_BYTES - self._window
+        if not unwritten or unwritten + size <= SMALL_BYTES:
+            return True
+        return self._window > 0 and (self.share is None or self.share.has_room(size, leaving=size))
 
     def send(self, data: bytes) -> None:
         """After it was finished, nothing happens. Ends it where the door holds too much: what was
@@ -94,11 +105,10 @@ class Rpc:
         if self.is_finished:
             return
         try:
-            self.hold(len(data))
+            self._hold_message(len(data), WINDOW_BYTES - self._window)
         except OverloadedError as error:
             lost = f"it may have been done, but its answer is dropped: {error.message}"
-            self.fail(OutcomeUnknownError(lost, error.hint))
-            self.on_cancel()
+            self._cut(OutcomeUnknownError(lost, error.hint))
             return
         self._window -= len(data)
         self._lane.put(self._other.send, data)
@@ -111,8 +121,15 @@ class Rpc:
     def fail(self, error: HadronError) -> None:
         self.finish(status_of(error))
 
+    def _cut(self, error: HadronError) -> None:
+        """There is no room for it. What its program does not read would hold more for as long."""
+        self.is_finished = True
+        self._lane.put(self._other.cut, status_of(error))
+        self.on_cancel()
+
     def consumed(self, size: int) -> None:
         """So many bytes of what the program has said were dealt with."""
+        self._unread -= size
         self.give(size)
         if self._on_consumed is not None:
             self._lane.put(self._on_consumed, size)
@@ -123,11 +140,11 @@ class Rpc:
         if self.is_finished:
             return
         try:
-            self.hold(len(data))
+            self._hold_message(len(data), self._unread)
         except OverloadedError as error:
-            self.fail(error)
-            self.on_cancel()
+            self._cut(error)
             return
+        self._unread += len(data)
         self.on_message(data)
 
     def ended(self) -> None:
@@ -149,10 +166,18 @@ class Rpc:
             self.on_cancel()
         self.on_over()
 
+    def _hold_message(self, size: int, before: int) -> None:
+        """One more message, where so many bytes that went its way are held."""
+        if before + size <= SMALL_BYTES and self.share is not None:
+            self.share.take(size, anyway=True)
+        else:
+            self.hold(size)
+
     def hold(self, size: int) -> None:
         """So many bytes are kept for it. Raises `OverloadedError`."""
         if self.share is not None:
-            self.share.take(size)
+            # As much is left for others: who asks for little passes those who ask for much.
+            self.share.take(size, leaving=size)
 
     def give(self, size: int) -> None:
         if self.share is not None:
@@ -205,7 +230,7 @@ class Talk:
 
     async def send(self, data: bytes) -> None:
         """Waits for room before; several tasks of the call may. Once it is over nothing happens."""
-        while not self.rpc.writable and not self.rpc.is_finished:
+        while not self.rpc.may_send(len(data)) and not self.rpc.is_finished:
             if self._room.is_set():
                 self._room = trio.Event()
             await self._room.wait()

@@ -51,6 +51,9 @@ class Answer:
         if not self._came.done():
             self._came.set_result(status)
 
+    def cut(self, status: Status) -> None:
+        self.finish(status)
+
     async def get(self, context: Any) -> bytes:
         """Raises, as gRPC has it, where the call has failed."""
         if (status := await self._came) is not None:
@@ -59,9 +62,14 @@ class Answer:
 
 
 class Remote:
-    """gRPC's half of any other call, in gRPC's loop."""
+    """gRPC's half of any other call, in gRPC's loop; made by the task that writes for it."""
 
     def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._is_writing = False
+        self._is_cut = False
         self.unsent: deque[bytes] = deque()
         self.is_finished = False
         self.status: Status | None = None
@@ -77,6 +85,26 @@ class Remote:
     def finish(self, status: Status | None) -> None:
         self.is_finished, self.status = True, status
         self.news.set()
+
+    def cut(self, status: Status) -> None:
+        self.unsent.clear()
+        self.finish(status)
+        if self._is_writing:
+            # For a program that may not read.
+            self._is_cut = self._task.cancel()
+
+    async def write(self, context: Any, data: bytes) -> bool:
+        """Waits until the program has room for it. Whether it was written, and not cut off."""
+        self._is_writing = True
+        try:
+            await context.write(data)
+        except asyncio.CancelledError:
+            if not self._is_cut or self._task.uncancel():
+                raise
+            return False
+        finally:
+            self._is_writing = False
+        return True
 
     def consumed(self, size: int) -> None:
         self.unread -= size
@@ -160,16 +188,20 @@ class _Method:
         reading = asyncio.ensure_future(self._read(requests, rpc, remote))
         # Why it ended is known by how the call ends.
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        has_begun = False
         try:
             while remote.unsent or not remote.is_finished:
                 if not remote.unsent:
                     remote.news.clear()
                     await remote.news.wait()
-                    continue
-                data = remote.unsent.popleft()
-                # Waits until the program has room for it.
-                await context.write(data)
-                to_trio.put(rpc.written, len(data))
+                elif not has_begun:
+                    # A write does it as well, but has not done it where it is cut off.
+                    has_begun = True
+                    await context.send_initial_metadata(())
+                else:
+                    data = remote.unsent.popleft()
+                    if await remote.write(context, data):
+                        to_trio.put(rpc.written, len(data))
         finally:
             to_trio.put(rpc.over)
             reading.cancel()

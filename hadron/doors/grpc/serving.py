@@ -1,6 +1,7 @@
 """Serve: a program that serves an endpoint for as long as its call is open.
 
-To the node's client it is a handler, which ends when the program has said its last word. Safety
+To the node's client it is a handler, which ends when the program has said its last word, and is
+given values as they came: one that is decoded and encoded again is another one. Safety
 rule: a call that nobody waits for any more keeps its slot until then (ENDPOINTS N3), and what a
 program says of a call that is over, late or a second time, nobody hears (N2).
 """
@@ -14,9 +15,10 @@ from typing import Any, Final
 
 import trio
 
-from hadron.client.endpoints.calls import MAX_TIMEOUT_S, spec_of
+from hadron.client.endpoints.calls import MAX_TIMEOUT_S, decoded, spec_of
+from hadron.client.endpoints.handlers import undecoded
 from hadron.client.endpoints.incoming import IncomingCall
-from hadron.client.endpoints.items import headers_of
+from hadron.client.endpoints.items import Packed, headers_of
 from hadron.client.endpoints.serving import DEFAULT_CALLS, Serving
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
@@ -123,7 +125,9 @@ class Served:
 
     # --- what the client runs -------------------------------------------------------------------
 
+    @undecoded
     async def answer(self, value: Any, call: IncomingCall) -> Any:
+        """`value` is `Packed` or None, of streams an iterator of `Packed`."""
         async with self._given(value, call) as given:
             found = await given.take()
             if found is None:
@@ -131,6 +135,7 @@ class Served:
             self._dealt_with(found[1])
             return found[0]
 
+    @undecoded
     async def answer_all(self, value: Any, call: IncomingCall) -> AsyncIterator[Any]:
         async with self._given(value, call) as given:
             while (found := await given.take()) is not None:
@@ -190,7 +195,7 @@ class Served:
         finally:
             self._talk.rpc.give(size)
 
-    async def _feed(self, given: _Given, values: AsyncIterator[Any]) -> None:
+    async def _feed(self, given: _Given, values: AsyncIterator[Packed]) -> None:
         """A streamed input, no faster than the program reads it."""
         number = given.number
         with given.feeding:
@@ -369,8 +374,18 @@ class ServingCalls:
             nursery.cancel_scope.cancel()
 
 
-def _message_of(value: Any) -> records_pb2.Value:
-    return value_message(*encode_value(value))
+def _message_of(packed: Packed | None) -> records_pb2.Value:
+    """Raises `CallFailedError` for what is not what it is said to be."""
+    if packed is None:
+        packed = encode_value(None)
+    try:
+        decoded(packed)
+    except RequestError as error:
+        raise CallFailedError(
+            error.message, "send bytes, text or JSON", type="ValidationError"
+        ) from None
+    encoding, data = packed
+    return value_message(encoding, bytes(data))
 
 
 def _failure_of(said: pb.ServerRequest.Failure) -> CallFailedError:

@@ -11,7 +11,7 @@ from hadron.doors.grpc.consuming import Consuming, Member
 from hadron.doors.grpc.messages import fields_of, new_record
 from hadron.doors.grpc.requests import check_count, parse, receive_one, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
-from hadron.model.errors import RequestError
+from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import records_pb2 as pb
 
@@ -26,6 +26,9 @@ _STATES: Final = {
     "forgotten": _Outcome.FORGOTTEN,
 }
 
+_MAX_DOUBTFUL: Final = 1_000
+"""Transactions without a known outcome whose namespace is remembered: as many as its client does
+(`client.transactions.calls`)."""
 
 _Claims: TypeAlias = dict[Member, list[int]]
 """Which deliveries a transaction acknowledges. Until it is committed they are out, so that they may
@@ -38,6 +41,9 @@ class Transacting:
     def __init__(self, clients: Clients, consuming: Consuming) -> None:
         self._clients = clients
         self._consuming = consuming
+        self._doubtful: dict[str, str] = {}
+        """By transaction, the namespace whose client has begun it, and knows what it has claimed:
+        that is for it to let go once the outcome is known."""
 
     async def transact(self, talk: Talk) -> None:
         asked = await receive_opening(talk, pb.StatementRequest, "begin")
@@ -53,14 +59,16 @@ class Transacting:
     async def _serve(
         self, talk: Talk, client: Client, transaction: Transaction, claims: _Claims
     ) -> None:
-        """Up to its end."""
-        while (data := await talk.receive()) is not None:
+        """Up to its end. A statement counts as held until it is part of the transaction."""
+        while (data := await talk.take()) is not None:
             request = parse(pb.StatementRequest, data)
             kind = request.WhichOneof("said")
             if kind == "commit":
                 if (name := await transaction.begin()) is not None:
+                    self._doubt(name, client.namespace)
                     await talk.send(_committing(name))
                 await transaction.commit()
+                self._doubtful.pop(name or "", None)
                 _let_go(claims, committed=True)
                 await talk.send(_committed(transaction))
                 return
@@ -70,15 +78,26 @@ class Transacting:
                 await talk.send(_ROLLED_BACK)
                 return
             await self._statement(talk, client, transaction, claims, request)
+            talk.rpc.consumed(len(data))
             await talk.send(_ACCEPTED)
         # An error, so that leaving the block rolls it back.
         raise RequestError(
             "the call ended without a commit, and is rolled back", "end it with `commit`"
         )
 
+    def _doubt(self, transaction: str, namespace: str) -> None:
+        self._doubtful[transaction] = namespace
+        if len(self._doubtful) > _MAX_DOUBTFUL:
+            del self._doubtful[next(iter(self._doubtful))]
+
     async def outcome(self, talk: Talk) -> None:
         request = await receive_one(talk, pb.TransactionOutcomeRequest)
-        client = await self._clients.of(DEFAULT_NAMESPACE)
+        namespace = self._doubtful.get(request.transaction, DEFAULT_NAMESPACE)
+        try:
+            client = await self._clients.of(namespace)
+        except NotFoundError:
+            # It was deleted, and its groups with it. Any client may ask.
+            client = await self._clients.of(DEFAULT_NAMESPACE)
         outcome = await client.outcome(request.transaction)
         answer = _Outcome(state=_STATES[outcome.state], unfinished=outcome.unfinished)
         await talk.send(answer.SerializeToString())

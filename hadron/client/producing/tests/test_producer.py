@@ -455,6 +455,7 @@ async def test_a_record_refused_in_bulk_tells_how_many_were_published() -> None:
         with pytest.raises(RecordTooLargeError, match="record 3 of send_many") as caught:
             await producer.send_many([b"1", b"2", b"x" * (2 << 20), b"4"])
         assert "the 2 before it were published" in caught.value.hint
+        assert caught.value.fates == (2, 0, 0)
         assert node.values() == [b"1", b"2"]
 
 

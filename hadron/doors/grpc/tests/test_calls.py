@@ -88,7 +88,13 @@ def test_a_program_serves_and_another_one_calls(program: Program, endpoint: Decl
     server.vanish()
 
 
-@pytest.mark.parametrize("given", [{"data": b"\xff"}, {"text": "7"}, {"json": '{"a":[1,null]}'}])
+KINDS: list[dict[str, Any]] = [
+    *({"data": b"\xff"}, {"text": "7"}, {"json": '{"a":[1,null]}'}, {"json": '"text"'}),
+    *({"json": "1.00"}, {"json": "100000000000000000.01"}, {"json": '{"a":1,"a":2}'}),
+]
+
+
+@pytest.mark.parametrize("given", KINDS)
 def test_kinds_of_values_are_kept_both_ways(
     program: Program, endpoint: Declare, given: dict[str, Any]
 ) -> None:
@@ -414,6 +420,23 @@ def test_an_input_and_an_answer_may_be_streams(program: Program, endpoint: Decla
     last = list(answers)
     assert [each.HasField("value") for each in last] == [False]
     assert last[0].headers == {"first": "yes", "rows": "100"}
+    said.end()
+    server.vanish()
+
+
+def test_kinds_of_values_of_streams_are_kept_both_ways(program: Program, endpoint: Declare) -> None:
+    name = endpoint(input="stream", output="stream")
+    server = Server(program, name)
+    said = Said()
+    answers = begin_stream(program, said, name)
+    server.next("call")
+    for given in KINDS:
+        value = records_pb2.Value(**given)
+        said.say(pb.StreamCallRequest(value=value))
+        assert server.next("input").value == value
+        server.say(answer=pb.ServerRequest.Answer(id=1, value=value))
+        assert next(answers).value == value
+    answers.cancel()
     said.end()
     server.vanish()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from hadron.doors.grpc import consuming
 from hadron.doors.grpc.consuming import Member
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
+from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.record_batch import RecordBatch
 from hadron.testing.nodes import Nodes
 from hadron.wire._pb import records_pb2 as pb
 
@@ -104,3 +107,29 @@ async def test_no_more_is_kept_of_what_was_taken_back_than_may_be(
             member.take([1])
         with pytest.raises(RequestError, match="delivery 99 was never handed out"):
             member.take([99])
+
+
+def batches() -> int:
+    """Decoded ones, in this process."""
+    gc.collect()
+    return sum(isinstance(each, RecordBatch) for each in gc.get_objects())
+
+
+async def test_what_is_out_keeps_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member may have 100,000 deliveries, each from a batch of 1 MiB."""
+    monkeypatch.setattr(consuming, "MAX_IN_FLIGHT", 100)
+    before = batches()
+    async with consumed(tmp_path) as (member, heard, subscription):
+        for _ in range(50):
+            await member.client.send("s", bytes(1_000))
+        await heard.until(52)
+        assert len(member._out) == 52
+        # Those that a call's two sides remember, and the last one.
+        assert batches() - before <= SUBSCRIPTION_BATCH_MEMORY + 1
+        first, *others = member.take(range(1, 53))
+        await first.nack(0)
+        for each in others:
+            await each.ack()
+        await subscription.flush()
+        await heard.until(53)
+        assert heard.sent[-1] == (53, 0)

@@ -14,7 +14,7 @@ import trio.testing
 import hadron
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.exchanging import send_or_end
-from hadron.doors.grpc.limits import WINDOW_BYTES
+from hadron.doors.grpc.limits import SMALL_BYTES, WINDOW_BYTES
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.tests.support import MESSAGES, Program, until
 from hadron.doors.held import Held
@@ -213,11 +213,11 @@ async def test_an_answer_that_has_no_room_is_lost_and_not_refused() -> None:
     sent: list[bytes] = []
     told: list[Any] = []
     rpc = a_call(sent)
-    rpc._other.finish = told.append  # type: ignore[method-assign, assignment]
+    rpc._other.cut = told.append  # type: ignore[method-assign, assignment]
     held = Held(10, "answers", "read them")
     held.take(10)
     rpc.share = held.share()
-    rpc.send(b"published")
+    rpc.send(bytes(SMALL_BYTES + 1))
     assert not sent
     assert [each.code for each in told] == [grpc.StatusCode.UNKNOWN]
     assert "may have been done" in told[0].message

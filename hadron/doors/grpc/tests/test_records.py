@@ -356,3 +356,21 @@ def test_a_delivery_is_acknowledged_once(program: Program, stream: str) -> None:
         next(events)
     assert "delivery 1 was acknowledged before" in caught.value.details()
     said.end()
+
+
+@pytest.mark.parametrize(
+    ("third", "found"), [({"type": "a b"}, []), ({"partition": "no/p0"}, ["a", "b"])]
+)
+def test_what_became_of_the_records_before_one_that_is_refused(
+    program: Program, stream: str, third: dict[str, str], found: list[str]
+) -> None:
+    """What is wrong with a record by itself is seen before the first is sent."""
+    records = [text("a"), text("b"), text("c", **third), text("d")]
+    publish = program.unary(RECORDS + "Publish", pb.PublishResponse)
+    with pytest.raises(grpc.RpcError) as caught:
+        publish(pb.PublishRequest(stream=stream, records=records), timeout=30)
+    assert "record 3 of " in caught.value.details()
+    assert program.texts(stream) == found
+    metadata = details_of(caught.value)["ErrorInfo"].metadata
+    fates = {name: metadata[name] for name in ("published", "unknown", "lost") if name in metadata}
+    assert fates == ({"published": "2", "unknown": "0", "lost": "2"} if found else {})

@@ -11,12 +11,14 @@ import trio
 import trio.testing
 
 from hadron.client.endpoints.incoming import IncomingCall
+from hadron.client.endpoints.items import Packed
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import WINDOW_BYTES
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.serving import Served
 from hadron.doors.held import Held
 from hadron.model.errors import CallFailedError, DeadlineExceededError
+from hadron.model.record import BYTES, JSON, TEXT
 from hadron.wire._pb import calls_pb2 as pb
 from hadron.wire._pb import records_pb2
 
@@ -59,12 +61,12 @@ def incoming() -> IncomingCall:
 async def test_values_of_calls_count_as_held_until_they_are_over() -> None:
     async with trio.open_nursery() as nursery:
         scene = Scene(nursery, 2_000, is_single=True)
-        nursery.start_soon(scene.served.answer, b"x" * 900, incoming())
+        nursery.start_soon(scene.served.answer, (BYTES, b"x" * 900), incoming())
         await trio.testing.wait_all_tasks_blocked()
         scene.rpc.written(len(scene.told[0]))
         assert 900 < scene.held.bytes < 910
         with pytest.raises(CallFailedError, match="over its limit of 2000") as caught:
-            await scene.served.answer(b"x" * 1_200, incoming())
+            await scene.served.answer((BYTES, b"x" * 1_200), incoming())
         assert (caught.value.type, caught.value.retryable) == ("OverloadedError", True)
         nursery.start_soon(scene.listen, float("inf"))
         scene.answer(1, b"y")
@@ -117,8 +119,8 @@ async def test_a_callers_broken_input_is_told_to_both_and_keeps_the_slot(
 ) -> None:
     """Until the program's last word: it may still be at work."""
 
-    async def broken() -> AsyncIterator[Any]:
-        yield "good"
+    async def broken() -> AsyncIterator[Packed]:
+        yield TEXT, b"good"
         raise ValueError("half a value")
 
     async with trio.open_nursery() as nursery:
@@ -146,3 +148,13 @@ async def test_a_callers_broken_input_is_told_to_both_and_keeps_the_slot(
             "the input cannot be read: half a value",
         )
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("given", [(JSON, b"{"), (JSON, b"\xff"), (TEXT, b"\xff")])
+async def test_a_value_that_is_not_what_it_says_is_told_its_caller(given: Packed) -> None:
+    async with trio.open_nursery() as nursery:
+        scene = Scene(nursery, 10_000, is_single=True)
+        with pytest.raises(CallFailedError, match="and is none") as caught:
+            await scene.served.answer(given, incoming())
+        assert caught.value.type == "ValidationError"
+        assert not scene.told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 from h2.connection import H2Connection
-from h2.events import ResponseReceived, TrailersReceived
+from h2.events import DataReceived, ResponseReceived, TrailersReceived
 
 import hadron
 from hadron.doors.grpc.bridge import Bridge
@@ -21,6 +21,7 @@ from hadron.doors.grpc.limits import Limits
 from hadron.doors.grpc.rpc import Rpc
 from hadron.doors.grpc.server import GrpcServer
 from hadron.doors.grpc.tests.support import RECORDS, Program, text
+from hadron.doors.held import Held
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire._pb import records_pb2 as pb
 
@@ -29,10 +30,16 @@ _STRANGERS = 700
 
 
 _ECHO = "/of.a.test/Echo"
+_STREAM = "/of.a.test/Stream"
+
+
+def echo(rpc: Rpc) -> None:
+    rpc.on_message = rpc.send
+    rpc.on_end = rpc.finish
 
 
 @asynccontextmanager
-async def door(limits: Limits) -> AsyncIterator[int]:
+async def door(limits: Limits, accept: Callable[[Rpc], None] = echo) -> AsyncIterator[int]:
     """One without a node, which answers with what it is asked. Gives its port."""
     ports: list[Any] = []
     started, stopped = trio.Event(), trio.Event()
@@ -41,14 +48,9 @@ async def door(limits: Limits) -> AsyncIterator[int]:
         ports.append(port)
         started.set()
 
-    def accept(rpc: Rpc) -> None:
-        rpc.on_message = rpc.send
-        rpc.on_end = rpc.finish
-
     bridge = Bridge()
-    server = GrpcServer(
-        "127.0.0.1:0", {_ECHO: True}, (), bridge, accept, limits, on_started, stopped.set
-    )
+    paths = {_ECHO: True, _STREAM: False}
+    server = GrpcServer("127.0.0.1:0", paths, (), bridge, accept, limits, on_started, stopped.set)
     server.start()
     with trio.fail_after(30):
         await started.wait()
@@ -57,10 +59,10 @@ async def door(limits: Limits) -> AsyncIterator[int]:
         await stopped.wait()
 
 
-def open_call(said: H2Connection) -> int:
-    """Begin a call of `_ECHO`. Returns its stream."""
+def open_call(said: H2Connection, path: str = _ECHO) -> int:
+    """Returns its stream."""
     stream = said.get_next_available_stream_id()
-    asked = {":method": "POST", ":scheme": "http", ":path": _ECHO, ":authority": "x"}
+    asked = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
     said.send_headers(
         stream, [*asked.items(), ("te", "trailers"), ("content-type", "application/grpc")]
     )
@@ -135,9 +137,9 @@ async def test_messages_that_do_not_come_to_their_end_end_their_calls_alone() ->
         said.end_stream(empty)
         await stranger.send_all(said.data_to_send())
         with Program(f"127.0.0.1:{port}") as program:
-            echo = program.unary(_ECHO, pb.Value)
+            call = program.unary(_ECHO, pb.Value)
             asked = pb.Value(text="x")
-            assert await trio.to_thread.run_sync(lambda: echo(asked, timeout=30)) == asked
+            assert await trio.to_thread.run_sync(lambda: call(asked, timeout=30)) == asked
 
         statuses: dict[int, bytes] = {}
         while len(statuses) < len([*calls, silent, empty]):
@@ -151,3 +153,49 @@ async def test_messages_that_do_not_come_to_their_end_end_their_calls_alone() ->
                 said.send_data(calls[0], b"x")
             await stranger.send_all(said.data_to_send())
         assert statuses == dict.fromkeys([*calls, silent], b"4") | {empty: b"3"}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_call_that_has_no_room_holds_nothing_though_nobody_reads(first: int) -> None:
+    held = Held(4 << 20, "calls", "read them")
+    calls: list[Rpc] = []
+    is_over = trio.Event()
+
+    def accept(rpc: Rpc) -> None:
+        calls.append(rpc)
+        rpc.share = held.share()
+        rpc.on_over = is_over.set
+        for _ in range(first):
+            rpc.send(b"x")
+        rpc.send(bytes(1 << 20))
+
+    async with (
+        door(Limits(), accept) as port,
+        await trio.open_tcp_stream("127.0.0.1", port) as stranger,
+    ):
+        said = H2Connection()
+        said.initiate_connection()
+        call = open_call(said, _STREAM)
+        await stranger.send_all(said.data_to_send())
+        # More than HTTP/2 lets go to who does not read.
+        window = said.inbound_flow_control_window
+        while window:
+            for event in said.receive_data(await stranger.receive_some()):
+                if isinstance(event, DataReceived):
+                    window -= event.flow_controlled_length
+            await stranger.send_all(said.data_to_send())
+        assert held.bytes >= 1 << 20
+        calls[0].send(bytes(3 << 20))
+        await is_over.wait()
+        assert not held.bytes
+        said.increment_flow_control_window(2 << 20)
+        said.increment_flow_control_window(2 << 20, call)
+        await stranger.send_all(said.data_to_send())
+        trailers: dict[bytes, bytes] = {}
+        while b"grpc-status" not in trailers:
+            for event in said.receive_data(await stranger.receive_some()):
+                if isinstance(event, TrailersReceived):
+                    trailers = dict(event.headers)
+            await stranger.send_all(said.data_to_send())
+        assert trailers[b"grpc-status"] == b"2"
+        assert b"may have been done" in trailers[b"grpc-message"]
