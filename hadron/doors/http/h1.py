@@ -39,7 +39,7 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _READ_BYTES: Final = 64 << 10
 _PIPELINED: Final = 256
 _AHEAD_BYTES: Final = 1 << 20
-"""Requests that come behind one that is not answered yet, and what they have of bodies. They are
+"""Requests that come behind one that is not answered yet, and how large they are together. They are
 read meanwhile, because how else would it be noticed that whoever asked has gone? Who sends more is
 taken for gone."""
 
@@ -72,7 +72,7 @@ class _Request:
         "body",
         "body_bytes",
         "expects",
-        "head_bytes",
+        "gathered_bytes",
         "headers",
         "is_complete",
         "is_head_complete",
@@ -89,7 +89,10 @@ class _Request:
         self.target = b""
         self.version = "1.1"
         self.headers: list[tuple[bytes, bytes]] = []
-        self.head_bytes = 0
+        self.size = 0
+        """Of its head, but for what is not whole of it yet."""
+        self.gathered_bytes = 0
+        """That came for it without any of its body among them, since there was some."""
         self.keep_alive = True
         self.expects = False
         """Whether it waits for a word before it sends its body."""
@@ -99,7 +102,6 @@ class _Request:
         """The application has got all of its body."""
         self.body: list[bytes] = []
         self.body_bytes = 0
-        self.size = 0
 
 
 class _Parser:
@@ -122,20 +124,28 @@ class _Parser:
         """Raises `RefusedError`."""
         if self.refusal is not None:
             raise self.refusal
+        request = self._current
+        had = request.body_bytes if request is not None else 0
         try:
             left: bytes | memoryview | None = data
             while left is not None:
                 left = self._feed(left)
         except httptools.HttpParserError as error:
-            refusal = self._refusal_of(error)
-            self.refusal = refusal
-            if not self.requests or self.requests[0] is self._current:
-                raise refusal from None
-            # Those before it are answered first.
-        if self.has_begun and self._current is not None:
-            self._current.head_bytes += len(data)
-            if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
-                raise too_large_head()
+            self._refuse(self._refusal_of(error))
+            return
+        if request is not None and request is self._current:
+            # A header may have no end, also one behind the body, and be gathered here until it has;
+            # and the extensions of a chunk.
+            is_moving = request.body_bytes > had
+            request.gathered_bytes = 0 if is_moving else request.gathered_bytes + len(data)
+            if request.gathered_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
+                self._refuse(too_large_head())
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Raises it, unless requests before it are to be answered first."""
+        self.refusal = refusal
+        if not self.requests or self.requests[0] is self._current:
+            raise refusal from None
 
     def _feed(self, data: bytes | memoryview) -> memoryview | None:
         """What is left of it behind the head of a request that would switch to another protocol.
@@ -173,15 +183,21 @@ class _Parser:
     def on_url(self, url: bytes) -> None:
         request = self._now
         request.target += url
+        request.size += len(url)
         if len(request.target) > bounds.MAX_TARGET_BYTES:
             raise too_long_target()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._now
+        if request.is_head_complete:
+            # Behind a body. It is left out, as it is by whoever does not know it (RFC 9110, 6.5):
+            # what a request says in its head was checked there.
+            return
         name = name.lower()
         request.headers.append((name, value))
         request.size += len(name) + len(value)
-        if request.size > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
+        its_headers = request.size - len(request.target)
+        if its_headers > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
             raise too_large_head()
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise RefusedError(
@@ -316,7 +332,7 @@ class Connection:
         behind = self._parser.requests
         return (
             len(behind) > 1 + _PIPELINED
-            or sum(each.body_bytes for each in behind) - behind[0].body_bytes > _AHEAD_BYTES
+            or sum(each.size + each.body_bytes for each in list(behind)[1:]) > _AHEAD_BYTES
         )
 
     async def write(self, chunks: Iterable[bytes]) -> None:
@@ -440,8 +456,8 @@ class _Exchange:
                 if connection.is_full:
                     self._trouble = RefusedError(
                         400,
-                        f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of their "
-                        "bodies, came behind one that is not answered yet",
+                        f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of them, came "
+                        "behind one that is not answered yet",
                         "wait for answers, or use more connections",
                     )
                     return False
