@@ -167,19 +167,21 @@ class Call:
     # --- its body -------------------------------------------------------------------------------
 
     async def next_chunk(self) -> bytes | None:
-        """Some of the body; None at its end. Raises `DisconnectedError`."""
+        """Some of the body; None at its end. Raises `HttpError` where it stalls or is none, and
+        `DisconnectedError`."""
         if self._is_told:
             return None
         message = await self._receive()
         if message["type"] != "http.request":
-            raise DisconnectedError
+            raise message.get("refusal") or DisconnectedError
         self._is_told = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         return data
 
     async def body(self, limit: int = bounds.MAX_BODY_BYTES) -> bytes:
         """All of it. Raises `RecordTooLargeError` over the limit, `OverloadedError` where others
-        have all the room, `HttpError` when it takes too long, and `DisconnectedError`."""
+        have all the room, `HttpError` when it takes too long or is none, and
+        `DisconnectedError`."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(int(length), limit)

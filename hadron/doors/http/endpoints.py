@@ -213,8 +213,13 @@ class _Streams:
         await self._opened.wait()
         lines = Lines(bounds.MAX_LINE_BYTES)
         wanted = True
-        while wanted and (data := await self._call.next_chunk()) is not None:
-            wanted = await self._send(lines, lines.feed(data))
+        try:
+            while wanted and (data := await self._call.next_chunk()) is not None:
+                wanted = await self._send(lines, lines.feed(data))
+        except HttpError as error:
+            # It was run, with what came before.
+            error.retryable = False
+            raise
         if wanted and await self._send(lines, lines.finish()):
             assert self._stream is not None
             await self._stream.end()

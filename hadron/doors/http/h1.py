@@ -27,7 +27,7 @@ import trio
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Scope
 from hadron.doors.http.limits import Limits
-from hadron.doors.http.problems import problem_body
+from hadron.doors.http.problems import HttpError, body_of
 from hadron.model.ports import Transport
 from hadron.model.problems import shorten
 
@@ -50,13 +50,15 @@ _LINGER_BYTES: Final = 1 << 20
 _NO_BODY: Final = frozenset({204, 304})
 
 
-class RefusedError(Exception):
+class RefusedError(HttpError, travels=False):
     """A request that is none; the connection ends with this answer."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = problem_body(status, "RequestError", message, hint, retryable=status == 408)
+        super().__init__(status, message, hint, retryable=status == 408)
+
+    @property
+    def body(self) -> bytes:
+        return body_of(self)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -259,6 +261,10 @@ def too_large_head() -> RefusedError:
     )
 
 
+def stalled(stall_s: float) -> RefusedError:
+    return RefusedError(408, f"nothing of the body came for {stall_s:g} s", "try again")
+
+
 class Connection:
     """One connection, over all of its requests.
 
@@ -446,7 +452,7 @@ class _Exchange:
                 request.is_told = request.is_complete
                 return {"type": "http.request", "body": data, "more_body": not request.is_complete}
             if self._is_done or not await self._read_more():
-                return {"type": "http.disconnect"}
+                return {"type": "http.disconnect", "refusal": self._trouble}
 
     async def _read_more(self) -> bool:
         request, connection = self._request, self._connection
@@ -470,9 +476,7 @@ class _Exchange:
         except OSError:
             return False
         assert scope.cancelled_caught
-        self._trouble = RefusedError(
-            408, f"nothing of the body came for {connection.limits.stall_s:g} s", "try again"
-        )
+        self._trouble = stalled(connection.limits.stall_s)
         return False
 
     async def _send(self, message: Message) -> None:

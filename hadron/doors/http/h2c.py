@@ -16,7 +16,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Receive, Scope, Send
-from hadron.doors.http.h1 import PREFACE, RefusedError, too_large_head, too_long_target
+from hadron.doors.http.h1 import PREFACE, RefusedError, stalled, too_large_head, too_long_target
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
 
@@ -164,16 +164,18 @@ def _patient(app: App, limits: Limits) -> App:
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         is_whole = has_started = is_done = False
+        trouble: RefusedError | None = None
 
         async def receiving() -> Message:
-            nonlocal is_whole
+            nonlocal is_whole, trouble
             if is_whole:
                 return await receive()
             with trio.move_on_after(limits.stall_s):
                 message = await receive()
                 is_whole = not message.get("more_body", False)
                 return message
-            return {"type": "http.disconnect"}
+            trouble = stalled(limits.stall_s)
+            return {"type": "http.disconnect", "refusal": trouble}
 
         async def sending(message: Message) -> None:
             nonlocal has_started, is_done
@@ -185,13 +187,13 @@ def _patient(app: App, limits: Limits) -> App:
                 raise OSError(f"nothing was read there for {limits.stall_s:g} s")
 
         try:
-            refusal = _refusal_of(scope)
-            if refusal is None:
+            trouble = _refusal_of(scope)
+            if trouble is None:
                 await app(scope, receiving, sending)
-            else:
-                head = {"status": refusal.status, "headers": refusal.headers}
+            if trouble is not None and not has_started:
+                head = {"status": trouble.status, "headers": trouble.headers}
                 await sending({"type": "http.response.start", **head})
-                await sending({"type": "http.response.body", "body": refusal.body})
+                await sending({"type": "http.response.body", "body": trouble.body})
         except OSError as error:
             _log.debug("%s: %s", scope.get("client"), error)
         if has_started and not is_done:
