@@ -43,8 +43,8 @@ _AHEAD_BYTES: Final = 1 << 20
 read meanwhile, because how else would it be noticed that whoever asked has gone? Who sends more is
 taken for gone."""
 
-_LINGER_S: Final = 1.0
-_LINGER_BYTES: Final = 1 << 20
+LINGER_S: Final = 1.0
+LINGER_BYTES: Final = 1 << 20
 """What is still read of a request that was refused half way: else the refusal may be lost."""
 
 _NO_BODY: Final = frozenset({204, 304})
@@ -358,8 +358,8 @@ class Connection:
 
     async def linger(self) -> None:
         """Let what is under way come, for a moment, so that the answer is not lost."""
-        left = _LINGER_BYTES
-        with trio.move_on_after(_LINGER_S):
+        left = LINGER_BYTES
+        with trio.move_on_after(LINGER_S):
             while left > 0:
                 size = await self._transport.receive_into(self._buffer)
                 if not size:

@@ -129,7 +129,7 @@ class Http2:
     """
 
     def __init__(self, stream: _Stream, host: str) -> None:
-        self._stream = stream
+        self.stream = stream
         self._host = host
         self.h2 = h2.connection.H2Connection()
         self.statuses: dict[int, int] = {}
@@ -140,7 +140,7 @@ class Http2:
         self.h2.initiate_connection()
 
     async def flush(self) -> None:
-        await self._stream.write(self.h2.data_to_send())
+        await self.stream.write(self.h2.data_to_send())
 
     async def ask(self, method: str, path: str, *, end: bool = False, **headers: str) -> int:
         """Begin a request, which has no body where that is its `end`. Returns its stream."""
@@ -161,7 +161,7 @@ class Http2:
 
     async def run(self) -> None:
         """Hear what is answered, up to the end of the connection."""
-        while data := await self._stream.read(1 << 16):
+        while data := await self.stream.read(1 << 16):
             for event in self.h2.receive_data(data):
                 self._heard(event)
             await self.flush()

@@ -119,3 +119,22 @@ async def test_a_call_whose_input_stalls_was_run(http: httpx.AsyncClient, nodes:
         async with client.serve("gather", gather):
             problem = await told(nodes, "/v1/endpoints/gather", chunk(b"1\n2\n"))
     assert (problem["status"], problem["retryable"]) == (408, False)
+
+
+async def test_a_body_that_is_refused_half_way_ends_no_poll_beside_it(
+    http: httpx.AsyncClient, nodes: Nodes
+) -> None:
+    stream = _Stream(await nodes.network.host(CLIENT).dial(DOOR))
+    peer = Http2(stream, "localhost")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.run)
+        poll = await peer.ask("POST", f"{RECORDS}/groups/g/poll", content_type="application/json")
+        await peer.send(poll, b'{"consumer": "c"}', end=True)
+        large = await peer.ask("POST", RECORDS, content_length="20000000")
+        await until("refused", lambda: large in peer.whole)
+        assert peer.statuses[large] == json.loads(peer.bodies[large])["status"] == 413
+        await http.post(RECORDS, json="for the poll")
+        await until("polled", lambda: poll in peer.whole)
+        assert b"for the poll" in peer.bodies[poll]
+        nursery.cancel_scope.cancel()
+    await stream.aclose()

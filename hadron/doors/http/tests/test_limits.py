@@ -15,6 +15,8 @@ import pytest
 import trio
 import trio.testing
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hyperframe.frame import DataFrame
 from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
@@ -24,7 +26,7 @@ from hadron.doors.http.call import Call, Room, room_of
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
 from hadron.doors.http.server import Server
-from hadron.doors.http.tests.support import _Stream, http_at, received
+from hadron.doors.http.tests.support import Http2, _Stream, http_at, received, until
 from hadron.fakes.network import SimNetwork
 from hadron.model.errors import OverloadedError
 
@@ -45,11 +47,13 @@ class App:
         self.headers: list[tuple[bytes, bytes]] = []
         self.disconnected = 0
         self.unread = 0
-        self.chunk = b""
+        self.go_on = trio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
-        while True:
+        if scope["path"] == "/hold":
+            await self.go_on.wait()
+        while scope["path"] != "/unread":
             message = await receive()
             if message["type"] == "http.disconnect":
                 self.disconnected += 1
@@ -466,6 +470,9 @@ async def test_http2_with_requests_that_are_taken_back(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
+            # Without a request it would not be kept so long.
+            number = peer.get_next_available_stream_id()
+            peer.send_headers(number, [*HEADERS, (":path", "/wait")], end_stream=True)
             await take_back(150)
             await trio.sleep(100)
             await take_back(150)
@@ -482,6 +489,99 @@ async def test_http2_with_requests_that_are_taken_back(
         assert [each.error_code for each in ended] == [ErrorCodes.ENHANCE_YOUR_CALM]
     await trio.sleep(1)
     assert world.server.connections == 0
+
+
+@asynccontextmanager
+async def by_hand(world: World, **settings: int) -> AsyncIterator[Http2]:
+    """Somebody who has begun to speak HTTP/2."""
+    async with world.connection() as stream, trio.open_nursery() as nursery:
+        peer = Http2(stream, "s")
+        if settings:
+            peer.h2.update_settings({SettingCodes[name]: each for name, each in settings.items()})
+        await peer.flush()
+        nursery.start_soon(peer.run)
+        yield peer
+        nursery.cancel_scope.cancel()
+
+
+async def test_http2_with_a_body_that_nobody_reads_and_an_answer_that_nobody_takes(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """Neither keeps the connection from being read, nor from its end."""
+    async with by_hand(world, INITIAL_WINDOW_SIZE=0) as peer:
+        number = await peer.ask("POST", "/unread")
+        await peer.send(number, *[b"1"] * 12)
+        await trio.sleep(2 * QUICK.stall_s + 0.1)
+        assert peer.resets == {number: ErrorCodes.INTERNAL_ERROR}
+        await trio.sleep(QUICK.idle_s)
+        assert world.server.connections == 0
+
+
+async def test_http2_with_a_body_that_is_refused_half_way(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """The rest of it is not wanted, and nobody else's concern."""
+    async with by_hand(world) as peer:
+        await peer.ask("GET", "/wait", end=True)
+        number = await peer.ask("POST", "/unread", content_length="20000000")
+        await until("answered", lambda: number in peer.resets)
+        assert peer.statuses[number] == 200
+        assert (peer.bodies[number], peer.whole) == (b"-", {number})
+        assert peer.resets == {number: ErrorCodes.NO_ERROR}
+        # What was on its way by then.
+        late = DataFrame(number, b"x" * 16_384).serialize()
+        for _ in range(100):
+            await peer.stream.write(late)
+        other = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert world.app.disconnected == 0
+        assert peer.h2.outbound_flow_control_window > 65_535
+
+
+async def test_http2_with_a_body_that_is_held_back(autojump_clock: MockClock, world: World) -> None:
+    """It waits by flow control, whatever comes on the connection meanwhile, also its end."""
+    async with by_hand(world) as peer:
+        held = await peer.ask("POST", "/hold")
+        await until("settled", lambda: peer.h2.outbound_flow_control_window > 65_535)
+        await peer.send(held, *[b"x" * 13_107] * 5)
+        other = await peer.ask("POST", "/")
+        await peer.send(other, *[b"y" * 13_107] * 5)
+        assert peer.h2.local_flow_control_window(held) == 0
+        await until("taken", lambda: peer.h2.local_flow_control_window(other) > 0)
+        await peer.send(other, end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert (world.app.bodies, world.app.disconnected) == ([b"y" * 65_535], 0)
+        assert peer.h2.local_flow_control_window(held) == 0
+        world.app.go_on.set()
+        await until("taken", lambda: peer.h2.local_flow_control_window(held) > 0)
+        await peer.send(held, *[b"x"] * 20, end=True)
+        await until("answered", lambda: held in peer.whole)
+        assert len(world.app.bodies[-1]) == 65_555
+
+
+async def test_http2_forgets_what_is_taken_back(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        for _ in range(1_100):
+            peer.h2.reset_stream(await peer.ask("GET", "/wait", end=True))
+            await trio.sleep(2 / bounds.RESETS_PER_S)
+        number = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: number in peer.whole)
+        assert peer.ended is None
+        peer.h2.reset_stream(await peer.ask("GET", "/wait", end=True))
+        await peer.flush()
+        await trio.sleep(QUICK.idle_s + 0.1)
+        assert world.server.connections == 0, "it has no request any more"
+
+
+async def test_http2_refuses_what_is_no_request(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        peer.h2.config.validate_outbound_headers = False
+        tunnel = peer.h2.get_next_available_stream_id()
+        peer.h2.send_headers(tunnel, [(":method", "CONNECT"), (":authority", "s")])
+        odd = await peer.ask("GET", "/\u00fc", end=True)
+        other = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert dict.fromkeys((tunnel, odd), ErrorCodes.PROTOCOL_ERROR) == peer.resets
 
 
 # --- bodies that are taken as a whole -------------------------------------------------------------
