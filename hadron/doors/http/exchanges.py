@@ -264,8 +264,8 @@ async def messages(door: Door, call: Call, query: MessagesQuery) -> None:
     media = call.choose(EVENTS, NDJSON)
     client = await door.clients.of(query.namespace)
     exchange = client.exchange(call.path["exchange"])
-    with door.following(), door.until_drained():
-        live = Live(call, door.limits, media)
+    live = Live(call, door.limits, media)
+    with live.open_at(door):
         was_here = call.headers.get("last-event-id", "").strip() == _LIVE
 
         async def work() -> None:
