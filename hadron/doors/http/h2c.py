@@ -264,9 +264,14 @@ class _Protocol(H2Protocol):
 
     async def _send_data(self, stream_id: int) -> None:
         await super()._send_data(stream_id)
-        if stream_id not in self.stream_buffers and stream_id in self.exchanges:
-            # Its answer is out.
-            self.task_group.spawn(self._end, stream_id, self.exchanges[stream_id])
+        exchange = self.exchanges.get(stream_id)
+        if exchange is None or stream_id in self.stream_buffers:
+            return
+        # Its answer is out.
+        if exchange.is_whole:
+            del self.exchanges[stream_id]
+        else:
+            self.task_group.spawn(self._end, stream_id, exchange)
 
     async def _end(self, stream_id: int, exchange: _Exchange) -> None:
         await exchange.linger()
@@ -318,6 +323,7 @@ class _Connection:
         self._writing = trio.Lock()
         self._life = trio.CancelScope()
         """Of the task that reads."""
+        self._has_requests: bool | None = None
         self._protocol = _Protocol(
             door.app,  # type: ignore[arg-type]
             door.config,
@@ -388,9 +394,12 @@ class _Connection:
             self._look_idle()
 
     def _look_idle(self) -> None:
-        """Without a request it is kept for a while."""
-        idle_s = math.inf if self._protocol.streams else self._door.limits.idle_s
-        self._life.deadline = trio.current_time() + idle_s
+        """Without a request it is kept for a while, whatever else comes."""
+        has_requests = bool(self._protocol.streams)
+        if has_requests != self._has_requests:
+            self._has_requests = has_requests
+            idle_s = math.inf if has_requests else self._door.limits.idle_s
+            self._life.deadline = trio.current_time() + idle_s
 
     async def _write(self, data: bytes) -> None:
         left = memoryview(data)

@@ -573,6 +573,18 @@ async def test_http2_forgets_what_is_taken_back(autojump_clock: MockClock, world
         assert world.server.connections == 0, "it has no request any more"
 
 
+async def test_http2_without_a_request_is_let_go(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        number = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: number in peer.whole)
+        for _ in range(3):
+            await trio.sleep(QUICK.idle_s / 3 + 0.1)
+            if world.server.connections:
+                peer.h2.ping(b"are here")
+                await peer.flush()
+        assert world.server.connections == 0
+
+
 async def test_http2_refuses_what_is_no_request(autojump_clock: MockClock, world: World) -> None:
     async with by_hand(world) as peer:
         peer.h2.config.validate_outbound_headers = False
