@@ -53,7 +53,7 @@ class Room(NamedTuple):
     bodies: Held
     answers: Held
     body_s: float
-    """For all of a body that is taken as a whole."""
+    """For all of a body that is taken as a whole, and of an answer that is given so."""
 
 
 def room_of(limits: bounds.Limits) -> Room:
@@ -189,7 +189,8 @@ class Call:
         with trio.move_on_after(self._body_s) as scope:
             while (data := await self.next_chunk()) is not None:
                 parts.append(data)
-                self._body.take(len(data))
+                is_small = self._body.bytes + len(data) <= bounds.SMALL_BYTES
+                self._body.take(len(data), anyway=is_small)
                 if self._body.bytes > limit:
                     raise _too_large(self._body.bytes, limit)
         if scope.cancelled_caught:
@@ -201,7 +202,7 @@ class Call:
     def hold_answer(self, size: int) -> None:
         """The answer takes so much by now. Raises `OverloadedError`."""
         self._answer.give(self._answer.bytes)
-        if size <= bounds.SMALL_ANSWER_BYTES:
+        if size <= bounds.SMALL_BYTES:
             self._answer.take(size, anyway=True)
         else:
             # As much is left for others: who asks for little passes those who ask for much.
@@ -209,7 +210,7 @@ class Call:
 
     async def respond(self, response: Response, *, is_done: bool) -> None:
         """Raises `OverloadedError` where others have all the room for it; `OutcomeUnknownError` of
-        what `is_done` by then, whoever knows of it."""
+        what `is_done` by then, whoever knows of it; and `OSError` where it is read too slowly."""
         try:
             self.hold_answer(len(response.body))
         except OverloadedError as error:
@@ -218,7 +219,11 @@ class Call:
             raise OutcomeUnknownError(
                 f"it was done, but its answer is dropped: {error.message}", error.hint
             ) from None
-        await response(self.scope, self._receive, self.send)
+        with trio.move_on_after(self._body_s) as scope:
+            await response(self.scope, self._receive, self.send)
+        if scope.cancelled_caught:
+            # Who reads a byte now and then holds what others have no room for.
+            raise OSError(f"the answer was not read within {self._body_s:g} s")
 
     def let_go(self) -> None:
         """It is answered."""

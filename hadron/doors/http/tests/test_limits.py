@@ -17,6 +17,7 @@ import trio.testing
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hyperframe.frame import DataFrame
+from starlette.responses import Response
 from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
@@ -616,7 +617,8 @@ def call_with(room: Room, *chunks: bytes, pause_s: float = 0.0) -> Call:
     return Call({"headers": []}, receive, send, room)
 
 
-async def test_all_bodies_together_are_bounded() -> None:
+async def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "SMALL_BYTES", 0)
     room = room_of(SMALL)
     first = call_with(room, b"12345", b"678")
     assert await first.body() == b"12345678"
@@ -626,6 +628,31 @@ async def test_all_bodies_together_are_bounded() -> None:
     second.let_go()
     first.let_go()
     assert len(await call_with(room, b"x" * 10).body()) == 10
+
+
+async def test_a_small_body_always_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of acknowledgements and polls, whatever others hold."""
+    monkeypatch.setattr(bounds, "SMALL_BYTES", 3)
+    room = room_of(SMALL)
+    assert len(await call_with(room, b"x" * 10).body()) == 10
+    assert await call_with(room, b"12", b"3").body() == b"123"
+    with pytest.raises(OverloadedError):
+        await call_with(room, b"12", b"34").body()
+
+
+async def test_an_answer_that_is_read_in_drips_ends(autojump_clock: MockClock) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        await trio.sleep(0.8)
+        sent.append(message)
+
+    call = call_with(room_of(SMALL))
+    call.send = send
+    call.scope["type"] = "http"
+    with pytest.raises(OSError, match="not read within 1 s"):
+        await call.respond(Response(b"x"), is_done=True)
+    assert len(sent) == 1
 
 
 async def test_a_body_that_drips_ends(autojump_clock: MockClock) -> None:
