@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 Scope: TypeAlias = MutableMapping[str, Any]
+"""Besides what ASGI has, `wait_gone`: until whoever asked is gone, while nobody receives."""
+
 Message: TypeAlias = MutableMapping[str, Any]
 """A `http.disconnect` may have a `refusal`: a `HadronError`, which whoever asked is still told."""
 

@@ -242,8 +242,13 @@ class Call:
         data = await self.body()
         return decoded(data, kind)
 
+    async def wait_gone(self) -> None:
+        """Until whoever asked is gone, while none of the body is taken: what comes of it is kept,
+        as far as that has a bound. Who sends more behind is noticed once that is taken."""
+        await self.scope.get("wait_gone", trio.sleep_forever)()
+
     async def wait_disconnected(self) -> None:
-        """Until whoever asked is gone."""
+        """Until whoever asked is gone; what is left of the body is dropped."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":

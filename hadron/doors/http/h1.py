@@ -13,6 +13,7 @@ that would is served as if it did not say so.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,7 +103,7 @@ class _Request:
         self.is_complete = False
         self.is_told = False
         """The application has got all of its body."""
-        self.body: list[bytes] = []
+        self.body = bytearray()
         self.body_bytes = 0
 
 
@@ -223,7 +224,7 @@ class _Parser:
 
     def on_body(self, body: bytes) -> None:
         request = self._now
-        request.body.append(body)
+        request.body += body
         request.body_bytes += len(body)
 
     def on_message_complete(self) -> None:
@@ -423,6 +424,7 @@ class _Exchange:
             "raw_path": raw_path,
             "query_string": query,
             "headers": request.headers,
+            "wait_gone": self._wait_gone,
         }
         try:
             await self._connection.app(scope, self._receive, self._send)
@@ -445,30 +447,35 @@ class _Exchange:
         if request.expects and not request.is_complete and not request.body:
             request.expects = False
             await connection.write([b"HTTP/1.1 100 Continue\r\n\r\n"])
+        # Behind all of it only the end of the connection is waited for.
+        patience_s = math.inf if request.is_complete else connection.limits.stall_s
         while True:
             if request.body or (request.is_complete and not request.is_told):
-                data = request.body[0] if len(request.body) == 1 else b"".join(request.body)
-                request.body = []
+                data, request.body = bytes(request.body), bytearray()
                 request.is_told = request.is_complete
                 return {"type": "http.request", "body": data, "more_body": not request.is_complete}
-            if self._is_done or not await self._read_more():
+            if self._is_done or not await self._read_more(patience_s):
                 return {"type": "http.disconnect", "refusal": self._trouble}
 
-    async def _read_more(self) -> bool:
-        request, connection = self._request, self._connection
+    async def _wait_gone(self) -> None:
+        request = self._request
+        while request.is_complete or len(request.body) < _AHEAD_BYTES:
+            if not await self._read_more(math.inf):
+                return
+        await trio.sleep_forever()
+
+    async def _read_more(self, patience_s: float) -> bool:
+        connection = self._connection
         try:
-            if request.is_complete:
-                # Only the end of the connection is waited for.
-                if connection.is_full:
-                    self._trouble = RefusedError(
-                        400,
-                        f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of them, came "
-                        "behind one that is not answered yet",
-                        "wait for answers, or use more connections",
-                    )
-                    return False
-                return await connection.read()
-            with trio.move_on_after(connection.limits.stall_s) as scope:
+            if self._request.is_complete and connection.is_full:
+                self._trouble = RefusedError(
+                    400,
+                    f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of them, came "
+                    "behind one that is not answered yet",
+                    "wait for answers, or use more connections",
+                )
+                return False
+            with trio.move_on_after(patience_s) as scope:
                 return await connection.read()
         except RefusedError as refusal:
             self._trouble = refusal
@@ -476,7 +483,7 @@ class _Exchange:
         except OSError:
             return False
         assert scope.cancelled_caught
-        self._trouble = stalled(connection.limits.stall_s)
+        self._trouble = stalled(patience_s)
         return False
 
     async def _send(self, message: Message) -> None:

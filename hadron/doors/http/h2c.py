@@ -183,6 +183,7 @@ class _Exchange:
         await self._to_stream(None)
 
     async def _run(self, app: App, scope: Scope) -> None:
+        scope["wait_gone"] = self._wait_gone
         try:
             await app(scope, self._receive, self._send)
         except OSError:
@@ -209,6 +210,10 @@ class _Exchange:
         if not self._is_gone:
             self._trouble = stalled(self._stall_s)
         return {"type": "http.disconnect", "refusal": self._trouble}
+
+    async def _wait_gone(self) -> None:
+        while not self._is_gone:
+            await self._news.wait()
 
     async def _acknowledge(self) -> None:
         size, self._size = self._size, 0
