@@ -22,10 +22,12 @@ class Held:
         self._what = what
         self._hint = hint
 
-    def take(self, size: int, leaving: int = 0) -> None:
+    def take(self, size: int, *, leaving: int = 0, anyway: bool = False) -> None:
         """One has room, however large it is, where nothing else is held. Raises
-        `OverloadedError` where so much is not left over."""
-        if self.bytes and size and self.bytes + size + leaving > self._max_bytes:
+        `OverloadedError` where so much is not left over; what is taken `anyway` has as much room
+        again: requests of HTTP/2 may be many."""
+        max_bytes = 2 * self._max_bytes if anyway else self._max_bytes - leaving
+        if self.bytes and size and self.bytes + size > max_bytes:
             raise OverloadedError(
                 f"{self.bytes} bytes of {self._what} are held, and {size} more are over its limit "
                 f"of {self._max_bytes}",
@@ -50,13 +52,11 @@ class Share:
         self.bytes = 0
 
     def take(self, size: int, *, leaving: int = 0, anyway: bool = False) -> None:
-        """Raises `OverloadedError`, but where it is so little that it is taken `anyway`."""
+        """Raises `OverloadedError`; `anyway` is for what is so small that others are in its way
+        only where there is twice as much."""
         if self._is_over:
             return
-        if anyway:
-            self._held.bytes += size
-        else:
-            self._held.take(size, leaving)
+        self._held.take(size, leaving=leaving, anyway=anyway)
         self.bytes += size
 
     def give(self, size: int) -> None:

@@ -30,8 +30,8 @@ MAX_ANSWER_BYTES: Final = 16 << 20
 """The same, in bytes of values; one record at least."""
 
 SMALL_BYTES: Final = 64 << 10
-"""Bodies and answers that are never refused: who sends or asks for little is not in the way of who
-does for much, and all connections of HTTP/1.1 together have 64 MB of each."""
+"""Bodies and answers that have room of their own, as much again: who sends or asks for much is in
+the way of nobody who does for little. All connections of HTTP/1.1 together have 64 MB of each."""
 
 READING_BYTES: Final = 4 << 20
 """What a read is counted as whose answer goes on: a fetch is in hand, two wait, and one is on its
@@ -70,8 +70,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Of all bodies that are taken as a whole, at a time."""
 
     answer_bytes: int = 256 << 20
-    """Of all answers that are not written yet, at a time: sixteen of the largest. Small ones always
-    have room."""
+    """Of all answers that are not written yet, at a time: sixteen of the largest."""
 
     streams: int = 200
     """Events and messages that are followed, and calls with streams, at once."""

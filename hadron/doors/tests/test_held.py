@@ -38,4 +38,7 @@ def test_as_much_is_left_for_others_and_what_is_small_has_room_anyway() -> None:
         held.share().take(40, leaving=40)
     held.share().take(30, leaving=30)
     held.share().take(50, anyway=True)
-    assert held.bytes == 120
+    held.share().take(80, anyway=True)
+    with pytest.raises(OverloadedError):
+        held.share().take(1, anyway=True)
+    assert held.bytes == 200
