@@ -28,7 +28,7 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 from hypercorn.config import Config
 from hypercorn.events import Closed, RawData, Updated
-from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, BufferCompleteError, H2Protocol, StreamBuffer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
@@ -49,6 +49,7 @@ from hadron.model.ports import Transport
 _log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 << 10
+_PIECE_BYTES: Final = 16 << 10
 _FRAME_HEAD_BYTES: Final = 9
 _RST_STREAM: Final = 3
 _CALM_DOWN: Final = bytes.fromhex("000008 07 00 00000000 7fffffff 0000000b")
@@ -221,6 +222,14 @@ class _Exchange:
             await self._protocol.acknowledge(self._number, size)
 
     async def _send(self, message: Message) -> None:
+        # In pieces, each of which is to be taken in time, and not all of it.
+        body = memoryview(message.get("body", b""))
+        while len(body) > _PIECE_BYTES:
+            await self._send_piece({**message, "body": body[:_PIECE_BYTES], "more_body": True})
+            body = body[_PIECE_BYTES:]
+        await self._send_piece({**message, "body": body})
+
+    async def _send_piece(self, message: Message) -> None:
         if self._is_gone:
             raise OSError("whoever asked is gone")
         self._has_started = True
@@ -230,6 +239,26 @@ class _Exchange:
             self._is_done = is_body and not message.get("more_body")
         if scope.cancelled_caught:
             raise OSError(f"nothing was read there for {self._stall_s:g} s")
+
+
+class _Buffer(StreamBuffer):
+    """What is to be sent of an answer. Hypercorn's own lets whoever writes go on each time that it
+    looks whether something may be sent: it grew as large as the answer where nothing might."""
+
+    async def push(self, data: bytes) -> None:
+        if self._complete:
+            raise BufferCompleteError
+        self.buffer.extend(data)
+        await self._is_empty.clear()
+        while len(self.buffer) >= BUFFER_HIGH_WATER:
+            await self._paused.clear()
+            await self._paused.wait()
+
+    async def pop(self, max_length: int) -> bytes:
+        data = await super().pop(max_length)
+        if len(self.buffer) < BUFFER_HIGH_WATER:
+            await self._paused.set()
+        return data
 
 
 class _Protocol(H2Protocol):
@@ -266,6 +295,7 @@ class _Protocol(H2Protocol):
             self.connection.reset_stream(request.stream_id, ErrorCodes.PROTOCOL_ERROR)
             return
         await super()._create_stream(request)
+        self.stream_buffers[request.stream_id] = _Buffer(self.context.event_class)
 
     async def _send_data(self, stream_id: int) -> None:
         await super()._send_data(stream_id)

@@ -126,6 +126,7 @@ class Http2:
     Attributes:
         whole: whose answers have ended.
         resets: how those have ended that were cut off, or taken back.
+        pause_s: before more may come.
     """
 
     def __init__(self, stream: _Stream, host: str) -> None:
@@ -137,6 +138,7 @@ class Http2:
         self.whole: set[int] = set()
         self.resets: dict[int, int] = {}
         self.ended: h2.events.ConnectionTerminated | None = None
+        self.pause_s = 0.0
         self.h2.initiate_connection()
 
     async def flush(self) -> None:
@@ -164,6 +166,7 @@ class Http2:
         while data := await self.stream.read(1 << 16):
             for event in self.h2.receive_data(data):
                 self._heard(event)
+            await trio.sleep(self.pause_s)
             await self.flush()
 
     def _heard(self, event: h2.events.Event) -> None:

@@ -48,6 +48,7 @@ class App:
         self.headers: list[tuple[bytes, bytes]] = []
         self.disconnected = 0
         self.unread = 0
+        self.flooded = 0
         self.go_on = trio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,11 +74,14 @@ class App:
         while scope["path"] == "/flood":
             try:
                 await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+                self.flooded += 65_536
             except OSError:
                 self.unread += 1
                 raise
         if scope["path"] == "/early":
             return
+        if scope["path"] == "/large":
+            body = b"x" * (1 << 20)
         for _ in range(3 if scope["path"] == "/parts" else 0):
             await send({"type": "http.response.body", "body": b"part,", "more_body": True})
         await send({"type": "http.response.body", "body": body or b"-", "more_body": False})
@@ -432,6 +436,29 @@ async def test_http2_with_an_answer_that_nobody_reads(
         assert answer.content == b"others", "go on"
 
 
+async def test_http2_with_an_answer_that_is_given_no_window(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """What comes is read, but nothing more may come."""
+    async with by_hand(world, INITIAL_WINDOW_SIZE=0) as peer:
+        number = await peer.ask("GET", "/flood", end=True)
+        await until("cut off", lambda: number in peer.resets)
+        assert peer.resets == {number: ErrorCodes.INTERNAL_ERROR}
+        assert world.app.unread == 1
+        assert world.app.flooded <= 1 << 16
+
+
+async def test_http2_with_an_answer_that_is_taken_bit_by_bit(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """In more time than one may pass without a byte."""
+    async with by_hand(world) as peer:
+        peer.pause_s = QUICK.stall_s * 0.1
+        number = await peer.ask("GET", "/large", end=True)
+        await until("answered", lambda: number in peer.whole)
+        assert len(peer.bodies[number]) == 1 << 20
+
+
 async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World) -> None:
     async with http_at(world.network.host("client"), "s:80", http2=True) as http:
         began_s = trio.current_time()
@@ -630,7 +657,7 @@ async def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(await call_with(room, b"x" * 10).body()) == 10
 
 
-async def test_a_small_body_always_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_small_body_has_room_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of acknowledgements and polls, whatever others hold."""
     monkeypatch.setattr(bounds, "SMALL_BYTES", 3)
     room = room_of(SMALL)
