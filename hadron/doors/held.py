@@ -5,6 +5,8 @@ Safety rule: a share is given back as a whole when what it was for is over, what
 
 from __future__ import annotations
 
+import math
+
 from hadron.model.errors import OverloadedError
 
 
@@ -14,18 +16,23 @@ class Held:
     Args:
         what: of which they are, where; for errors.
         hint: what who is refused may do.
+        small_bytes: so many more for what is taken `anyway`; without limit where each share
+            is bounded.
     """
 
-    def __init__(self, max_bytes: int, what: str, hint: str) -> None:
+    def __init__(
+        self, max_bytes: int, what: str, hint: str, *, small_bytes: float = math.inf
+    ) -> None:
         self.bytes = 0
         self._max_bytes = max_bytes
+        self._small_bytes = small_bytes
         self._what = what
         self._hint = hint
 
-    def take(self, size: int, leaving: int = 0) -> None:
+    def take(self, size: int, *, leaving: int = 0, anyway: bool = False) -> None:
         """One has room, however large it is, where nothing else is held. Raises
         `OverloadedError` where so much is not left over."""
-        if not self.has_room(size, leaving):
+        if not self.has_room(size, leaving, anyway=anyway):
             raise OverloadedError(
                 f"{self.bytes} bytes of {self._what} are held, and {size} more are over its limit "
                 f"of {self._max_bytes}",
@@ -33,8 +40,9 @@ class Held:
             )
         self.bytes += size
 
-    def has_room(self, size: int, leaving: int = 0) -> bool:
-        return not self.bytes or not size or self.bytes + size + leaving <= self._max_bytes
+    def has_room(self, size: int, leaving: int = 0, *, anyway: bool = False) -> bool:
+        most = self._max_bytes + self._small_bytes if anyway else self._max_bytes - leaving
+        return not self.bytes or not size or self.bytes + size <= most
 
     def share(self) -> Share:
         return Share(self)
@@ -57,13 +65,11 @@ class Share:
         return self._is_over or self._held.has_room(size, leaving)
 
     def take(self, size: int, *, leaving: int = 0, anyway: bool = False) -> None:
-        """Raises `OverloadedError`, but where it is so little that it is taken `anyway`."""
+        """Raises `OverloadedError`; `anyway` is for what is so small that it has room of its
+        own."""
         if self._is_over:
             return
-        if anyway:
-            self._held.bytes += size
-        else:
-            self._held.take(size, leaving)
+        self._held.take(size, leaving=leaving, anyway=anyway)
         self.bytes += size
 
     def give(self, size: int) -> None:

@@ -53,7 +53,7 @@ class Room(NamedTuple):
     bodies: Held
     answers: Held
     body_s: float
-    """For all of a body that is taken as a whole."""
+    """For all of a body that is taken as a whole, and of an answer that is given so."""
 
 
 def room_of(limits: bounds.Limits) -> Room:
@@ -62,12 +62,14 @@ def room_of(limits: bounds.Limits) -> Room:
             limits.held_bytes,
             "bodies on their way to this node's HTTP door",
             "send less at once, or to another node",
+            small_bytes=limits.held_bytes,
         ),
         Held(
             limits.answer_bytes,
             "answers that this node's HTTP door is writing",
             f"read what was asked for, ask for less with `limit` or as {NDJSON}, or use another "
             "node",
+            small_bytes=limits.answer_bytes,
         ),
         limits.body_s,
     )
@@ -167,19 +169,21 @@ class Call:
     # --- its body -------------------------------------------------------------------------------
 
     async def next_chunk(self) -> bytes | None:
-        """Some of the body; None at its end. Raises `DisconnectedError`."""
+        """Some of the body; None at its end. Raises `HttpError` where it stalls or is none, and
+        `DisconnectedError`."""
         if self._is_told:
             return None
         message = await self._receive()
         if message["type"] != "http.request":
-            raise DisconnectedError
+            raise message.get("refusal") or DisconnectedError
         self._is_told = not message.get("more_body", False)
         data: bytes = message.get("body", b"")
         return data
 
     async def body(self, limit: int = bounds.MAX_BODY_BYTES) -> bytes:
         """All of it. Raises `RecordTooLargeError` over the limit, `OverloadedError` where others
-        have all the room, `HttpError` when it takes too long, and `DisconnectedError`."""
+        have all the room, `HttpError` when it takes too long or is none, and
+        `DisconnectedError`."""
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
             raise _too_large(int(length), limit)
@@ -187,7 +191,8 @@ class Call:
         with trio.move_on_after(self._body_s) as scope:
             while (data := await self.next_chunk()) is not None:
                 parts.append(data)
-                self._body.take(len(data))
+                is_small = self._body.bytes + len(data) <= bounds.SMALL_BYTES
+                self._body.take(len(data), anyway=is_small)
                 if self._body.bytes > limit:
                     raise _too_large(self._body.bytes, limit)
         if scope.cancelled_caught:
@@ -199,7 +204,7 @@ class Call:
     def hold_answer(self, size: int) -> None:
         """The answer takes so much by now. Raises `OverloadedError`."""
         self._answer.give(self._answer.bytes)
-        if size <= bounds.SMALL_ANSWER_BYTES:
+        if size <= bounds.SMALL_BYTES:
             self._answer.take(size, anyway=True)
         else:
             # As much is left for others: who asks for little passes those who ask for much.
@@ -207,7 +212,7 @@ class Call:
 
     async def respond(self, response: Response, *, is_done: bool) -> None:
         """Raises `OverloadedError` where others have all the room for it; `OutcomeUnknownError` of
-        what `is_done` by then, whoever knows of it."""
+        what `is_done` by then, whoever knows of it; and `OSError` where it is read too slowly."""
         try:
             self.hold_answer(len(response.body))
         except OverloadedError as error:
@@ -216,7 +221,11 @@ class Call:
             raise OutcomeUnknownError(
                 f"it was done, but its answer is dropped: {error.message}", error.hint
             ) from None
-        await response(self.scope, self._receive, self.send)
+        with trio.move_on_after(self._body_s) as scope:
+            await response(self.scope, self._receive, self.send)
+        if scope.cancelled_caught:
+            # Who reads a byte now and then holds what others have no room for.
+            raise OSError(f"the answer was not read within {self._body_s:g} s")
 
     def let_go(self) -> None:
         """It is answered."""
@@ -235,8 +244,13 @@ class Call:
         data = await self.body()
         return decoded(data, kind)
 
+    async def wait_gone(self) -> None:
+        """Until whoever asked is gone, while none of the body is taken: what comes of it is kept,
+        as far as that has a bound. Who sends more behind is noticed once that is taken."""
+        await self.scope.get("wait_gone", trio.sleep_forever)()
+
     async def wait_disconnected(self) -> None:
-        """Until whoever asked is gone."""
+        """Until whoever asked is gone; what is left of the body is dropped."""
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -213,12 +214,21 @@ class _Streams:
         await self._opened.wait()
         lines = Lines(bounds.MAX_LINE_BYTES)
         wanted = True
-        while wanted and (data := await self._call.next_chunk()) is not None:
-            wanted = await self._send(lines, lines.feed(data))
-        if wanted and await self._send(lines, lines.finish()):
+        try:
+            while wanted and (data := await self._call.next_chunk()) is not None:
+                wanted = await self._pass_on(lines, lines.feed(data))
+        except HttpError as error:
+            # It was run, with what came before.
+            error.retryable = False
+            raise
+        if wanted and await self._pass_on(lines, lines.finish()):
             assert self._stream is not None
             await self._stream.end()
         await self._call.wait_disconnected()
+
+    async def _pass_on(self, lines: Lines, given: Sequence[bytes]) -> bool:
+        """The handler may hold them back for as long as the call lasts."""
+        return await unless_gone(partial(self._send, lines, given), self._call.wait_gone)
 
     async def _send(self, lines: Lines, given: Sequence[bytes]) -> bool:
         """The latest lines; whether more are wanted. Raises `InvalidRecordError`."""

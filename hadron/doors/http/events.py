@@ -52,7 +52,8 @@ async def events(door: Door, call: Call, query: EventsQuery) -> None:
         position = parse_position(query.from_, door.now_ms())  # type: ignore[assignment]
     client = await door.clients.of(query.namespace)
     source = Source(client, call.path["stream"], query.partition, position)
-    with door.following(), door.until_drained():
+    live = Live(call, door.limits, EVENTS)
+    with live.open_at(door):
         # What is wrong is told by a status; later there is none any more.
         try:
             await source.begin()
@@ -61,7 +62,8 @@ async def events(door: Door, call: Call, query: EventsQuery) -> None:
                 raise
             await source.begin(pass_over_dropped=True)
         write = event_of if query.format == "cloudevents" else json_of
-        await _Following(door, call, client, source, query, write).run()
+        following = _Following(door, live, client, source, query, write)
+        await live.run(following.follow_all, call.wait_disconnected)
 
 
 class _Following:
@@ -70,17 +72,16 @@ class _Following:
     def __init__(
         self,
         door: Door,
-        call: Call,
+        live: Live,
         client: Client,
         source: Source,
         query: EventsQuery,
         write: Callable[[Record], bytes],
     ) -> None:
-        self._call = call
         self._client = client
         self._every_s = door.limits.heartbeat_s
-        self._live = Live(call, door.limits, EVENTS)
-        self._stream: str = call.path["stream"]
+        self._live = live
+        self._stream = source.stream
         self._cursor: Cursor = source.cursor
         self._stream_id = source.stream_id
         self._skipped = source.skipped
@@ -88,10 +89,7 @@ class _Following:
         self._write = write
         self._is_over = trio.Event()
 
-    async def run(self) -> None:
-        await self._live.run(self._follow_all, self._call.wait_disconnected)
-
-    async def _follow_all(self) -> None:
+    async def follow_all(self) -> None:
         """Until one of them has ended."""
         # The place is known before the first record: who is cut off until then misses none.
         await self._live.say(f"retry: {RETRY_MS}\nid: {format_cursor(self._cursor)}\n\n".encode())

@@ -151,10 +151,7 @@ async def publish(door: Door, call: Call, query: SendQuery) -> Response:
                 f"key {shorten(query.key)} is of one message, and the body has several",
                 "use lines=messages, whose lines have a topic, a key and headers",
             )
-        lines = Lines(bounds.MAX_LINE_BYTES)
-        while (data := await call.next_chunk()) is not None:
-            await sending.lines(lines, lines.feed(data), query)
-        await sending.lines(lines, lines.finish(), query)
+        await sending.lines(call, query)
     elif call.media == CE_BATCH:
         _refuse_beside_events(query)
         await sending.all(events_of(await call.body()))
@@ -195,14 +192,18 @@ class _Sending:
         self._logged = logged
         self.sent = Sent(name, 0, 0, 0)
 
-    async def lines(self, lines: Lines, latest: Sequence[bytes], query: SendQuery) -> None:
-        """Publish the latest lines. Raises what is wrong, with what became of those before."""
-        sending = 0
+    async def lines(self, call: Call, query: SendQuery) -> None:
+        """All of the body, as it comes. Raises what is wrong, with what became of lines before."""
+        lines, sending = Lines(bounds.MAX_LINE_BYTES), 0
+        data: bytes | None = b""
         try:
-            for messages in _parted(lines, latest, query):
-                sending = len(messages)
-                await self.all(messages)
-                sending = 0
+            while data is not None:
+                data = await call.next_chunk()
+                latest = lines.finish() if data is None else lines.feed(data)
+                for messages in _parted(lines, latest, query):
+                    sending = len(messages)
+                    await self.all(messages)
+                    sending = 0
         except HadronError as error:
             unknown = sending if isinstance(error, OutcomeUnknownError) else 0
             error.fates = RecordFates(self.sent.messages, unknown, sending - unknown)
@@ -263,8 +264,8 @@ async def messages(door: Door, call: Call, query: MessagesQuery) -> None:
     media = call.choose(EVENTS, NDJSON)
     client = await door.clients.of(query.namespace)
     exchange = client.exchange(call.path["exchange"])
-    with door.following(), door.until_drained():
-        live = Live(call, door.limits, media)
+    live = Live(call, door.limits, media)
+    with live.open_at(door):
         was_here = call.headers.get("last-event-id", "").strip() == _LIVE
 
         async def work() -> None:

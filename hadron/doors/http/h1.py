@@ -13,6 +13,7 @@ that would is served as if it did not say so.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ import trio
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Scope
 from hadron.doors.http.limits import Limits
-from hadron.doors.http.problems import problem_body
+from hadron.doors.http.problems import HttpError, body_of
 from hadron.model.ports import Transport
 from hadron.model.problems import shorten
 
@@ -39,24 +40,26 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _READ_BYTES: Final = 64 << 10
 _PIPELINED: Final = 256
 _AHEAD_BYTES: Final = 1 << 20
-"""Requests that come behind one that is not answered yet, and what they have of bodies. They are
+"""Requests that come behind one that is not answered yet, and how large they are together. They are
 read meanwhile, because how else would it be noticed that whoever asked has gone? Who sends more is
 taken for gone."""
 
-_LINGER_S: Final = 1.0
-_LINGER_BYTES: Final = 1 << 20
+LINGER_S: Final = 1.0
+LINGER_BYTES: Final = 1 << 20
 """What is still read of a request that was refused half way: else the refusal may be lost."""
 
 _NO_BODY: Final = frozenset({204, 304})
 
 
-class RefusedError(Exception):
+class RefusedError(HttpError, travels=False):
     """A request that is none; the connection ends with this answer."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = problem_body(status, "RequestError", message, hint, retryable=status == 408)
+        super().__init__(status, message, hint, retryable=status == 408)
+
+    @property
+    def body(self) -> bytes:
+        return body_of(self)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -72,7 +75,7 @@ class _Request:
         "body",
         "body_bytes",
         "expects",
-        "head_bytes",
+        "gathered_bytes",
         "headers",
         "is_complete",
         "is_head_complete",
@@ -89,7 +92,10 @@ class _Request:
         self.target = b""
         self.version = "1.1"
         self.headers: list[tuple[bytes, bytes]] = []
-        self.head_bytes = 0
+        self.size = 0
+        """Of its head, but for what is not whole of it yet."""
+        self.gathered_bytes = 0
+        """That came for it without any of its body among them, since there was some."""
         self.keep_alive = True
         self.expects = False
         """Whether it waits for a word before it sends its body."""
@@ -97,9 +103,8 @@ class _Request:
         self.is_complete = False
         self.is_told = False
         """The application has got all of its body."""
-        self.body: list[bytes] = []
+        self.body = bytearray()
         self.body_bytes = 0
-        self.size = 0
 
 
 class _Parser:
@@ -122,20 +127,28 @@ class _Parser:
         """Raises `RefusedError`."""
         if self.refusal is not None:
             raise self.refusal
+        request = self._current
+        had = request.body_bytes if request is not None else 0
         try:
             left: bytes | memoryview | None = data
             while left is not None:
                 left = self._feed(left)
         except httptools.HttpParserError as error:
-            refusal = self._refusal_of(error)
-            self.refusal = refusal
-            if not self.requests or self.requests[0] is self._current:
-                raise refusal from None
-            # Those before it are answered first.
-        if self.has_begun and self._current is not None:
-            self._current.head_bytes += len(data)
-            if self._current.head_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
-                raise too_large_head()
+            self._refuse(self._refusal_of(error))
+            return
+        if request is not None and request is self._current:
+            # A header may have no end, also one behind the body, and be gathered here until it has;
+            # and the extensions of a chunk.
+            is_moving = request.body_bytes > had
+            request.gathered_bytes = 0 if is_moving else request.gathered_bytes + len(data)
+            if request.gathered_bytes > bounds.MAX_HEADER_BYTES + bounds.MAX_TARGET_BYTES:
+                self._refuse(too_large_head())
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Raises it, unless requests before it are to be answered first."""
+        self.refusal = refusal
+        if not self.requests or self.requests[0] is self._current:
+            raise refusal from None
 
     def _feed(self, data: bytes | memoryview) -> memoryview | None:
         """What is left of it behind the head of a request that would switch to another protocol.
@@ -173,15 +186,21 @@ class _Parser:
     def on_url(self, url: bytes) -> None:
         request = self._now
         request.target += url
+        request.size += len(url)
         if len(request.target) > bounds.MAX_TARGET_BYTES:
             raise too_long_target()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._now
+        if request.is_head_complete:
+            # Behind a body. It is left out, as it is by whoever does not know it (RFC 9110, 6.5):
+            # what a request says in its head was checked there.
+            return
         name = name.lower()
         request.headers.append((name, value))
         request.size += len(name) + len(value)
-        if request.size > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
+        its_headers = request.size - len(request.target)
+        if its_headers > bounds.MAX_HEADER_BYTES or len(request.headers) > bounds.MAX_HEADERS:
             raise too_large_head()
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise RefusedError(
@@ -205,7 +224,7 @@ class _Parser:
 
     def on_body(self, body: bytes) -> None:
         request = self._now
-        request.body.append(body)
+        request.body += body
         request.body_bytes += len(body)
 
     def on_message_complete(self) -> None:
@@ -241,6 +260,10 @@ def too_large_head() -> RefusedError:
         f"more than {bounds.MAX_HEADERS} headers, or than {bounds.MAX_HEADER_BYTES} bytes of them",
         "send fewer cookies",
     )
+
+
+def stalled(stall_s: float) -> RefusedError:
+    return RefusedError(408, f"nothing of the body came for {stall_s:g} s", "try again")
 
 
 class Connection:
@@ -316,7 +339,7 @@ class Connection:
         behind = self._parser.requests
         return (
             len(behind) > 1 + _PIPELINED
-            or sum(each.body_bytes for each in behind) - behind[0].body_bytes > _AHEAD_BYTES
+            or sum(each.size + each.body_bytes for each in list(behind)[1:]) > _AHEAD_BYTES
         )
 
     async def write(self, chunks: Iterable[bytes]) -> None:
@@ -336,8 +359,8 @@ class Connection:
 
     async def linger(self) -> None:
         """Let what is under way come, for a moment, so that the answer is not lost."""
-        left = _LINGER_BYTES
-        with trio.move_on_after(_LINGER_S):
+        left = LINGER_BYTES
+        with trio.move_on_after(LINGER_S):
             while left > 0:
                 size = await self._transport.receive_into(self._buffer)
                 if not size:
@@ -401,6 +424,7 @@ class _Exchange:
             "raw_path": raw_path,
             "query_string": query,
             "headers": request.headers,
+            "wait_gone": self._wait_gone,
         }
         try:
             await self._connection.app(scope, self._receive, self._send)
@@ -423,30 +447,35 @@ class _Exchange:
         if request.expects and not request.is_complete and not request.body:
             request.expects = False
             await connection.write([b"HTTP/1.1 100 Continue\r\n\r\n"])
+        # Behind all of it only the end of the connection is waited for.
+        patience_s = math.inf if request.is_complete else connection.limits.stall_s
         while True:
             if request.body or (request.is_complete and not request.is_told):
-                data = request.body[0] if len(request.body) == 1 else b"".join(request.body)
-                request.body = []
+                data, request.body = bytes(request.body), bytearray()
                 request.is_told = request.is_complete
                 return {"type": "http.request", "body": data, "more_body": not request.is_complete}
-            if self._is_done or not await self._read_more():
-                return {"type": "http.disconnect"}
+            if self._is_done or not await self._read_more(patience_s):
+                return {"type": "http.disconnect", "refusal": self._trouble}
 
-    async def _read_more(self) -> bool:
-        request, connection = self._request, self._connection
+    async def _wait_gone(self) -> None:
+        request = self._request
+        while request.is_complete or len(request.body) < _AHEAD_BYTES:
+            if not await self._read_more(math.inf):
+                return
+        await trio.sleep_forever()
+
+    async def _read_more(self, patience_s: float) -> bool:
+        connection = self._connection
         try:
-            if request.is_complete:
-                # Only the end of the connection is waited for.
-                if connection.is_full:
-                    self._trouble = RefusedError(
-                        400,
-                        f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of their "
-                        "bodies, came behind one that is not answered yet",
-                        "wait for answers, or use more connections",
-                    )
-                    return False
-                return await connection.read()
-            with trio.move_on_after(connection.limits.stall_s) as scope:
+            if self._request.is_complete and connection.is_full:
+                self._trouble = RefusedError(
+                    400,
+                    f"more than {_PIPELINED} requests, or {_AHEAD_BYTES} bytes of them, came "
+                    "behind one that is not answered yet",
+                    "wait for answers, or use more connections",
+                )
+                return False
+            with trio.move_on_after(patience_s) as scope:
                 return await connection.read()
         except RefusedError as refusal:
             self._trouble = refusal
@@ -454,9 +483,7 @@ class _Exchange:
         except OSError:
             return False
         assert scope.cancelled_caught
-        self._trouble = RefusedError(
-            408, f"nothing of the body came for {connection.limits.stall_s:g} s", "try again"
-        )
+        self._trouble = stalled(patience_s)
         return False
 
     async def _send(self, message: Message) -> None:

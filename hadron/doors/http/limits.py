@@ -29,9 +29,9 @@ MAX_RECORDS: Final = 10_000
 MAX_ANSWER_BYTES: Final = 16 << 20
 """The same, in bytes of values; one record at least."""
 
-SMALL_ANSWER_BYTES: Final = 64 << 10
-"""These are never refused: who asks for little is not in the way of who asks for much, and all
-connections together have 64 MB of them."""
+SMALL_BYTES: Final = 64 << 10
+"""Bodies and answers that have room of their own, as much again: who sends or asks for much is in
+the way of nobody who does for little. All connections of HTTP/1.1 together have 64 MB of each."""
 
 READING_BYTES: Final = 4 << 20
 """What a read is counted as whose answer goes on: a fetch is in hand, two wait, and one is on its
@@ -64,14 +64,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     happen sends an empty line meanwhile."""
 
     body_s: float = 120.0
-    """For all of a body that is taken as a whole."""
+    """For all of a body that is taken as a whole, and of an answer that is given so."""
 
     held_bytes: int = 256 << 20
     """Of all bodies that are taken as a whole, at a time."""
 
     answer_bytes: int = 256 << 20
-    """Of all answers that are not written yet, at a time: sixteen of the largest. Small ones always
-    have room."""
+    """Of all answers that are not written yet, at a time: sixteen of the largest."""
 
     streams: int = 200
     """Events and messages that are followed, and calls with streams, at once."""

@@ -6,16 +6,18 @@ and it ends when the other side is gone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import trio
 
 from hadron.doors.http.call import Call, DisconnectedError
+from hadron.doors.http.door import Door
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import body_of
 from hadron.doors.http.reading import SECURITY_HEADERS
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, ShuttingDownError
 
 EVENTS: Final = "text/event-stream"
 
@@ -63,6 +65,17 @@ class Live:
     async def say(self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         async with self.writing:
             await self.send(body, headers)
+
+    @contextmanager
+    def open_at(self, door: Door) -> Iterator[None]:
+        """While it is made; this block is left once the node is about to stop. Raises `HttpError`
+        where too many are open, and `ShuttingDownError` where it had not started by then."""
+        with door.following(), door.until_drained():
+            yield
+        if not self.has_started:
+            raise ShuttingDownError(
+                "the node is stopping", "use another one, or this one a little later"
+            )
 
     async def run(self, work: Work, gone: Work) -> None:
         """Until `work` is done. What it raises is told: by a status, or else as the last event or

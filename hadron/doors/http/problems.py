@@ -159,6 +159,12 @@ def problem_body(
     )
 
 
+def _may_be_retried(error: HadronError) -> bool:
+    """Whoever sends again what is logged in part doubles that."""
+    fates = error.fates
+    return error.retryable and not (fates and (fates.published or fates.unknown))
+
+
 def body_of(error: HadronError) -> bytes:
     others: dict[str, Any] = {}
     if isinstance(error, OffsetMismatchError):
@@ -168,7 +174,12 @@ def body_of(error: HadronError) -> bytes:
     if error.fates is not None:
         others |= error.fates._asdict()
     return problem_body(
-        status_of(error), error.code, error.message, error.hint, retryable=error.retryable, **others
+        status_of(error),
+        error.code,
+        error.message,
+        error.hint,
+        retryable=_may_be_retried(error),
+        **others,
     )
 
 
@@ -176,7 +187,7 @@ def response_of(error: HadronError) -> Response:
     """The answer that says what went wrong."""
     status = status_of(error)
     headers = {}
-    if status == 503:
+    if status == 503 and (error.fates is None or _may_be_retried(error)):
         headers["retry-after"] = str(_RETRY_AFTER_S)
     if isinstance(error, HttpError) and error.allow:
         headers["allow"] = error.allow

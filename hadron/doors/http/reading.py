@@ -86,7 +86,7 @@ class Source:
         self, client: Client, stream: str, partition: str | None, position: Position | Cursor
     ) -> None:
         self._client = client
-        self._stream = stream
+        self.stream = stream
         self._partition = partition
         self._position = position
         self.cursor: Cursor = {}
@@ -99,12 +99,12 @@ class Source:
         """Find out where each partition begins. Raises `OffsetOutOfRangeError`."""
         position = self._position
         at = position if isinstance(position, datetime) else None
-        found = await self._client.offsets(self._stream, partition=self._partition, at_ms=at)
+        found = await self._client.offsets(self.stream, partition=self._partition, at_ms=at)
         if isinstance(position, dict):
             unknown = set(position) - {each.partition for each in found}
             if unknown and self._partition is None:
                 raise NotFoundError(
-                    f"stream {self._stream!r} has no partition {min(unknown)!r}",
+                    f"stream {self.stream!r} has no partition {min(unknown)!r}",
                     f"it has {', '.join(each.partition for each in found)}",
                 )
         for each in found:
@@ -126,7 +126,7 @@ class Source:
                 start = first
             if not first <= start <= behind:
                 raise OffsetOutOfRangeError(
-                    f"{self._stream}/{each.partition} has offsets {first} to {behind - 1}, and "
+                    f"{self.stream}/{each.partition} has offsets {first} to {behind - 1}, and "
                     f"not {start}",
                     "from=earliest begins at the first one that is kept",
                 )
@@ -139,11 +139,7 @@ class Source:
                 return
             # Closed, because what was fetched ahead of who stops half way is several megabytes.
             async with self._client.read_batches(
-                self._stream,
-                partition=partition,
-                start=start,
-                limit=limit,
-                stream_id=self.stream_id,
+                self.stream, partition=partition, start=start, limit=limit, stream_id=self.stream_id
             ) as batches:
                 async for batch in batches:
                     records = batch.records()
@@ -201,6 +197,10 @@ async def _stream(source: Source, call: Call, limit: int | None, media: str) -> 
         }
     )
     piece = bytearray()
+    if call.scope["method"] == "HEAD":
+        # No body is sent, so that nobody would be noticed who has gone.
+        await _send(call, b"", more=False)
+        return
     async with aclosing(source.batches(limit)) as batches:
         async for records in batches:
             for record in records:

@@ -32,10 +32,13 @@ def test_who_is_over_holds_nothing_any_more() -> None:
 
 
 def test_as_much_is_left_for_others_and_what_is_small_has_room_anyway() -> None:
-    held = Held(100, "answers", "")
+    held = Held(100, "answers", "", small_bytes=100)
     held.share().take(40, leaving=40)
     with pytest.raises(OverloadedError):
         held.share().take(40, leaving=40)
     held.share().take(30, leaving=30)
     held.share().take(50, anyway=True)
-    assert held.bytes == 120
+    held.share().take(80, anyway=True)
+    with pytest.raises(OverloadedError):
+        held.share().take(1, anyway=True)
+    assert held.bytes == 200

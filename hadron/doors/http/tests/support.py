@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h2.connection
+import h2.events
 import httpcore
 import httpx
 import trio
@@ -116,6 +118,69 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ARG002 - there is none of any kind
         return None
+
+
+class Http2:
+    """A program that speaks HTTP/2 by hand, and what it was answered, by stream.
+
+    Attributes:
+        whole: whose answers have ended.
+        resets: how those have ended that were cut off, or taken back.
+        pause_s: before more may come.
+    """
+
+    def __init__(self, stream: _Stream, host: str) -> None:
+        self.stream = stream
+        self._host = host
+        self.h2 = h2.connection.H2Connection()
+        self.statuses: dict[int, int] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.whole: set[int] = set()
+        self.resets: dict[int, int] = {}
+        self.ended: h2.events.ConnectionTerminated | None = None
+        self.pause_s = 0.0
+        self.h2.initiate_connection()
+
+    async def flush(self) -> None:
+        await self.stream.write(self.h2.data_to_send())
+
+    async def ask(self, method: str, path: str, *, end: bool = False, **headers: str) -> int:
+        """Begin a request, which has no body where that is its `end`. Returns its stream."""
+        number = self.h2.get_next_available_stream_id()
+        head = {":method": method, ":scheme": "http", ":authority": self._host, ":path": path}
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.h2.send_headers(number, [*head.items(), *said.items()], end_stream=end)
+        await self.flush()
+        return number
+
+    async def send(self, number: int, *parts: bytes, end: bool = False) -> None:
+        """Each part in a frame of its own."""
+        for part in parts:
+            self.h2.send_data(number, part)
+        if end:
+            self.h2.end_stream(number)
+        await self.flush()
+
+    async def run(self) -> None:
+        """Hear what is answered, up to the end of the connection."""
+        while data := await self.stream.read(1 << 16):
+            for event in self.h2.receive_data(data):
+                self._heard(event)
+            await trio.sleep(self.pause_s)
+            await self.flush()
+
+    def _heard(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.ResponseReceived):
+            self.statuses[event.stream_id] = int(dict(event.headers)[b":status"])
+        elif isinstance(event, h2.events.DataReceived):
+            self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+            self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        elif isinstance(event, h2.events.StreamEnded):
+            self.whole.add(event.stream_id)
+        elif isinstance(event, h2.events.StreamReset):
+            self.resets[event.stream_id] = event.error_code
+        elif isinstance(event, h2.events.ConnectionTerminated):
+            self.ended = event
 
 
 class _Backend(httpcore.AsyncNetworkBackend):

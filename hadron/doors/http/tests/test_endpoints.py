@@ -15,10 +15,13 @@ import pytest
 import trio
 
 from hadron.client import Client, IncomingCall
+from hadron.client.endpoints import items
+from hadron.client.endpoints.items import Outflow
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.tests.support import (
     HTTP_PORT,
     NDJSON,
+    Http2,
     _Stream,
     declare,
     http_of,
@@ -513,6 +516,55 @@ async def test_who_goes_away_in_the_middle_of_its_input(
         await stream.aclose()
         with trio.fail_after(20):
             await ended.wait()
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_who_goes_away_while_its_input_is_held_back(
+    nodes: Nodes, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, *, http2: bool
+) -> None:
+    """Behind lines that the handler has not taken yet, and may not take for an hour."""
+    held, ended = trio.Event(), trio.Event()
+    wait = Outflow.wait
+
+    async def noticed(self: Outflow) -> bool:
+        if self._window <= 0:
+            held.set()
+        return await wait(self)
+
+    async def hold(_numbers: AsyncIterator[int]) -> int:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+        return 0
+
+    monkeypatch.setattr(Outflow, "wait", noticed)
+    monkeypatch.setattr(items, "CALL_WINDOW_BYTES", 16 << 10)
+
+    lines = b'"%b"\n' % (b"x" * 1_021) * 60
+    path, media = "/v1/endpoints/hold", "application/x-ndjson"
+    async with served(nodes, "hold", hold, input=STREAM), trio.open_nursery() as nursery:
+        if http2:
+            stream = _Stream(await nodes.network.host(CLIENT).dial(f"n1:{HTTP_PORT}"))
+            peer = Http2(stream, "localhost")
+            nursery.start_soon(peer.run)
+            number = await peer.ask("POST", path, content_type=media)
+            await peer.send(
+                number, *[lines[at : at + 16_384] for at in range(0, len(lines), 16_384)]
+            )
+        else:
+            stream = await _post(nodes, path, lines * 10, media, more=100)
+        with trio.fail_after(20):
+            await held.wait()
+            assert not ended.is_set()
+            if http2:
+                peer.h2.reset_stream(number)
+                await peer.flush()
+            else:
+                await stream.aclose()
+            await ended.wait()
+        nursery.cancel_scope.cancel()
+        await stream.aclose()
 
 
 async def test_any_node_s_door_will_do(tmp_path: Path, nursery: trio.Nursery) -> None:

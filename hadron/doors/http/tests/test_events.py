@@ -12,8 +12,10 @@ import pytest
 import trio
 
 from hadron.doors.http import openapi
+from hadron.doors.http.door import Door
 from hadron.doors.http.table import OPERATIONS
 from hadron.doors.http.tests.support import Events, http_of, nodes_with_doors, serving, until
+from hadron.node import http_door
 from hadron.testing.nodes import Nodes
 
 EVENTS = "/v1/streams/s/events"
@@ -165,3 +167,27 @@ def test_the_document_says_whose_head_there_is() -> None:
     assert "HEAD is answered where GET is" in document["info"]["description"]
     for path in ("/v1/streams/{stream}/events", "/v1/exchanges/{exchange}/messages"):
         assert "405" in document["paths"][path]["get"]["responses"]
+
+
+async def test_who_comes_while_the_node_stops_is_told_so(
+    tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was 500, which nobody tries again."""
+    doors: list[Door] = []
+
+    class Kept(Door):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            doors.append(self)
+
+    monkeypatch.setattr(http_door, "Door", Kept)
+    async with serving(nodes_with_doors(tmp_path, 1, nursery)) as http:
+        declared = {"kind": "Exchange", "name": "x", "replica_set": "local/p0"}
+        assert (await http.post("/v1/schema", json=declared)).status_code == 200
+        (door,) = doors
+        door.drain()
+        for path in (EVENTS, "/v1/exchanges/x/messages"):
+            answer = await http.get(path)
+            told = answer.json()
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert (told["code"], told["retryable"]) == ("ShuttingDownError", True)

@@ -15,6 +15,9 @@ import pytest
 import trio
 import trio.testing
 from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hyperframe.frame import DataFrame
+from starlette.responses import Response
 from trio.testing import MockClock
 
 from hadron.doors.http import limits as bounds
@@ -24,11 +27,13 @@ from hadron.doors.http.call import Call, Room, room_of
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
 from hadron.doors.http.server import Server
-from hadron.doors.http.tests.support import _Stream, http_at, received
+from hadron.doors.http.tests.support import Http2, _Stream, http_at, received, until
 from hadron.fakes.network import SimNetwork
 from hadron.model.errors import OverloadedError
 
 HEAD = b"POST / HTTP/1.1\r\nhost: s\r\n"
+
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 HEADERS = [(":method", "GET"), (":scheme", "http"), (":authority", "s")]
 
@@ -40,13 +45,17 @@ class App:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.headers: list[tuple[bytes, bytes]] = []
         self.disconnected = 0
         self.unread = 0
-        self.chunk = b""
+        self.flooded = 0
+        self.go_on = trio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
-        while True:
+        if scope["path"] == "/hold":
+            await self.go_on.wait()
+        while scope["path"] != "/unread":
             message = await receive()
             if message["type"] == "http.disconnect":
                 self.disconnected += 1
@@ -55,6 +64,7 @@ class App:
             if not message["more_body"]:
                 break
         self.bodies.append(body)
+        self.headers = scope["headers"]
         if scope["path"] == "/wait":
             assert (await receive())["type"] == "http.disconnect"
             self.disconnected += 1
@@ -64,11 +74,14 @@ class App:
         while scope["path"] == "/flood":
             try:
                 await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+                self.flooded += 65_536
             except OSError:
                 self.unread += 1
                 raise
         if scope["path"] == "/early":
             return
+        if scope["path"] == "/large":
+            body = b"x" * (1 << 20)
         for _ in range(3 if scope["path"] == "/parts" else 0):
             await send({"type": "http.response.body", "body": b"part,", "more_body": True})
         await send({"type": "http.response.body", "body": body or b"-", "more_body": False})
@@ -129,6 +142,9 @@ def status(answer: bytes) -> int:
         (HEAD + b"a: " + b"b" * bounds.MAX_HEADER_BYTES + b"\r\n\r\n", 431),
         (HEAD + b"a: " + b"b" * (2 * bounds.MAX_HEADER_BYTES), 431),
         (HEAD + b"a: b\r\n" * (bounds.MAX_HEADERS + 1) + b"\r\n", 431),
+        (CHUNKED + b"1\r\na\r\n0\r\na: " + b"b" * (3 << 16), 431),
+        (CHUNKED + b"1\r\na\r\n0\r\n" + b"a: b\r\n" * (3 << 13), 431),
+        (CHUNKED + b"1;a=" + b"b" * (3 << 16), 431),
     ],
 )
 async def test_what_is_no_request_is_refused(
@@ -265,24 +281,35 @@ async def test_who_hangs_up_behind_other_requests_is_noticed(
     assert world.app.disconnected == 1
 
 
+async def test_a_request_that_begins_behind_many_is_not_charged_with_them(
+    autojump_clock: MockClock, world: World
+) -> None:
+    many = (HEAD + b"content-length: 1000\r\n\r\n" + b"x" * 1_000) * 60
+    last = HEAD + b"connection: close\r\ncontent-length: 0\r\n\r\n"
+    answer = await world.ask(many + last[:9], last[9:], pause_s=0.1)
+    assert answer.count(b"HTTP/1.1 200 OK") == 61
+
+
 @pytest.mark.parametrize(
-    "behind",
+    ("behind", "wanted"),
     [
-        (HEAD + b"content-length: 2\r\n\r\n__") * 300,
-        HEAD + b"content-length: 99999999\r\n\r\n" + b"x" * (3 << 19),
+        ((HEAD + b"content-length: 2\r\n\r\n__") * 300, 400),
+        (HEAD + b"content-length: 99999999\r\n\r\n" + b"x" * (3 << 19), 400),
+        ((b"GET / HTTP/1.1\r\nhost: s\r\na: " + b"b" * 30_000 + b"\r\n\r\n") * 40, 400),
+        (CHUNKED + b"0\r\na: " + b"b" * (3 << 16), 431),
     ],
-    ids=["requests", "bytes"],
+    ids=["requests", "bodies", "heads", "trailers"],
 )
 async def test_what_comes_behind_a_request_is_bounded(
-    autojump_clock: MockClock, world: World, behind: bytes
+    autojump_clock: MockClock, world: World, behind: bytes, wanted: int
 ) -> None:
     """It has to be read, or nobody would notice that the program has gone."""
     async with world.connection() as stream:
         await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
         await stream.write(behind)
         answer = await stream.read(4096)
-    assert status(answer) == 400
-    assert b"came behind one that is not answered yet" in answer
+    assert status(answer) == wanted
+    assert (b"came behind one that is not answered yet" in answer) == (wanted == 400)
     assert world.app.disconnected == 1
 
 
@@ -315,6 +342,14 @@ async def test_head_has_no_body(autojump_clock: MockClock, world: World) -> None
 async def test_half_an_answer_ends_the_connection(autojump_clock: MockClock, world: World) -> None:
     answer = await world.ask(b"GET /early HTTP/1.1\r\nhost: s\r\n\r\n")
     assert status(answer) == 500
+
+
+async def test_what_stands_behind_a_body_is_none_of_the_headers(
+    autojump_clock: MockClock, world: World
+) -> None:
+    await world.ask(CHUNKED + b"1\r\na\r\n0\r\nidempotency-key: 1\r\nhost: t\r\n\r\n")
+    assert world.app.bodies == [b"a"]
+    assert world.app.headers == [(b"host", b"s"), (b"transfer-encoding", b"chunked")]
 
 
 async def test_a_body_is_asked_for_when_it_is_wanted(
@@ -401,6 +436,29 @@ async def test_http2_with_an_answer_that_nobody_reads(
         assert answer.content == b"others", "go on"
 
 
+async def test_http2_with_an_answer_that_is_given_no_window(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """What comes is read, but nothing more may come."""
+    async with by_hand(world, INITIAL_WINDOW_SIZE=0) as peer:
+        number = await peer.ask("GET", "/flood", end=True)
+        await until("cut off", lambda: number in peer.resets)
+        assert peer.resets == {number: ErrorCodes.INTERNAL_ERROR}
+        assert world.app.unread == 1
+        assert world.app.flooded <= 1 << 16
+
+
+async def test_http2_with_an_answer_that_is_taken_bit_by_bit(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """In more time than one may pass without a byte."""
+    async with by_hand(world) as peer:
+        peer.pause_s = QUICK.stall_s * 0.1
+        number = await peer.ask("GET", "/large", end=True)
+        await until("answered", lambda: number in peer.whole)
+        assert len(peer.bodies[number]) == 1 << 20
+
+
 async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World) -> None:
     async with http_at(world.network.host("client"), "s:80", http2=True) as http:
         began_s = trio.current_time()
@@ -440,6 +498,9 @@ async def test_http2_with_requests_that_are_taken_back(
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
+            # Without a request it would not be kept so long.
+            number = peer.get_next_available_stream_id()
+            peer.send_headers(number, [*HEADERS, (":path", "/wait")], end_stream=True)
             await take_back(150)
             await trio.sleep(100)
             await take_back(150)
@@ -456,6 +517,111 @@ async def test_http2_with_requests_that_are_taken_back(
         assert [each.error_code for each in ended] == [ErrorCodes.ENHANCE_YOUR_CALM]
     await trio.sleep(1)
     assert world.server.connections == 0
+
+
+@asynccontextmanager
+async def by_hand(world: World, **settings: int) -> AsyncIterator[Http2]:
+    """Somebody who has begun to speak HTTP/2."""
+    async with world.connection() as stream, trio.open_nursery() as nursery:
+        peer = Http2(stream, "s")
+        if settings:
+            peer.h2.update_settings({SettingCodes[name]: each for name, each in settings.items()})
+        await peer.flush()
+        nursery.start_soon(peer.run)
+        yield peer
+        nursery.cancel_scope.cancel()
+
+
+async def test_http2_with_a_body_that_nobody_reads_and_an_answer_that_nobody_takes(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """Neither keeps the connection from being read, nor from its end."""
+    async with by_hand(world, INITIAL_WINDOW_SIZE=0) as peer:
+        number = await peer.ask("POST", "/unread")
+        await peer.send(number, *[b"1"] * 12)
+        await trio.sleep(2 * QUICK.stall_s + 0.1)
+        assert peer.resets == {number: ErrorCodes.INTERNAL_ERROR}
+        await trio.sleep(QUICK.idle_s)
+        assert world.server.connections == 0
+
+
+async def test_http2_with_a_body_that_is_refused_half_way(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """The rest of it is not wanted, and nobody else's concern."""
+    async with by_hand(world) as peer:
+        await peer.ask("GET", "/wait", end=True)
+        number = await peer.ask("POST", "/unread", content_length="20000000")
+        await until("answered", lambda: number in peer.resets)
+        assert peer.statuses[number] == 200
+        assert (peer.bodies[number], peer.whole) == (b"-", {number})
+        assert peer.resets == {number: ErrorCodes.NO_ERROR}
+        # What was on its way by then.
+        late = DataFrame(number, b"x" * 16_384).serialize()
+        for _ in range(100):
+            await peer.stream.write(late)
+        other = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert world.app.disconnected == 0
+        assert peer.h2.outbound_flow_control_window > 65_535
+
+
+async def test_http2_with_a_body_that_is_held_back(autojump_clock: MockClock, world: World) -> None:
+    """It waits by flow control, whatever comes on the connection meanwhile, also its end."""
+    async with by_hand(world) as peer:
+        held = await peer.ask("POST", "/hold")
+        await until("settled", lambda: peer.h2.outbound_flow_control_window > 65_535)
+        await peer.send(held, *[b"x" * 13_107] * 5)
+        other = await peer.ask("POST", "/")
+        await peer.send(other, *[b"y" * 13_107] * 5)
+        assert peer.h2.local_flow_control_window(held) == 0
+        await until("taken", lambda: peer.h2.local_flow_control_window(other) > 0)
+        await peer.send(other, end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert (world.app.bodies, world.app.disconnected) == ([b"y" * 65_535], 0)
+        assert peer.h2.local_flow_control_window(held) == 0
+        world.app.go_on.set()
+        await until("taken", lambda: peer.h2.local_flow_control_window(held) > 0)
+        await peer.send(held, *[b"x"] * 20, end=True)
+        await until("answered", lambda: held in peer.whole)
+        assert len(world.app.bodies[-1]) == 65_555
+
+
+async def test_http2_forgets_what_is_taken_back(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        for _ in range(1_100):
+            peer.h2.reset_stream(await peer.ask("GET", "/wait", end=True))
+            await trio.sleep(2 / bounds.RESETS_PER_S)
+        number = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: number in peer.whole)
+        assert peer.ended is None
+        peer.h2.reset_stream(await peer.ask("GET", "/wait", end=True))
+        await peer.flush()
+        await trio.sleep(QUICK.idle_s + 0.1)
+        assert world.server.connections == 0, "it has no request any more"
+
+
+async def test_http2_without_a_request_is_let_go(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        number = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: number in peer.whole)
+        for _ in range(3):
+            await trio.sleep(QUICK.idle_s / 3 + 0.1)
+            if world.server.connections:
+                peer.h2.ping(b"are here")
+                await peer.flush()
+        assert world.server.connections == 0
+
+
+async def test_http2_refuses_what_is_no_request(autojump_clock: MockClock, world: World) -> None:
+    async with by_hand(world) as peer:
+        peer.h2.config.validate_outbound_headers = False
+        tunnel = peer.h2.get_next_available_stream_id()
+        peer.h2.send_headers(tunnel, [(":method", "CONNECT"), (":authority", "s")])
+        odd = await peer.ask("GET", "/\u00fc", end=True)
+        other = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: other in peer.whole)
+        assert dict.fromkeys((tunnel, odd), ErrorCodes.PROTOCOL_ERROR) == peer.resets
 
 
 # --- bodies that are taken as a whole -------------------------------------------------------------
@@ -478,7 +644,8 @@ def call_with(room: Room, *chunks: bytes, pause_s: float = 0.0) -> Call:
     return Call({"headers": []}, receive, send, room)
 
 
-async def test_all_bodies_together_are_bounded() -> None:
+async def test_all_bodies_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "SMALL_BYTES", 0)
     room = room_of(SMALL)
     first = call_with(room, b"12345", b"678")
     assert await first.body() == b"12345678"
@@ -488,6 +655,31 @@ async def test_all_bodies_together_are_bounded() -> None:
     second.let_go()
     first.let_go()
     assert len(await call_with(room, b"x" * 10).body()) == 10
+
+
+async def test_a_small_body_has_room_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of acknowledgements and polls, whatever others hold."""
+    monkeypatch.setattr(bounds, "SMALL_BYTES", 3)
+    room = room_of(SMALL)
+    assert len(await call_with(room, b"x" * 10).body()) == 10
+    assert await call_with(room, b"12", b"3").body() == b"123"
+    with pytest.raises(OverloadedError):
+        await call_with(room, b"12", b"34").body()
+
+
+async def test_an_answer_that_is_read_in_drips_ends(autojump_clock: MockClock) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        await trio.sleep(0.8)
+        sent.append(message)
+
+    call = call_with(room_of(SMALL))
+    call.send = send
+    call.scope["type"] = "http"
+    with pytest.raises(OSError, match="not read within 1 s"):
+        await call.respond(Response(b"x"), is_done=True)
+    assert len(sent) == 1
 
 
 async def test_a_body_that_drips_ends(autojump_clock: MockClock) -> None:

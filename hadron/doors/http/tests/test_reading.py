@@ -14,7 +14,7 @@ from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import served
 from hadron.doors.http import limits
 from hadron.doors.http.reading import Source
-from hadron.doors.http.tests.support import NDJSON, Events, until
+from hadron.doors.http.tests.support import NDJSON, Events, http_of, until
 from hadron.doors.http.tests.test_events import EVENTS
 from hadron.model.errors import NotFoundError
 from hadron.testing.nodes import Nodes
@@ -56,6 +56,23 @@ async def test_from_where_to_where(
             assert [each["value"] for each in answer.json()["records"]] == wanted
         else:
             assert len(answer.text.splitlines()) == len(wanted)
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_a_head_alone_reads_nothing(
+    nodes: Nodes, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, *, http2: bool
+) -> None:
+    await fill(http, 10)
+    accept = {"accept": "application/x-ndjson"}
+    with monkeypatch.context() as patched:
+        patched.delattr(Source, "batches")
+        async with http_of(nodes, "n1", http2=http2) as other:
+            answer = await other.head(RECORDS, headers=accept)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-type"] == accept["accept"]
+            answer = await other.head(RECORDS, params={"from": "11"}, headers=accept)
+            assert answer.status_code == 416
+    assert len((await http.get(RECORDS, headers=accept)).text.splitlines()) == 10
 
 
 async def test_page_by_page(http: httpx.AsyncClient) -> None:
