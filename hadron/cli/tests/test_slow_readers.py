@@ -112,7 +112,7 @@ def test_what_waits_for_a_reader_makes_no_dead_letters(
 ) -> None:
     options = ("--ack-deadline", "1s", "--max-attempts", "2", "--dead-letter", "letters")
     with program("sub", "s", "-G", "g", *options, *more) as process:
-        assert wait_until(lambda: _has_the_rest(client), 30)
+        assert wait_until(lambda: any(each.in_flight for each in client.groups("s")), 30)
         assert not wait_until(lambda: client.groups("s")[0].dead_lettered > 0, 5)
         assert process.stdout is not None
         seen = {process.stdout.readline() for _ in range(RECORDS)}
