@@ -94,6 +94,40 @@ def test_a_call_of_a_handler_takes_over_time_and_trace(url: str) -> None:
         assert 0 < left_s <= 3
 
 
+def test_a_call_that_is_over_keeps_its_slot_until_its_thread_has_ended(url: str) -> None:
+    may_end, begun = threading.Event(), []
+
+    def slow(value: int) -> int:
+        begun.append(value)
+        may_end.wait(10)
+        return value
+
+    with hadron.connect_sync(url) as client, client.serve("quote", slow, max_in_flight=1):
+        while not begun:
+            with pytest.raises(hadron.DeadlineExceededError):
+                client.call("quote", 1, timeout_s=0.1)
+        with pytest.raises(hadron.DeadlineExceededError):
+            client.call("quote", 2, timeout_s=0.1)
+        assert begun == [1]
+        may_end.set()
+        assert client.call("quote", 3, timeout_s=10) == 3
+
+
+def test_a_handler_in_a_thread_may_close_its_client(url: str) -> None:
+    with hadron.connect_sync(url) as caller:
+        client = hadron.connect_sync(url)
+        is_closed = threading.Event()
+
+        def close(_value: Any) -> None:
+            client.close()
+            is_closed.set()
+
+        client.serve("quote", close, drain_s=0.1).__enter__()
+        with pytest.raises(hadron.CallUnknownError):
+            caller.call("quote", timeout_s=10)
+        assert is_closed.wait(15)
+
+
 def test_a_server_waits_until_it_is_closed(url: str) -> None:
     with hadron.connect_sync(url) as client:
         serving = client.serve("quote", lambda value: value)
