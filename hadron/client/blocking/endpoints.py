@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.endpoints.serving import Serving
 from hadron.client.endpoints.stream import CallStream
 from hadron.client.terms.ending import Ending
@@ -23,6 +24,7 @@ class Calling:
     def __init__(self, portal: Portal, call: CallStream) -> None:
         self._portal = portal
         self.call = call
+        self._values = Taking(portal, lambda: anext(call, _END))
 
     def __str__(self) -> str:
         return str(self.call)
@@ -37,7 +39,7 @@ class Calling:
         return self._portal.call(self.call.result)
 
     def next(self) -> Any:
-        return self._portal.call(anext, self.call, _END)
+        return self._values.take()
 
     def finish(self, _ending: Ending) -> None:
         with suppress(ClosedError):

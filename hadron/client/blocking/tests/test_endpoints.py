@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import hadron
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.client.endpoints.calls import told
 from hadron.model.record import JSON
 from hadron.node.supervision.cluster import LocalCluster
@@ -73,7 +74,11 @@ def test_streams_go_both_ways(url: str) -> None:
             assert list(call) == [4, 9]
         call = client.call_stream("squares", headers={"of": "one"})
         call.send(5)
-        assert call.result() == 25
+        with ctrl_c_behind_the_call(call._lazy.get()._portal):
+            next(call)
+        assert next(call) == 25
+        call.send(6)
+        assert call.result() == 36
         call.close()
         with pytest.raises(hadron.ClosedError):
             call.send(1)
