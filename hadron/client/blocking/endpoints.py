@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Self
 
+import anyio
+
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
 from hadron.client.blocking.taking import Taking
@@ -93,8 +95,12 @@ class Servings:
     def finish(self, ending: Ending) -> None:
         with suppress(ClosedError):
             if ending.waits and not ending.logs:
-                self._portal.call(self._serving.drain)
+                self._portal.call(self._drain_within, ending.timeout_s)
             self._portal.call(self._serving.close)
+
+    async def _drain_within(self, timeout_s: float | None) -> None:
+        with anyio.move_on_after(timeout_s):
+            await self._serving.drain()
 
     def forked(self) -> None:
         """In a child process: the calls refuse by themselves."""

@@ -133,6 +133,30 @@ def test_a_handler_in_a_thread_may_close_its_client(url: str) -> None:
         assert is_closed.wait(15)
 
 
+def test_closing_does_not_wait_for_a_thread_that_hangs(url: str) -> None:
+    may_end, begun = threading.Event(), threading.Event()
+
+    def hang(_value: Any) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    with hadron.connect_sync(url) as caller:
+        client = hadron.connect_sync(url)
+        client.serve("quote", hang, drain_s=60).__enter__()
+        calling = threading.Thread(
+            target=pytest.raises, args=(hadron.CallUnknownError, caller.call, "quote")
+        )
+        calling.start()
+        assert begun.wait(10)
+        closing = threading.Thread(target=client.close, args=(0.1,), daemon=True)
+        closing.start()
+        closing.join(10)
+        has_closed = not closing.is_alive()
+        may_end.set()
+        calling.join(10)
+        assert has_closed
+
+
 def test_a_server_waits_until_it_is_closed(url: str) -> None:
     with hadron.connect_sync(url) as client:
         serving = client.serve("quote", lambda value: value)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
@@ -17,7 +18,7 @@ import hadron
 from hadron.client import SyncClient
 from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.client.blocking.tests.test_life import run
-from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.fake_node import FakeNode, Member
 from hadron.model.errors import ClosedError, NotFoundError, PeerError
 
 _LIMIT_S = 60.0
@@ -133,6 +134,18 @@ def test_ctrl_c_loses_no_records_that_are_on_their_way_to_the_thread(client: Syn
         next(reader)
     reader.close()
     assert list(reader) == []
+
+
+def test_a_subscription_is_left_within_the_patience_of_who_closes(
+    client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acks have 5 s to be committed else."""
+    monkeypatch.setattr(Member, "ack", lambda *_: None)
+    client.send("s", b"x")
+    next(client.subscribe("s", group="g")).ack()
+    began_s = monotonic()
+    client.close(0.1)
+    assert monotonic() - began_s < 4
 
 
 def test_a_receipt_that_is_known_is_had_of_what_is_closed(client: SyncClient) -> None:
