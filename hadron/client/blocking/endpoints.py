@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Self
 
+import anyio
+
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.endpoints.serving import Serving
 from hadron.client.endpoints.stream import CallStream
 from hadron.client.terms.ending import Ending
@@ -23,6 +26,7 @@ class Calling:
     def __init__(self, portal: Portal, call: CallStream) -> None:
         self._portal = portal
         self.call = call
+        self._values = Taking(portal, lambda: anext(call, _END))
 
     def __str__(self) -> str:
         return str(self.call)
@@ -37,7 +41,7 @@ class Calling:
         return self._portal.call(self.call.result)
 
     def next(self) -> Any:
-        return self._portal.call(anext, self.call, _END)
+        return self._values.take()
 
     def finish(self, _ending: Ending) -> None:
         with suppress(ClosedError):
@@ -91,8 +95,12 @@ class Servings:
     def finish(self, ending: Ending) -> None:
         with suppress(ClosedError):
             if ending.waits and not ending.logs:
-                self._portal.call(self._serving.drain)
+                self._portal.call(self._drain_within, ending.timeout_s)
             self._portal.call(self._serving.close)
+
+    async def _drain_within(self, timeout_s: float | None) -> None:
+        with anyio.move_on_after(timeout_s):
+            await self._serving.drain()
 
     def forked(self) -> None:
         """In a child process: the calls refuse by themselves."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
 from hadron.client.handling.stage import StageInvocations
 from hadron.client.terms.ending import Ending
@@ -51,6 +52,7 @@ class Handling:
     def __init__(self, portal: Portal, stage: StageInvocations) -> None:
         self._portal = portal
         self._stage = stage
+        self._turns = Taking(portal, stage._next)
 
     def __str__(self) -> str:
         return str(self._stage)
@@ -59,7 +61,7 @@ class Handling:
         from hadron.client.blocking.faces.invocation import SyncStageInvocation
 
         try:
-            given = self._portal.call(self._stage._next)
+            given = self._turns.take()
         except ForkedError:
             raise
         except ClosedError:

@@ -255,7 +255,7 @@ class Intake:
     def finish(self, ending: Ending) -> None:
         """Send the acks, give back what nobody has seen, and leave the group."""
         with suppress(ClosedError):
-            self._portal.call(self._leave, ending.waits)
+            self._portal.call(self._leave, ending)
 
     def forked(self) -> None:
         """In a child process: the records are its parent's, and so is the turn."""
@@ -387,7 +387,7 @@ class Intake:
         offsets = runs(record.offset for record in records)
         parcel.channel.send_nack(parcel.number, offsets, unseen=True)
 
-    async def _leave(self, waits: bool) -> None:
+    async def _leave(self, ending: Ending) -> None:
         if self._consumer.is_closed:
             return
         self._collect()
@@ -396,7 +396,8 @@ class Intake:
         with suppress(IndexError):  # another thread was quicker
             while self._ready:
                 self._give_ready_back()
-        await self._consumer.leave(waits=waits)
+        with anyio.move_on_after(ending.timeout_s):
+            await self._consumer.leave(waits=ending.waits)
 
 
 class SyncSteps:

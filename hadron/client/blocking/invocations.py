@@ -7,6 +7,7 @@ from typing import Self
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.pipelines.stage_run import StageRun
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError
@@ -19,6 +20,7 @@ class Invocations:
     def __init__(self, portal: Portal, run: StageRun) -> None:
         self._portal = portal
         self._run = run
+        self._taking = Taking(portal, lambda: anext(run, None))
 
     def grant(self, count: int) -> None:
         self._portal.call(self._run.grant, count)
@@ -28,16 +30,11 @@ class Invocations:
 
     def next(self) -> pipelines_pb2.Invocations | None:
         try:
-            return self._portal.call(self._next)  # type: ignore[no-any-return]
+            return self._taking.take()
         except ForkedError:
             raise
         except ClosedError:
             return None
-
-    async def _next(self) -> pipelines_pb2.Invocations | None:
-        async for invocations in self._run:
-            return invocations
-        return None
 
     def __str__(self) -> str:
         return str(self._run)

@@ -40,7 +40,7 @@ from hadron.model.errors import ClosedError, HadronError
 _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S: Final = 10.0
-"""For producers that are still open when the program ends: as long as connecting may take."""
+"""For all that is still open when the program ends: as long as connecting may take."""
 
 
 _IN_PEACE: Final = Ending()
@@ -145,7 +145,9 @@ class Hold:
         begun[0].stop()
 
     def close(self, ending: Ending = _IN_PEACE) -> None:
-        """End everything, from any thread; returns once that is done, by whomever."""
+        """End everything, from any thread; returns once that is done, by whomever. What is open has
+        the patience of `ending` together: one after the other, it is a deadline."""
+        began_s = monotonic()
         self.is_closed = True
         begun = self._begun
         parts = list(self._parts)
@@ -153,7 +155,7 @@ class Hold:
         try:
             for part in parts:
                 try:
-                    part.close(ending)
+                    part.close(ending.later(monotonic() - began_s))
                 except HadronError as error:
                     trouble = trouble or error
         except BaseException:
@@ -340,10 +342,10 @@ _watched: set[int] = set()
 
 def _close_all() -> None:
     program_ends.set()
-    ending = Ending(timeout_s=EXIT_FLUSH_S, logs=True)
+    ending, began_s = Ending(timeout_s=EXIT_FLUSH_S, logs=True), monotonic()
     for hold in list(_open):
         try:
-            hold.close(ending)
+            hold.close(ending.later(monotonic() - began_s))
         except HadronError as error:
             _log.warning("closing a client at exit: %s", error.message)
         except KeyboardInterrupt:

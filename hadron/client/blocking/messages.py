@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.exchanges.message import Message
 from hadron.client.exchanges.messages import Messages, take_one, take_ready
 from hadron.client.terms.ending import Ending
@@ -24,6 +25,7 @@ class MessageFlow:
         self._portal = portal
         self.messages = messages
         self._here: deque[Message] = deque()
+        self._taking = Taking(portal, self._take)
 
     def next(self) -> Message | None:
         try:
@@ -31,7 +33,7 @@ class MessageFlow:
         except IndexError:
             pass
         try:
-            found: list[Message] = self._portal.call(self._take)
+            found = self._taking.take()
         except ForkedError:
             raise
         except ClosedError:

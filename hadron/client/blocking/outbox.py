@@ -325,11 +325,8 @@ class Outbox:
             with anyio.move_on_after(ending.timeout_s):
                 await self._empty_inbox()
                 self._is_settled = True
-        if ending.timeout_s is not None:
-            left_s = max(0.0, began_s + ending.timeout_s - anyio.current_time())
-            ending = msgspec.structs.replace(ending, timeout_s=left_s)
         try:
-            await self._publisher.finish(ending)
+            await self._publisher.finish(ending.later(anyio.current_time() - began_s))
         finally:
             # All is refused, as the producer takes nothing more.
             self._empty()

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from hadron.client.blocking.life import Hold
 from hadron.client.blocking.portal import Portal
+from hadron.client.blocking.taking import Taking
 from hadron.client.client import Client
 from hadron.client.reading.reader import BatchReader, RecordReader, Span, SpanReader, spans_of
 from hadron.client.reading.slices import slice_batch
@@ -27,6 +28,7 @@ class SyncReader(Generic[T]):
     ) -> None:
         self._portal = portal
         self._spans = spans
+        self._taking = Taking(portal, spans.next_span)
         self._read_from = items
         self._items: Iterator[T] = iter(())
 
@@ -35,7 +37,7 @@ class SyncReader(Generic[T]):
 
     def _next_span(self) -> Span | None:
         try:
-            return self._portal.call(self._spans.next_span)  # type: ignore[no-any-return]
+            return self._taking.take()
         except ForkedError:
             raise
         except ClosedError:
@@ -66,6 +68,7 @@ class SyncReader(Generic[T]):
     def close(self) -> None:
         """Stop reading; not needed when a loop is just left."""
         self._items = iter(())
+        self._taking.drop()
         with suppress(ClosedError):
             self._portal.call(self._spans.close)
 

@@ -2,6 +2,8 @@
 
 Rule: whatever a handler does, its call gets one last word (ENDPOINTS N3): its slot is given back
 then, and not before it has really ended.
+
+Rule: a server that stops waits for no thread (CLIENTS K6): that may be the one that closes it.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -36,6 +39,8 @@ from hadron.wire.call_items import CREDIT, END, ERROR, REFUSE, VALUE, Item
 
 _log: Final = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _GONE: Final = object()
 """No value."""
 
@@ -60,6 +65,9 @@ class Run:
         self.call._is_cancelled = True
         if self.worker is not None:
             self.worker.cancel()
+        if self.inflow is not None:
+            # A handler in a thread is not cancelled: it may be waiting for a value.
+            self.inflow.end(CallFailedError("the call was cancelled", type="Cancelled"))
 
 
 class Runs:
@@ -84,7 +92,11 @@ class Runs:
         self._handler = handler
         self._background = background
         self._outbox = outbox
-        self._limiter = anyio.CapacityLimiter(most) if not handler.is_async else None
+        self._limiter = anyio.CapacityLimiter(most)
+        self._threads = anyio.CapacityLimiter(math.inf)
+        """What bounds them is `_limiter`."""
+        self._shields: set[anyio.CancelScope] = set()
+        """Of those that wait for a thread."""
         self._open: dict[int, Run] = {}
         self._idle: list[_Worker] = []
         self._rest = anyio.Event()
@@ -157,6 +169,8 @@ class Runs:
     def stop(self) -> None:
         """Nothing is run any more."""
         self.lose()
+        for shield in self._shields:
+            shield.shield = False
         for worker in self._idle:
             worker.stop()
         self._idle.clear()
@@ -254,11 +268,23 @@ class Runs:
         arguments = self._arguments(run)
         if handler.is_async:
             return await handler.function(*arguments)
-        value = await anyio.to_thread.run_sync(
-            lambda: handler.function(*arguments), limiter=self._limiter
-        )
+        value = await self._in_thread(lambda: handler.function(*arguments))
         # A function that is none itself may return what is awaited.
         return await value if inspect.isawaitable(value) else value
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        """What it gives in a thread; also of a call that is cancelled, until the server stops."""
+        # Outside of the shield: who is cancelled while it waits for its turn begins no more.
+        async with self._limiter:
+            with anyio.CancelScope(shield=True) as shield:
+                self._shields.add(shield)
+                try:
+                    value = await anyio.to_thread.run_sync(
+                        function, limiter=self._threads, abandon_on_cancel=True
+                    )
+                finally:
+                    self._shields.discard(shield)
+            return value
 
     def _arguments(self, run: Run) -> tuple[Any, ...]:
         handler = self._handler
@@ -292,9 +318,7 @@ class Runs:
         elif hasattr(made, "__iter__") and not isinstance(made, (str, bytes, dict)):
             iterator = iter(made)
             while True:
-                value = await anyio.to_thread.run_sync(
-                    lambda: next(iterator, _GONE), limiter=self._limiter
-                )
+                value = await self._in_thread(lambda: next(iterator, _GONE))
                 if value is _GONE:
                     break
                 await self._send(run, value)

@@ -18,6 +18,12 @@ class Ending(msgspec.Struct, frozen=True):
     waits: bool = True
     logs: bool = False
 
+    def later(self, by_s: float) -> Ending:
+        """The same, so many seconds after it has begun."""
+        if self.timeout_s is None:
+            return self
+        return msgspec.structs.replace(self, timeout_s=max(0.0, self.timeout_s - by_s))
+
 
 def after_block(error: BaseException | None) -> Ending:
     """How a block ends that `error` ends, if that is not None: one that was cancelled, or is left

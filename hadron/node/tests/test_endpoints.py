@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -355,6 +356,44 @@ async def test_a_call_that_nobody_waits_for_is_cancelled(tmp_path: Path) -> None
             gate.open.set()
             # Both have given their slot back.
             assert await client.call("slow", "next", timeout_s=5) == "next"
+
+
+async def test_a_thread_that_waits_for_values_ends_with_its_call(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "sum", input=STREAM)
+        begun: list[int] = []
+        ended: list[bool] = []
+
+        def total(values: Iterator[int], call: IncomingCall) -> None:
+            try:
+                begun.extend(values)
+            finally:
+                ended.append(call.is_cancelled)
+
+        async with server.serve("sum", total, max_in_flight=1):
+            async with client.call_stream("sum") as call:
+                await call.send(1)
+                await until(lambda: begun)
+            await until(lambda: ended == [True])
+
+
+async def test_a_server_that_stops_waits_for_no_thread(tmp_path: Path) -> None:
+    may_end, begun = threading.Event(), threading.Event()
+
+    def hang(_: str) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    try:
+        async with one_node(tmp_path) as (nodes, _, client), trio.open_nursery() as nursery:
+            await declare(client, "slow")
+            async with nodes.client("leaves") as leaves, leaves.serve("slow", hang, drain_s=0.0):
+                outcome = await start(nursery, lambda: client.call("slow", "x"))
+                await until(begun.is_set)
+            await until(lambda: outcome)
+            assert isinstance(outcome[0], CallUnknownError)
+    finally:
+        may_end.set()
 
 
 async def lose_server(nodes: Nodes, client: Client, gate: Gate, name: str) -> list[Any]:

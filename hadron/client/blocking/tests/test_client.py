@@ -19,7 +19,8 @@ from hadron.client import SyncClient
 from hadron.client.blocking import outbox
 from hadron.client.blocking.faces.producer import SyncProducer
 from hadron.client.blocking.outbox import Outbox, SyncPending
-from hadron.client.blocking.portal import Answer, Portal
+from hadron.client.blocking.portal import Answer
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import HandClock
@@ -236,24 +237,17 @@ def test_a_wrong_patience_gives_nothing_up(node: FakeNode, client: SyncClient) -
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_ctrl_c_loses_no_batch_that_is_on_its_way_to_the_thread(
-    client: SyncClient, monkeypatch: pytest.MonkeyPatch, batch_size: int | None
+    client: SyncClient, batch_size: int | None
 ) -> None:
     with client.producer("s") as producer:
         for number in range(12):
             producer.send(b"%d" % number)
 
-    def interrupted(*args: Any) -> None:
-        Portal.call(portal, *args)
-        raise KeyboardInterrupt
-
     def interrupt() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(portal, "call", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                subscription.poll_batch(5)
+        with ctrl_c_behind_the_call(subscription._lazy.get()._portal):
+            subscription.poll_batch(5)
 
     with client.subscribe("s", group="g", batch_size=batch_size) as subscription:
-        portal = subscription._lazy.get()._portal
         interrupt()
         batch = subscription.poll_batch(5)
         assert batch is not None
@@ -404,6 +398,8 @@ def test_stages(node: FakeNode, client: SyncClient) -> None:
         assert credit == [2]
         run.grant(3)
         node.invoke(1)
+        with ctrl_c_behind_the_call(run._lazy.get()._portal):
+            next(run)
         assert next(run).invocations[0].instance_id == 1
         assert call.is_open
 

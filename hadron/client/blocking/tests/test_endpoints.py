@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import hadron
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.client.endpoints.calls import told
 from hadron.model.record import JSON
 from hadron.node.supervision.cluster import LocalCluster
@@ -73,7 +74,11 @@ def test_streams_go_both_ways(url: str) -> None:
             assert list(call) == [4, 9]
         call = client.call_stream("squares", headers={"of": "one"})
         call.send(5)
-        assert call.result() == 25
+        with ctrl_c_behind_the_call(call._lazy.get()._portal):
+            next(call)
+        assert next(call) == 25
+        call.send(6)
+        assert call.result() == 36
         call.close()
         with pytest.raises(hadron.ClosedError):
             call.send(1)
@@ -92,6 +97,64 @@ def test_a_call_of_a_handler_takes_over_time_and_trace(url: str) -> None:
             headers, left_s = client.call("outer", headers={"traceparent": "00-1"}, timeout_s=3)
         assert headers == {"traceparent": "00-1"}
         assert 0 < left_s <= 3
+
+
+def test_a_call_that_is_over_keeps_its_slot_until_its_thread_has_ended(url: str) -> None:
+    may_end, begun = threading.Event(), []
+
+    def slow(value: int) -> int:
+        begun.append(value)
+        may_end.wait(10)
+        return value
+
+    with hadron.connect_sync(url) as client, client.serve("quote", slow, max_in_flight=1):
+        while not begun:
+            with pytest.raises(hadron.DeadlineExceededError):
+                client.call("quote", 1, timeout_s=0.1)
+        with pytest.raises(hadron.DeadlineExceededError):
+            client.call("quote", 2, timeout_s=0.1)
+        assert begun == [1]
+        may_end.set()
+        assert client.call("quote", 3, timeout_s=10) == 3
+
+
+def test_a_handler_in_a_thread_may_close_its_client(url: str) -> None:
+    with hadron.connect_sync(url) as caller:
+        client = hadron.connect_sync(url)
+        is_closed = threading.Event()
+
+        def close(_value: Any) -> None:
+            client.close()
+            is_closed.set()
+
+        client.serve("quote", close, drain_s=0.1).__enter__()
+        with pytest.raises(hadron.CallUnknownError):
+            caller.call("quote", timeout_s=10)
+        assert is_closed.wait(15)
+
+
+def test_closing_does_not_wait_for_a_thread_that_hangs(url: str) -> None:
+    may_end, begun = threading.Event(), threading.Event()
+
+    def hang(_value: Any) -> None:
+        begun.set()
+        may_end.wait(60)
+
+    with hadron.connect_sync(url) as caller:
+        client = hadron.connect_sync(url)
+        client.serve("quote", hang, drain_s=60).__enter__()
+        calling = threading.Thread(
+            target=pytest.raises, args=(hadron.CallUnknownError, caller.call, "quote")
+        )
+        calling.start()
+        assert begun.wait(10)
+        closing = threading.Thread(target=client.close, args=(0.1,), daemon=True)
+        closing.start()
+        closing.join(10)
+        has_closed = not closing.is_alive()
+        may_end.set()
+        calling.join(10)
+        assert has_closed
 
 
 def test_a_server_waits_until_it_is_closed(url: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import hadron
 from hadron.client import Message
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.model.errors import ClosedError, NotFoundError, RequestError
 from hadron.node.supervision.cluster import LocalCluster
 
@@ -33,6 +34,10 @@ def test_publish_and_subscribe(url: str) -> None:
             first = next(messages)
             assert (first.topic, first.value, first.headers) == ("eu.ibm", {"p": 1}, {"h": "x"})
             assert [next(messages).value for _ in range(500)] == list(range(500))
+            prices.publish_many([("eu.ibm", "a"), ("eu.ibm", "b")])
+            with ctrl_c_behind_the_call(messages._lazy.get()._portal):
+                next(messages)
+            assert [next(messages).value for _ in range(2)] == ["a", "b"]
             assert (messages.missed, messages.interruptions) == (0, 0)
             assert prices.describe().subscriptions == 1
         assert list(messages) == []

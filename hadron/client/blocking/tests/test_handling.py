@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 import hadron
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.node.supervision.cluster import LocalCluster
 
 
@@ -41,6 +42,8 @@ def test_a_stage_is_run_by_a_loop_and_by_threads(url: str) -> None:
             break
         # Left without an end it is somebody else's.
         with client.stage("p", "one") as stage:
+            with ctrl_c_behind_the_call(stage._lazy.get()._portal):
+                next(iter(stage))
             invocation = next(iter(stage))
             assert (invocation.root.value["n"], invocation.attempt) == (first, 1)
             receipt = invocation.complete({"n": first}, key="k")

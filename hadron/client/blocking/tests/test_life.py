@@ -538,6 +538,34 @@ def test_what_was_not_published_is_told_at_the_end() -> None:
         assert "Traceback" not in ended.stderr
 
 
+def test_all_that_is_open_has_the_patience_of_the_end_together() -> None:
+    deaf = Deaf()
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(deaf.listen()),
+    ):
+        program = """
+            import atexit, time
+            import hadron
+            from hadron.client.blocking import life
+            life.EXIT_FLUSH_S = 0.5
+            # Called after the client's, as what was registered first is called last.
+            atexit.unregister(life._close_all)
+            atexit.register(lambda: print(time.monotonic() - began_s))
+            atexit.register(life._close_all)
+            producers = [hadron.connect_sync().producer("s") for _ in range(5)]
+            client = hadron.connect_sync()
+            producers += [client.producer("s") for _ in range(5)]
+            for each in producers:
+                each.send_soon(b"x")
+            began_s = time.monotonic()
+        """
+        ended = run(deaf, program)
+    assert (ended.returncode, ended.stderr.count("may or may not be in the log")) == (0, 10)
+    # One after the other, with a patience each, takes 5 s.
+    assert 0.5 <= float(ended.stdout) < 3
+
+
 # --- fork ---------------------------------------------------------------------------------------
 
 PARENT = """

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, NoReturn
 
 import pytest
@@ -15,8 +16,9 @@ from anyio.from_thread import start_blocking_portal
 
 import hadron
 from hadron.client import SyncClient
+from hadron.client.blocking.tests.support import ctrl_c_behind_the_call
 from hadron.client.blocking.tests.test_life import run
-from hadron.client.tests.fake_node import FakeNode
+from hadron.client.tests.fake_node import FakeNode, Member
 from hadron.model.errors import ClosedError, NotFoundError, PeerError
 
 _LIMIT_S = 60.0
@@ -115,6 +117,35 @@ def test_a_reader_goes_on_after_ctrl_c(client: SyncClient, monkeypatch: pytest.M
         next(reader)
     assert next(reader).value == b"0"
     assert [each.value for each in reader] == [b"1"]
+
+
+def test_ctrl_c_loses_no_records_that_are_on_their_way_to_the_thread(client: SyncClient) -> None:
+    producer = client.producer("s")
+    for number in range(3):
+        producer.send(b"%d" % number)
+    reader = client.read_batches("s")
+    for _ in range(2):
+        with ctrl_c_behind_the_call(reader._portal):
+            next(reader)
+    values = [record.value for batch in reader for record in batch.records()]
+    assert values == [b"0", b"1", b"2"]
+    reader = client.read_batches("s")
+    with ctrl_c_behind_the_call(reader._portal):
+        next(reader)
+    reader.close()
+    assert list(reader) == []
+
+
+def test_a_subscription_is_left_within_the_patience_of_who_closes(
+    client: SyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acks have 5 s to be committed else."""
+    monkeypatch.setattr(Member, "ack", lambda *_: None)
+    client.send("s", b"x")
+    next(client.subscribe("s", group="g")).ack()
+    began_s = monotonic()
+    client.close(0.1)
+    assert monotonic() - began_s < 4
 
 
 def test_a_receipt_that_is_known_is_had_of_what_is_closed(client: SyncClient) -> None:
