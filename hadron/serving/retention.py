@@ -2,8 +2,10 @@
 
 A task that sleeps until something can be due: the oldest batch of a stream with an age limit gets
 too old, or a stream with a size limit grows beyond it. A round looks at the streams that are due,
-at no others: thousands of idle ones beside a busy one are not read for it. Between two rounds there
-is a pause, so a stream under load is over its limits by what is written in that time.
+at no others: thousands of idle ones beside a busy one are not read for it. It drops a slice of
+each, so none waits for one that is filled as fast as it is emptied. Between two rounds there is a
+pause, unless a slice was not all: a stream under load is over its limits by what is written in that
+time.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class RetentionDriver(Part):
         self._limits_seen: dict[int, Retention] = {}
         """By which limits that was found."""
         self._has_schema_changed = True
+        self._has_more = False
+        """Whether the round has left something that was due."""
         self._room: dict[int, int] = {}
         """Bytes that may still be appended to a stream before it is looked at again."""
         self._came: dict[int, int] = {}
@@ -103,6 +107,8 @@ class RetentionDriver(Part):
         while True:
             self._woken = trio.Event()
             sleep_s = await self._round()
+            if self._has_more:
+                continue
             await trio.sleep(PAUSE_S)
             with trio.move_on_after(sleep_s):
                 await self._woken.wait()
@@ -111,6 +117,7 @@ class RetentionDriver(Part):
         """Look at the streams that are due; returns in how many seconds the next one is."""
         if self._has_schema_changed:
             self._note_limits()
+        self._has_more = False
         begun_s = trio.current_time()
         for stream_id in [each for each, due_s in self._due_s.items() if due_s <= begun_s]:
             self._room.pop(stream_id, None)
@@ -148,41 +155,44 @@ class RetentionDriver(Part):
         return spec.retention if isinstance(spec, StreamSpec) else Retention()
 
     async def _trim(self, stream_id: int) -> float:
-        """Drop what is due of one stream, slice by slice. Each goes by the limits that there are by
-        then: whoever has set them too low by mistake keeps what is left."""
-        while True:
-            limits = self._limits(stream_id)
-            if limits == Retention():
-                return float("inf")
-            now_ms = self._controller.log_now_ms()
-            self._came = {stream_id: 0}
-            found = await self._controller.read(
-                partial(
-                    retention.due,
-                    stream_id=stream_id,
-                    older_than_ms=now_ms - limits.max_age_ms if limits.max_age_ms else 0,
-                    max_bytes=limits.max_bytes,
-                    until_lsn=self._controller.droppable_lsn,
-                )
+        """Drop what is due of one stream, a slice of it, and return in how many seconds it is to be
+        looked at again. Each slice goes by the limits that there are by then: whoever has set them
+        too low by mistake keeps what is left."""
+        limits = self._limits(stream_id)
+        if limits == Retention():
+            return float("inf")
+        now_ms = self._controller.log_now_ms()
+        self._came = {stream_id: 0}
+        found = await self._controller.read(
+            partial(
+                retention.due,
+                stream_id=stream_id,
+                older_than_ms=now_ms - limits.max_age_ms if limits.max_age_ms else 0,
+                max_bytes=limits.max_bytes,
+                until_lsn=self._controller.droppable_lsn,
             )
-            if self._limits(stream_id) != limits:
-                # They were raised during the read, and whoever did it has been told that they hold.
-                continue
-            if found.first_offset is None:
-                break
+        )
+        if self._limits(stream_id) != limits:
+            # They were raised during the read, and whoever did it has been told that they hold.
+            self._has_more = True
+            return 0.0
+        left_bytes = found.bytes
+        if found.first_offset is not None:
             trimmed: Trimmed = await self._controller.execute(
                 TrimStream(stream_id, found.first_offset)
             )
             self._tell(stream_id, trimmed)
-            if not trimmed.batches:
-                break
+            if trimmed.batches and trimmed.first_offset < found.first_offset:
+                self._has_more = True
+                return 0.0
+            left_bytes -= trimmed.bytes
         # What came meanwhile nobody has looked at, or somebody has: it counts in any case.
         came = self._came.pop(stream_id)
         if found.oldest_ms is None:
             # Nothing is here to get old: the first batch that comes starts the clock.
             self._give(stream_id, -came)
         elif limits.max_bytes:
-            self._give(stream_id, limits.max_bytes - found.bytes - came)
+            self._give(stream_id, limits.max_bytes - left_bytes - came)
         if found.held_back:
             return _HELD_BACK_S
         if not limits.max_age_ms or found.oldest_ms is None:

@@ -226,6 +226,35 @@ async def test_idle_streams_are_not_looked_at_for_a_busy_one(
         await until(mock_clock, lambda: all(stack.visible.bounds(i) == (2, 2) for i in idle))
 
 
+@pytest.mark.parametrize("slice_batches", [1, slices.SLICE_BATCHES])
+async def test_a_stream_filled_as_fast_as_it_is_emptied_keeps_no_other_from_its_retention(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch, slice_batches: int
+) -> None:
+    """With each slice that is dropped of it, a batch comes."""
+    monkeypatch.setattr(slices, "SLICE_BATCHES", slice_batches)
+    async with keeping(tmp_path, Retention()) as (stack, busy):
+        limited = StreamSpec(partitions=(SET,), retention=Retention(max_bytes=1_500))
+        other = await stack.declare("Stream", "other", StreamSpec(partitions=(SET,)))
+        await fill(stack, busy, 3)
+        await fill(stack, other, 3)
+        execute, trimmed = stack.controller.execute, list[int]()
+
+        async def filling(command: Any, *body: Any) -> Any:
+            result = await execute(command, *body)
+            if isinstance(command, TrimStream):
+                trimmed.append(command.stream_id)
+                if command.stream_id == busy and trimmed.count(busy) < 20:
+                    await fill(stack, busy, 1)
+                if trimmed == [busy]:
+                    await stack.declare("Stream", "other", limited)
+            return result
+
+        monkeypatch.setattr(stack.controller, "execute", filling)
+        await stack.declare("Stream", "s", limited)
+        await until(mock_clock, lambda: stack.visible.bounds(other).first_offset == 2)
+        assert trimmed.index(other) <= 2
+
+
 async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:
     async with keeping(tmp_path, Retention()) as (stack, stream_id):
         rounds = 0
