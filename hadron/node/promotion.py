@@ -87,7 +87,8 @@ def _planned(
 def write(promotion: Promotion) -> None:
     """Put the new file in the place of the old one, at once and durably.
 
-    Raises `DataDirectoryError` when the directory cannot be written.
+    Raises `DataDirectoryError` when the directory cannot be written, or the new file cannot be
+    given to the old one's owner and group.
     """
     target = promotion.path.resolve()
     draft = target.with_name(f".{target.name}.epoch-{promotion.new.epoch}")
@@ -96,7 +97,10 @@ def write(promotion: Promotion) -> None:
             file.write(promotion.text)
             file.flush()
             os.fsync(file.fileno())
-        draft.chmod(target.stat().st_mode & 0o7777)
+        old = target.stat()
+        _give_to_owner_of(old, draft)
+        # After its owner: a change of that takes bits of the mode away.
+        draft.chmod(old.st_mode & 0o7777)
         draft.replace(target)
         directory = os.open(target.parent, os.O_RDONLY)
         try:
@@ -108,7 +112,23 @@ def write(promotion: Promotion) -> None:
             draft.unlink()
         raise DataDirectoryError(
             f"{promotion.path} cannot be written: {error.strerror or error}",
-            "the file is as it was; check its owner and mode, and the disk",
+            "the file is as it was; do this as root, or as its owner; or check the mode of its "
+            "directory, and the disk",
+        ) from error
+
+
+def _give_to_owner_of(old: os.stat_result, draft: Path) -> None:
+    """A node may be allowed to read its file by the owner or the group alone: it would not start
+    with one that root has written. Raises `PermissionError`."""
+    new = draft.stat()
+    if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
+        return
+    try:
+        os.chown(draft, old.st_uid, old.st_gid)
+    except PermissionError as error:
+        raise PermissionError(
+            error.errno,
+            f"it belongs to {old.st_uid}:{old.st_gid}, to whom a new one cannot be given",
         ) from error
 
 

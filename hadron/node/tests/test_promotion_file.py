@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -83,6 +85,42 @@ def test_the_files_mode_stays_and_links_are_followed(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert load_config(path, {}).epoch == 8
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.yaml", "p0.yaml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_files_owner_and_group_stay(tmp_path: Path) -> None:
+    """Of a node that may read it by its group alone."""
+    path = file(tmp_path, BLOCK)
+    os.chown(path, 12345, 12346)
+    path.chmod(0o640)
+    write(plan(path, "n2", {}))
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 12346, 0o640)
+
+
+def test_a_file_that_would_change_its_owner_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file(tmp_path, BLOCK)
+    promotion = plan(path, "n2", {})
+    target, old = path.resolve(), path.stat()
+    others = os.stat_result((*old[:4], old.st_uid + 1, *old[5:]))
+    original = Path.stat
+
+    def stat_of(each: Path, **options: bool) -> os.stat_result:
+        return others if each == target else original(each, **options)
+
+    def chown(*_args: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "stat", stat_of)
+    monkeypatch.setattr(os, "chown", chown)
+    with pytest.raises(DataDirectoryError, match=f"it belongs to {others.st_uid}:") as refused:
+        write(promotion)
+    assert "do this as root, or as its owner" in refused.value.hint
+    monkeypatch.undo()
+    assert path.read_text() == BLOCK
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p0.yaml"]
 
 
 @pytest.mark.parametrize(
