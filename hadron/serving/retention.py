@@ -191,8 +191,9 @@ class RetentionDriver(Part):
         if found.oldest_ms is None:
             # Nothing is here to get old: the first batch that comes starts the clock.
             self._give(stream_id, -came)
-        elif limits.max_bytes:
-            self._give(stream_id, limits.max_bytes - left_bytes - came)
+        elif limits.max_bytes and not found.held_back:
+            # A newest batch that is larger than the limit stays until another one comes.
+            self._give(stream_id, max(0, limits.max_bytes - left_bytes) - came)
         if found.held_back:
             return _HELD_BACK_S
         if not limits.max_age_ms or found.oldest_ms is None:

@@ -255,6 +255,29 @@ async def test_a_stream_filled_as_fast_as_it_is_emptied_keeps_no_other_from_its_
         assert trimmed.index(other) <= 2
 
 
+async def test_a_newest_batch_above_the_limit_is_left_alone_until_another_one_comes(
+    tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    original = retention_module.due
+
+    def due(db: Any, stream_id: int, **limits: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return original(db, stream_id, **limits)
+
+    monkeypatch.setattr("hadron.serving.retention.retention.due", due)
+    async with keeping(tmp_path, Retention(max_bytes=500)) as (stack, stream_id):
+        await fill(stack, stream_id, 2)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 1)
+        await pass_by(mock_clock, 0)
+        looks = 0
+        await pass_by(mock_clock, 0)
+        assert looks == 0
+        await fill(stack, stream_id, 1)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 2)
+
+
 async def test_a_node_without_limits_sleeps(tmp_path: Path, mock_clock: MockClock) -> None:
     async with keeping(tmp_path, Retention()) as (stack, stream_id):
         rounds = 0
