@@ -20,7 +20,7 @@ from hadron.model.errors import DataDirectoryError, HadronError, PeerError
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.ports import Disk
 from hadron.model.problems import list_problems
-from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup
+from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup, whole_of
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import MANIFEST
 from hadron.storage.snapshot import Manifest
@@ -96,9 +96,9 @@ async def backup_cluster(
             ),
             f"what could be had is in {part}; the same command goes on with it",
         )
-    with translated_os_errors(destination):
-        part.replace(destination)
-        disk.sync(destination.parent)
+    with translated_os_errors(part):
+        part.replace(whole_of(part))
+        disk.sync(part.parent)
     return done
 
 

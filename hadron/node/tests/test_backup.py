@@ -167,6 +167,20 @@ class TestTaking:
                     await find_node(client, "n9")
         assert (tmp_path / "other.part" / "precious").exists()
 
+    async def test_into_the_empty_directory_where_one_stands(
+        self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`.` has no name that another could be made of."""
+        for name in ("live", "stopped"):
+            (tmp_path / name).mkdir()
+        async with running_nodes(tmp_path / "nodes", 1) as nodes:
+            monkeypatch.chdir(tmp_path / "live")
+            await take_backup(nodes, "n1", Path())
+        monkeypatch.chdir(tmp_path / "stopped")
+        backup_directory(nodes.data("n1"), Path(), DISK, SystemClock())
+        for name in ("live", "stopped"):
+            open_backup(tmp_path / name, DISK)
+
     async def test_of_a_stopped_node(self, tmp_path: Path, clock: MockClock) -> None:
         async with running_nodes(tmp_path, 3) as nodes:
             await make_stream(nodes)
