@@ -153,21 +153,24 @@ async def _backup_set(
     on_progress: Progress,
     on_trouble: Callable[[PeerError], None],
 ) -> Manifest:
-    """From the leader; where that does not answer, from the replica that is the furthest of those
-    that do: one that lags lacks what was acknowledged long ago."""
+    """From the leader; where none serves, from the node that is the furthest of those that answer:
+    one that lags lacks what was acknowledged long ago, and so may a leader that waits for others
+    that remember it."""
     nodes = sorted(replica_set.nodes, key=lambda node: node.role != "leader")
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, bool, str]] = []
     for node in nodes:
         try:
-            await nodes_of(client).connect(node.address)
-            if node.role == "leader":
-                found = [(0, node.address)]
-                break
-            found.append(((await client.status(node.address)).committed_lsn, node.address))
+            status = await client.status(node.address)
         except PeerError as error:
             on_trouble(error)
+            continue
+        if status.state == "serving":
+            found = [(0, False, node.address)]
+            break
+        # As far as a replica it is no better: it waits.
+        found.append((status.committed_lsn, node.role != "leader", node.address))
     # Where nobody answers, the last one says why.
-    _, address = max(found, key=lambda each: each[0], default=(0, nodes[-1].address))
+    *_, address = max(found, default=(0, False, nodes[-1].address))
     return await backup_live(client, address, target, disk, on_progress, on_trouble)
 
 

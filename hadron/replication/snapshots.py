@@ -247,7 +247,14 @@ class SnapshotService:
 
     async def _confirm_leads(self) -> None:
         """A backup of a leader has what was acknowledged when it was asked for. One that was
-        deposed, and does not know, has not; a member's ballot is compared by itself."""
+        deposed, and does not know, has not, nor has any node whose disk has forgotten something
+        (PROTOCOL B3); a member's ballot is compared by itself."""
+        if not self._store.identity.current.is_member:
+            raise NotReadyError(
+                f"the disk of {self._membership.node} may lack what was acknowledged: the others "
+                "have not taught it yet",
+                "make the backup of another node",
+            )
         try:
             await self._confirm()
         except NotReadyError as error:
