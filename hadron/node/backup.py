@@ -50,7 +50,7 @@ async def find_node(client: Client, node: str | None, replica_set: str = "") -> 
 
     Raises `NotFoundError` naming those that exist.
     """
-    topology = await client.topology()
+    topology = await nodes_of(client).agreed_topology()
     everyone = [
         (known.name, each)
         for known in topology.replica_sets

@@ -65,7 +65,7 @@ async def backup_cluster(
     copied.
     """
     part = _begin(destination, disk)
-    topology = await client.topology()
+    topology = await nodes_of(client).agreed_topology()
     metadata = topology.metadata
     done = _left(part, topology)
     if {each.name for each in topology.replica_sets} - done.keys() - {metadata}:
