@@ -50,7 +50,7 @@ async def find_node(client: Client, node: str | None, replica_set: str = "") -> 
 
     Raises `NotFoundError` naming those that exist.
     """
-    topology = await client.topology()
+    topology = await nodes_of(client).agreed_topology()
     everyone = [
         (known.name, each)
         for known in topology.replica_sets
@@ -107,7 +107,7 @@ async def backup_live(
                 raise
             on_trouble(error)
         await trio.sleep(_PAUSE_S)
-    await disk.do(lambda: _complete(part, destination, manifest, disk))
+    await disk.do(lambda: _complete(part, manifest, disk))
     return manifest
 
 
@@ -155,7 +155,7 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         snapshot.verify(part / DATABASE, manifest, disk)
         with translated_os_errors(part):
             disk.write_file(part / MANIFEST, manifest.encode())
-        _complete(part, destination, manifest, disk)
+        _complete(part, manifest, disk)
     finally:
         lock.release()
     return manifest
@@ -212,10 +212,17 @@ def part_of(destination: Path) -> Path:
     """The name of a backup that is not whole yet. `destination` is absolute: `.` has no name, and
     is none that a directory can be given. Raises `DataDirectoryError` when there is one, or
     anything else, at `destination`."""
+    # `.` has no name, and is none that a directory can be given.
+    destination = destination.absolute()
     with translated_os_errors(destination):
         if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
             raise DataDirectoryError(f"{destination} exists", "name a directory that does not")
     return destination.with_name(f"{destination.name}{UNFINISHED}")
+
+
+def whole_of(part: Path) -> Path:
+    """The name that `part_of` was asked with."""
+    return part.with_name(part.name.removesuffix(UNFINISHED))
 
 
 def _begin(destination: Path) -> Path:
@@ -244,7 +251,8 @@ def verify_content(path: Path, manifest: Manifest) -> None:
         )
 
 
-def _complete(part: Path, destination: Path, manifest: Manifest, disk: Disk) -> None:
+def _complete(part: Path, manifest: Manifest, disk: Disk) -> None:
+    destination = whole_of(part)
     try:
         verify_content(part / DATABASE, manifest)
     except CorruptionError:

@@ -20,7 +20,7 @@ from hadron.model.errors import DataDirectoryError, HadronError, PeerError
 from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.ports import Disk
 from hadron.model.problems import list_problems
-from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup
+from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup, whole_of
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import MANIFEST
 from hadron.storage.snapshot import Manifest
@@ -66,7 +66,7 @@ async def backup_cluster(
     """
     destination = destination.absolute()
     part = _begin(destination, disk)
-    topology = await client.topology()
+    topology = await nodes_of(client).agreed_topology()
     metadata = topology.metadata
     done = _left(part, topology)
     if {each.name for each in topology.replica_sets} - done.keys() - {metadata}:
@@ -97,9 +97,9 @@ async def backup_cluster(
             ),
             f"what could be had is in {part}; the same command goes on with it",
         )
-    with translated_os_errors(destination):
-        part.replace(destination)
-        disk.sync(destination.parent)
+    with translated_os_errors(part):
+        part.replace(whole_of(part))
+        disk.sync(part.parent)
     return done
 
 
@@ -154,21 +154,24 @@ async def _backup_set(
     on_progress: Progress,
     on_trouble: Callable[[PeerError], None],
 ) -> Manifest:
-    """From the leader; where that does not answer, from the replica that is the furthest of those
-    that do: one that lags lacks what was acknowledged long ago."""
+    """From the leader; where none serves, from the node that is the furthest of those that answer:
+    one that lags lacks what was acknowledged long ago, and so may a leader that waits for others
+    that remember it."""
     nodes = sorted(replica_set.nodes, key=lambda node: node.role != "leader")
-    found: list[tuple[int, str]] = []
+    found: list[tuple[int, bool, str]] = []
     for node in nodes:
         try:
-            await nodes_of(client).connect(node.address)
-            if node.role == "leader":
-                found = [(0, node.address)]
-                break
-            found.append(((await client.status(node.address)).committed_lsn, node.address))
+            status = await client.status(node.address)
         except PeerError as error:
             on_trouble(error)
+            continue
+        if status.state == "serving":
+            found = [(0, False, node.address)]
+            break
+        # As far as a replica it is no better: it waits.
+        found.append((status.committed_lsn, node.role != "leader", node.address))
     # Where nobody answers, the last one says why.
-    _, address = max(found, key=lambda each: each[0], default=(0, nodes[-1].address))
+    *_, address = max(found, default=(0, False, nodes[-1].address))
     return await backup_live(client, address, target, disk, on_progress, on_trouble)
 
 

@@ -39,7 +39,7 @@ async def verify_live(
     Raises `PeerError` when nobody tells which nodes there are. A node that cannot be asked is a
     problem in its report.
     """
-    topology = await client.topology()
+    topology = await nodes_of(client).agreed_topology()
     verified = Verified()
     for replica_set in topology.replica_sets:
         await _verify_set(client, topology.cluster, replica_set, verified, on_progress)

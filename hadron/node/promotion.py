@@ -112,8 +112,8 @@ def write(promotion: Promotion) -> None:
             draft.unlink()
         raise DataDirectoryError(
             f"{promotion.path} cannot be written: {error.strerror or error}",
-            "the file is as it was; do this as root, or as its owner; or check the directory's mode, "
-            "and the disk",
+            "the file is as it was; do this as root, or as its owner; or check the mode of its "
+            "directory, and the disk",
         ) from error
 
 

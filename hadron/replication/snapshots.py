@@ -2,7 +2,8 @@
 
 One copy at a time lies in `outgoing/`, and everybody for whom it will do reads from it, in chunks,
 each on its own: nothing here remembers who has read how far. It goes when it was not read for a
-while, or when a newer one is wanted.
+while, or when a newer one is wanted. Two backups would take it away from each other, and begin
+anew, for ever: they stand in line.
 
 Safety rule: a copy is given out only once the watermark covers its last entry, as this node's log
 still has it: a leader's tables are ahead of the watermark, and what it had applied may be replaced
@@ -60,6 +61,11 @@ _log = logging.getLogger(__name__)
 _WATERMARK_PATIENCE_S: Final = 20.0
 """How long a copy may wait for the watermark. Without a majority it does not move at all."""
 
+_LINE_PATIENCE_S: Final = 300.0
+"""How long a backup waits for those before it: half of the time for which it asks for its copy."""
+
+_LINE_POLL_S: Final = 0.1
+
 _BALLOT_PATIENCE_S: Final = 1.0
 """The same between leader and member of one ballot: a majority moves it within milliseconds."""
 
@@ -106,6 +112,8 @@ class _Outgoing:
         self.read_s = 0.0
         """When it was last read, on the monotonic clock."""
         self.is_for_member = False
+        self.is_fetched = False
+        """Whether its end was read last: who fetched it is done."""
 
     def read(self, offset: int, size: int, disk: Disk) -> bytes:
         """Blocking. `size` bytes at most. Raises `CorruptionError`."""
@@ -163,6 +171,8 @@ class SnapshotService:
         self._clock = clock
         self._version = version
         self._making = trio.Lock()
+        self._line = trio.Lock()
+        """Of backups: it wakes them in the order in which they came."""
         self._members_waiting = 0
         self._made = 0
         self._current: _Outgoing | None = None
@@ -200,20 +210,52 @@ class SnapshotService:
             self._require_member(call)
 
         async def answer() -> None:
-            if not asker.is_member and self._find(min_lsn, request.hash, asker) is None:
-                # Before it is anybody's turn: without a majority it takes seconds, and the member
-                # that comes next may be the very one that a majority lacks.
-                await self._confirm_leads()
-            async with self._turn(asker):
-                manifest = self._find(min_lsn, request.hash, asker)
-                if manifest is None:
-                    self._leave_to_member(asker)
-                    manifest = await self._make(min_lsn, asker)
-                assert self._current is not None
-                self._current.is_for_member |= asker.is_member
+            if asker.is_member or self._find(min_lsn, request.hash, asker) is not None:
+                manifest = await self._copy(min_lsn, request.hash, asker)
+            else:
+                async with self._behind_other_backups():
+                    # Before it is anybody's turn: without a majority it takes seconds, and the
+                    # member that comes next may be the very one that a majority lacks.
+                    await self._confirm_leads()
+                    manifest = await self._copy(min_lsn, request.hash, asker)
             call.send(snapshots_pb2.OpenSnapshotResponse(manifest=manifest.encode()), end=True)
 
         call.spawn(answer)
+
+    async def _copy(self, min_lsn: int, digest: str, asker: _Asker) -> Manifest:
+        """The copy that there is, if it will do; else a new one."""
+        async with self._turn(asker):
+            manifest = self._find(min_lsn, digest, asker)
+            if manifest is None:
+                self._leave_to_member(asker)
+                manifest = await self._make(min_lsn, asker)
+            assert self._current is not None
+            self._current.is_for_member |= asker.is_member
+            return manifest
+
+    @contextlib.asynccontextmanager
+    async def _behind_other_backups(self) -> AsyncIterator[None]:
+        """Once nobody fetches a copy for a backup, and those who came before have theirs. Raises
+        `NotReadyError` when that takes too long."""
+        begun_s = self._clock.monotonic_s()
+        async with self._line:
+            while self._is_fetched_for_backup():
+                if self._clock.monotonic_s() >= begun_s + _LINE_PATIENCE_S:
+                    raise NotReadyError(
+                        f"another backup is fetched from {self._membership.node} for longer than "
+                        f"{_LINE_PATIENCE_S:g} s",
+                        "a backup can be made as soon as that is done, or of another node now",
+                    )
+                await trio.sleep(_LINE_POLL_S)
+            yield
+
+    def _is_fetched_for_backup(self) -> bool:
+        current = self._current
+        return (
+            current is not None
+            and not (current.is_for_member or current.is_fetched)
+            and self._clock.monotonic_s() - current.read_s <= _READ_S
+        )
 
     @contextlib.asynccontextmanager
     async def _turn(self, asker: _Asker) -> AsyncIterator[None]:
@@ -247,7 +289,14 @@ class SnapshotService:
 
     async def _confirm_leads(self) -> None:
         """A backup of a leader has what was acknowledged when it was asked for. One that was
-        deposed, and does not know, has not; a member's ballot is compared by itself."""
+        deposed, and does not know, has not, nor has any node whose disk has forgotten something
+        (PROTOCOL B3); a member's ballot is compared by itself."""
+        if not self._store.identity.current.is_member:
+            raise NotReadyError(
+                f"the disk of {self._membership.node} may lack what was acknowledged: the others "
+                "have not taught it yet",
+                "make the backup of another node",
+            )
         try:
             await self._confirm()
         except NotReadyError as error:
@@ -451,6 +500,7 @@ class SnapshotService:
         size = min(request.max_bytes or CHUNK_BYTES, CHUNK_BYTES, current.manifest.size - offset)
         if size < 0:
             raise RequestError(f"a snapshot of {current.manifest.size} bytes has none at {offset}")
+        current.is_fetched = offset + size == current.manifest.size
         call.spawn_within(size, self._answer_read, call, current, offset, size)
 
     async def _answer_read(self, call: _Read, current: _Outgoing, offset: int, size: int) -> None:

@@ -2,9 +2,10 @@
 
 A task that sleeps until something can be due: the oldest batch of a stream with an age limit gets
 too old, or a stream with a size limit grows beyond it. A round looks at the streams that are due,
-at no others: thousands of idle ones beside a busy one are not read for it. It drops a slice of each,
-so none waits for one that is filled as fast as it is emptied. Between two rounds there is a pause,
-unless a slice was not all: a stream under load is over its limits by what is written in that time.
+at no others: thousands of idle ones beside a busy one are not read for it. It drops a slice of
+each, so none waits for one that is filled as fast as it is emptied. Between two rounds there is a
+pause, unless a slice was not all: a stream under load is over its limits by what is written in that
+time.
 """
 
 from __future__ import annotations

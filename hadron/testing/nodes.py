@@ -267,10 +267,13 @@ class Nodes:
         finally:
             connection.close()
 
-    def client(self, host: str = CLIENT, *, request_timeout_s: float = 30.0) -> Client:
-        """The real client, on the network in memory. Two of one host draw the same random numbers,
-        their producers' ids among them."""
-        return _client(self.network, host, self.config.nodes, request_timeout_s)
+    def client(
+        self, host: str = CLIENT, *, through: Sequence[str] = (), request_timeout_s: float = 30.0
+    ) -> Client:
+        """The real client, on the network in memory, whose URL names all nodes, or those in
+        `through`. Two of one host draw the same random numbers, their producers' ids among them."""
+        nodes = [self.config.node(name) for name in through or self.names]
+        return _client(self.network, host, nodes, request_timeout_s)
 
 
 class Cluster(Mapping[str, Nodes]):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
+import anyio
+
 from hadron.client.connecting.session import Session
+from hadron.model.errors import HadronError
 from hadron.wire.connection import Connection
 from hadron.wire.messages import cluster_pb2, method
 
 _STATUS: Final = method("Status")
 _TOPOLOGY: Final = method("Topology")
+
+_ANSWER_WITHIN_S: Final = 5.0
+"""Of several nodes that are asked at once, each: those that are down must not hold up the rest."""
 
 
 class Nodes:
@@ -39,6 +46,29 @@ class Nodes:
             answer, _ = await connection.request(_TOPOLOGY, request, timeout_s=self._timeout_s)
         self._session.topology.merge(answer)
         return answer  # type: ignore[no-any-return]
+
+    async def agreed_topology(self) -> cluster_pb2.TopologyResponse:
+        """As all nodes that answer see it together, each replica set by the statement that counts:
+        a node that still has the old file may never hear of a promotion. Raises `PeerError` when
+        nobody answers."""
+        agreed = cluster_pb2.TopologyResponse()
+        agreed.CopyFrom(await self.topology(None))
+        known = self._session.topology
+        asked: set[str] = set()
+
+        async def ask(address: str) -> None:
+            # Who does not answer has said nothing: the others know it, or nobody does.
+            with contextlib.suppress(HadronError), anyio.move_on_after(_ANSWER_WITHIN_S):
+                await self.topology(address)
+
+        while new := set(known.addresses(self._session.endpoint.addresses)) - asked:
+            asked |= new
+            async with anyio.create_task_group() as tasks:
+                for address in new:
+                    tasks.start_soon(ask, address)
+        del agreed.replica_sets[:]
+        agreed.replica_sets.extend(known.replica_sets())
+        return agreed
 
     async def status(self, address: str | None) -> cluster_pb2.StatusResponse:
         """How the node at `address` is."""

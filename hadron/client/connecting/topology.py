@@ -91,6 +91,10 @@ class Topology:
         known = self._current(replica_set)
         return [] if known is None else list(known.nodes)
 
+    def replica_sets(self) -> list[cluster_pb2.ReplicaSet]:
+        """All known replica sets, each by the statement that counts."""
+        return [known for name in self._sets if (known := self._current(name)) is not None]
+
     def names(self) -> list[str]:
         """All known replica sets."""
         return list(self._sets)

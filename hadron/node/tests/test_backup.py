@@ -153,6 +153,31 @@ class TestTaking:
             assert len(reads) == -(-manifest.size // (16 << 10)) + 2
             open_backup(tmp_path / "backup", DISK)
 
+    async def test_two_at_a_time_take_no_copies_from_each_other(
+        self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fetching, "CHUNK_BYTES", 16 << 10)
+        original, reads = fetching._read_chunk, list[int]()
+
+        async def read(connection: Any, manifest: Manifest, offset: int) -> memoryview:
+            if not reads:
+                # No two copies are the same.
+                await load(nodes, 5, 1)
+                nursery.start_soon(take_backup, nodes, "n1", tmp_path / "second")
+            reads.append(offset)
+            await trio.sleep(1)
+            return await original(connection, manifest, offset)
+
+        monkeypatch.setattr(fetching, "_read_chunk", read)
+        async with running_nodes(tmp_path, 1) as nodes:
+            await make_stream(nodes)
+            await load(nodes, 0, 5)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_backup, nodes, "n1", tmp_path / "first")
+        assert reads.count(0) == 2
+        first, second = (open_backup(tmp_path / name, DISK) for name in ("first", "second"))
+        assert first.lsn < second.lsn
+
     async def test_nothing_is_overwritten(self, tmp_path: Path, clock: MockClock) -> None:
         (tmp_path / "backup").mkdir()
         (tmp_path / "backup" / "precious").touch()

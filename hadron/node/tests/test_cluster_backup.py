@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from hadron.model.errors import DataDirectoryError, PeerError
+from hadron.model.errors import DataDirectoryError, NotReadyError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.node.backup import Progress, read_backup
+from hadron.node.backup import Progress, backup_live, read_backup
 from hadron.node.cluster_backup import backup_cluster, directory_name
+from hadron.node.restore import restore_node
 from hadron.node.tests.support import make_stream, produce
 from hadron.node.world import SystemDisk
 from hadron.storage.database import open_reader
@@ -182,3 +183,32 @@ async def test_without_a_leader_the_furthest_replica_is_copied(
         assert manifest.node == "n3"
         assert len(told) == 1
         assert "n1" in told[0].message
+
+
+async def test_a_leader_that_waits_with_a_restored_disk_is_not_what_is_copied(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """n2, a replica, has everything; n1 waits for n3 as well, which may know more."""
+    async with running_nodes(tmp_path / "nodes", 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        old, leader = tmp_path / "old", nodes.config.leader.address
+        async with nodes.client() as client:
+            await backup_live(client, leader, old, SystemDisk(), lambda _have, _size: None)
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.wait_in_step()
+        await nodes.crash("n1", "n3")
+        restore_node(old, nodes.config, "n1", SystemDisk(), overwrite=True)
+        await nodes.start("n1")
+        await nodes.wait_for("waiting", lambda: "remember" in nodes.status("n1").trouble)
+        async with nodes.client() as client:
+            made = await backup_cluster(
+                client, tmp_path / "all", SystemDisk(), lambda _: lambda _have, _size: None
+            )
+            with pytest.raises(NotReadyError, match="the disk of n1 may lack"):
+                await backup_live(
+                    client, leader, tmp_path / "n1", SystemDisk(), lambda _have, _size: None
+                )
+        (manifest,) = made.values()
+        assert manifest.node == "n2"

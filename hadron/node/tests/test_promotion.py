@@ -10,6 +10,8 @@ import pytest
 from trio.testing import MockClock
 
 from hadron.model.errors import DeadlineExceededError, FencedError, NotLeaderError
+from hadron.node.backup import find_node
+from hadron.node.live_verification import verify_live
 from hadron.node.replica_set import NodeConfig, ReplicaSetConfig
 from hadron.node.tests.support import (
     assert_no_traceback,
@@ -75,6 +77,24 @@ async def test_a_replica_is_promoted_and_nothing_is_lost(
         async with nodes.client() as client:
             assert await read_all(client) == ["before", "after"]
     assert_no_traceback(caplog)
+
+
+async def test_who_has_the_old_file_does_not_say_what_is_verified_or_copied(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """In a cluster of one set nobody tells n1 of the new one."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        nodes.config = changed(nodes.config, "n1", "n2", "n3", leader="n2", epoch=2)
+        await nodes.restart("n2")
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        async with nodes.client(through=["n1"]) as client:
+            assert (await find_node(client, None)).name == "n2"
+        async with nodes.client(through=["n1"]) as client:
+            verified = await verify_live(client)
+        (tables,) = verified.tables
+        assert (tables.leader, verified.ok) == ("n2", True), verified
 
 
 async def test_a_stale_leader_commits_nothing(tmp_path: Path, clock: MockClock) -> None:
