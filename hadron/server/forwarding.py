@@ -5,10 +5,10 @@ makes it; the leader serves what is in it.
 
 Rules: calls are opened at the leader in the order in which they came, or a producer's batches would
 overtake each other; what one side may send is bounded by what the other side takes, so a relay
-holds a window each way, and a client that sends more unasked is refused; what has not been opened
-at a leader that reads slowly, or is still being dialed, is bounded for all clients together, first
-messages and later ones, and more is refused; and nothing is forwarded twice, or two nodes with
-contradicting directories could send a call round for ever.
+holds a window each way, and a client that sends more unasked is refused; what waits for a leader
+that reads slowly, or is still being dialed, is bounded for all clients together, first messages and
+later ones, and more is refused, or ends a call that is open there; and nothing is forwarded twice,
+or two nodes with contradicting directories could send a call round for ever.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class _Way:
             raise OverloadedError(
                 f"{unsent} bytes wait to be forwarded to the leader of {replica_set} at "
                 f"{self._address}, the limit is {_MAX_UNSENT_BYTES}",
-                "it reads slowly, or cannot be reached; nothing was sent there",
+                "it reads slowly, or cannot be reached; this was not sent there",
             )
 
     def take(self, relay: _Relay) -> None:
@@ -195,7 +195,7 @@ class _Way:
             self._background.start(self._dial)
 
     def keep(self, relay: _Relay, replica_set: str, size: int) -> None:
-        """So much more waits with a relay. Raises `OverloadedError` like `check_room`."""
+        """So much more comes on a call. Raises `OverloadedError` like `check_room`."""
         self.check_room(replica_set, size)
         if relay in self._waiting:
             self._waiting_bytes += size
@@ -325,22 +325,19 @@ class _Relay:
                 "send only what there is credit for",
             )
             return
-        if self._inner is None:
-            self._wait(message, attachment)
-            return
-        self._inner.send(message, [attachment] if attachment else ())
-        if self._inner.writable:
-            self._leader_takes_more()
-
-    def _wait(self, message: forward_pb2.ForwardRequest, attachment: memoryview) -> None:
         size = _size(message, attachment)
         try:
             self._way.keep(self, self._replica_set, size)
         except OverloadedError as error:
-            self.fail(error)
+            self._overflow(error.message, error.hint)
             return
-        self.waiting_bytes += size
-        self._early.append((message, attachment))
+        if self._inner is None:
+            self.waiting_bytes += size
+            self._early.append((message, attachment))
+            return
+        self._inner.send(message, [attachment] if attachment else ())
+        if self._inner.writable:
+            self._leader_takes_more()
 
     def _leader_takes_more(self) -> None:
         owed, self._owed_to_client = self._owed_to_client, 0

@@ -247,6 +247,9 @@ async def _answer_outcome(
     leading: Leading, call: _Outcome, transaction: TransactionId, is_final: bool
 ) -> None:
     driver = _served(leading).driver
+    # A majority, which may be away, is waited for without room: others could read nothing meanwhile
+    # (BOUNDS W3). The answer is read again within: what waits for room holds none.
+    await driver.outcome(transaction, is_final=is_final)
     async with call.room(MAX_MESSAGE_BYTES):
         outcome = await driver.outcome(transaction, is_final=is_final)
         call.send(

@@ -460,7 +460,10 @@ class Connection(Caller):
 
     def _flush(self) -> None:
         """Send what fits; what does not is left to the flushing task."""
-        if not self._flushing and not self._send_backlog():
+        if self._flushing:
+            # Who waits for the socket settles once that takes more: others must see this before.
+            self.settle()
+        elif not self._send_backlog():
             self._flush_needed.set()
 
     def _send_backlog(self) -> bool:

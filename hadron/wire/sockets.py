@@ -248,6 +248,9 @@ class SocketNetwork:
             stream = await anyio.connect_tcp(host, port)
         except OSError as error:
             raise _with_reason(error) from error
+        except UnicodeError as error:
+            # What cannot be looked up is nobody's address, as one that is looked up in vain.
+            raise OSError(f"{host!r} is no host's name: {error}") from error
         except RuntimeError as error:
             if "shutdown" not in str(error):
                 raise

@@ -62,6 +62,16 @@ async def test_one_address_of_several_is_enough() -> None:
             await client.status(unused_address())
 
 
+@both
+async def test_a_host_that_is_no_name_is_one_that_does_not_answer() -> None:
+    node, nameless = FakeNode(), "nöde_1:7000"
+    async with node.listen(), connect(f"hadron://{nameless},{node.address}") as client:
+        assert (await client.status()).node == "n1"
+    with pytest.raises(PeerError, match="'nöde_1' is no host's name"):
+        async with connect(f"hadron://{nameless}", connect_timeout_s=0.1):
+            pass
+
+
 def test_tls_is_refused_rather_than_left_out() -> None:
     with pytest.raises(RequestError, match="TLS") as caught:
         connect("hadron://secret@a?tls=1")

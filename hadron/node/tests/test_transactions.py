@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,13 @@ from hadron.node.tests.transacting import (
     rows,
     subscribed,
 )
+from hadron.partition.controller import Controller
 from hadron.state.machine import Command
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
 from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, method, transaction_to, transactions_pb2
+from hadron.wire.messages import Method, method, streams_pb2, transaction_to, transactions_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 SETS = {META: 1, EU: 1, US: 1}
@@ -836,3 +838,36 @@ async def test_an_operator_rolls_back_or_gives_up_a_lost_set(
         with trio.fail_after(60):
             while await values(cluster, US) != [b"c"]:  # noqa: ASYNC110 - another node's stream
                 await trio.sleep(0.1)
+
+
+async def test_who_asks_for_outcomes_without_a_majority_keeps_nobody_from_reading(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_cluster(tmp_path, SETS) as cluster:
+        await make_streams(cluster)
+        # What was published is on the disk only, then, and a transaction of before is over.
+        async with driving(cluster, EU) as client:
+            transaction = client.id(await client.number())
+        await cluster[EU].restart("n1")
+        await cluster.wait_serving()
+        asked = 0
+
+        async def away(*_args: Any, **_options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(Controller, "confirm_leadership", away)
+        async with (
+            cluster[EU].connection("n1") as one,
+            cluster[EU].connection("n1") as two,
+            cluster[EU].connection("n1") as reader,
+            trio.open_nursery() as nursery,
+        ):
+            for connection in (one, two) * 4:
+                nursery.start_soon(partial(outcome, cluster, transaction, connection=connection))
+            await cluster.wait_for("all ask", lambda: asked == 8)
+            fetch = streams_pb2.FetchRequest(stream=_name(EU))
+            _, records = await reader.request(method("Fetch"), fetch, timeout_s=1)
+            assert records
+            nursery.cancel_scope.cancel()

@@ -120,6 +120,7 @@ def _run_stages(
         check_count("micro-batches", len(message.begun))
         if message.begun:
             dispatcher.begin(session, message.begun, message.code_version)
+        call.consumed(message.ByteSize())
 
     def on_end(error: HadronError | None) -> None:
         # Who goes says END before.

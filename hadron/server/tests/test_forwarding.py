@@ -31,15 +31,18 @@ from hadron.model.errors import (
     UnknownMethodError,
     UnreachableError,
 )
+from hadron.model.limits import MAX_ITEMS
+from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.principals import ANONYMOUS, NodeName, Principal
 from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.transactions import MAX_NUMBER
 from hadron.server import forwarding
 from hadron.serving.entrance import Entrance, Led
 from hadron.serving.leading import Leading
 from hadron.testing.nodes import Cluster, host_of, running_cluster
 from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
-from hadron.wire.framed_calls import FramedCall
+from hadron.wire.framed_calls import WINDOW_BYTES, FramedCall
 from hadron.wire.messages import (
     METHODS,
     Audience,
@@ -47,6 +50,7 @@ from hadron.wire.messages import (
     forward_pb2,
     groups_pb2,
     method,
+    pipelines_pb2,
     schema_pb2,
     streams_pb2,
 )
@@ -534,6 +538,58 @@ async def test_a_client_that_waits_for_no_credit_is_refused_by_the_node_that_for
             await cluster.wait_for("nothing", lambda: way._waiting_bytes == 0)
             if (leader := way.connection) is not None:
                 assert leader.backlog_bytes < 5_000_000
+
+
+async def test_what_comes_on_open_calls_counts_among_what_waits_to_be_forwarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sends within its credit, and all of them together too much for a leader that does not
+    read."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        await client._session.connect(US)
+        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 1_000_000)
+        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
+        leader = way.connection
+        assert leader is not None
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        ends: list[Any] = []
+        async with cluster[EU].connection("n1") as connection:
+            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
+            calls = [
+                Tunnel(connection, US).call(
+                    method("Subscribe"),
+                    groups_pb2.SubscribeRequest(open=opening),
+                    on_message=lambda *_: None,
+                    on_end=ends.append,
+                    end=False,
+                )
+                for _ in range(20)
+            ]
+            for call in calls:
+                call.send(nack(400_000))
+            await cluster.wait_for("most are ended", lambda: len(ends) > 10)
+            # The leader may have done what was sent before.
+            assert {type(each) for each in ends} == {ConnectionLostError}
+            assert "the limit is 1000000" in str(ends[0])
+            assert 500_000 < leader.backlog_bytes < 1_100_000
+
+
+async def test_a_stage_runner_is_granted_what_it_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small messages, and in some hours many of them: the node between has no room for all."""
+    async with cut_off(tmp_path, monkeypatch) as (_, client):
+        stage = StageSpec(name="a", engine="handler")
+        pipeline = PipelineSpec(replica_set=US, input="s", stages=(stage,))
+        await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
+        tunnel = await client._session.connect(US)
+        assert isinstance(tunnel, Tunnel)
+        begun = pipelines_pb2.RunStagesRequest(begun=[MAX_NUMBER] * MAX_ITEMS)
+        opening = pipelines_pb2.RunStagesRequest(pipeline="p", engine="handler", max_batch=1)
+        async with tunnel.open_stream(method("RunStages"), opening) as call:
+            with trio.fail_after(10):
+                for _ in range(4 * WINDOW_BYTES // begun.ByteSize()):
+                    await call.send(begun)
 
 
 async def test_an_answer_that_has_no_room_here_is_lost_and_not_refused(

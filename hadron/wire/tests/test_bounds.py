@@ -234,6 +234,31 @@ async def test_a_stream_waits_for_what_others_have_not_read(autojump_clock: Mock
         assert sent == 200
 
 
+async def test_what_streams_send_while_a_socket_is_full_counts_for_all_connections(
+    autojump_clock: MockClock,
+) -> None:
+    """Nobody reads: the first stream fills the socket, and what follows only waits behind it."""
+
+    def subscribe(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        while call.writable:
+            call.send(streams_pb2.FetchResponse(), [bytes(MIB)])
+
+    budget = Budget(max_bytes=16 * MIB)
+    handlers: dict[int, Handler] = {SUBSCRIBE.number: subscribe}
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [
+            await stack.enter_async_context(raw_peer(handlers, budget=budget)) for _ in range(4)
+        ]
+        for first, last in ((0, 1), (1, 21)):
+            for transport, _ in peers:
+                for number in range(first, last):
+                    write(transport, Kind.OPEN, 2 * number + 1, b"", method=SUBSCRIBE.number)
+            await wait_all_tasks_blocked(0.01)
+        held = sum(server.held for _, server in peers)
+        assert held == budget.held_bytes
+        assert 8 * MIB < held <= (16 + len(peers)) * MIB
+
+
 async def test_what_a_stream_sends_once_there_is_room_leaves_by_itself(
     autojump_clock: MockClock,
 ) -> None:
