@@ -93,7 +93,6 @@ async def backup_live(
 
     Raises `DataDirectoryError` when there is one, `PeerError` when the node does not give it.
     """
-    destination = destination.absolute()
     part = _begin(destination)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -117,7 +116,6 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
     Raises `DataDirectoryError` when the node runs, the directory is none, or `destination` exists,
     `CorruptionError` when its write-ahead log is damaged or gone (PROTOCOL B4).
     """
-    destination = destination.absolute()
     part = _begin(destination)
     owner = read_owner(data)
     source = current_database(data)
@@ -209,8 +207,7 @@ def _about_backups() -> Iterator[None]:
 
 
 def part_of(destination: Path) -> Path:
-    """The name of a backup that is not whole yet. `destination` is absolute: `.` has no name, and
-    is none that a directory can be given. Raises `DataDirectoryError` when there is one, or
+    """The name of a backup that is not whole yet. Raises `DataDirectoryError` when there is one, or
     anything else, at `destination`."""
     # `.` has no name, and is none that a directory can be given.
     destination = destination.absolute()

@@ -64,7 +64,6 @@ async def backup_cluster(
     another cluster's; `PeerError` naming each set that could not be had, after all others were
     copied.
     """
-    destination = destination.absolute()
     part = _begin(destination, disk)
     topology = await nodes_of(client).agreed_topology()
     metadata = topology.metadata
