@@ -289,9 +289,9 @@ class SnapshotService:
 
     async def _confirm_leads(self) -> None:
         """A backup of a leader has what was acknowledged when it was asked for. One that was
-        deposed, and does not know, has not, nor has any node whose disk has forgotten something
+        deposed, and does not know, has not, nor has one whose disk has forgotten something
         (PROTOCOL B3); a member's ballot is compared by itself."""
-        if not self._store.identity.current.is_member:
+        if self._membership.is_leader and not self._store.identity.current.is_member:
             raise NotReadyError(
                 f"the disk of {self._membership.node} may lack what was acknowledged: the others "
                 "have not taught it yet",
