@@ -363,7 +363,8 @@ class Groups(Part):
                 driver.is_idle
                 and not driver.is_ephemeral
                 and not self._joining[key]
-                and not driver.knows_more
+                # No table has that (GROUPS G16).
+                and not driver.machine.waiting.any_apart
             )
         ):
             self._forget(key, driver)

@@ -99,7 +99,10 @@ class RangeSet:
         stop = bisect_right(self._firsts, last)
         if start >= stop:
             return []
-        removed = self.within(first, last)
+        removed = [
+            (max(first, a), min(last, b))
+            for a, b in zip(self._firsts[start:stop], self._lasts[start:stop], strict=True)
+        ]
         left = [(self._firsts[start], first - 1)] if self._firsts[start] < first else []
         right = [(last + 1, self._lasts[stop - 1])] if self._lasts[stop - 1] > last else []
         kept = left + right
@@ -129,14 +132,6 @@ class RangeSet:
         if index < len(self._firsts) and self._firsts[index] <= value:
             return self._lasts[index] + 1
         return value
-
-    def within(self, first: int, last: int) -> list[Range]:
-        """The parts of first … last that are in the set."""
-        start, stop = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
-        return [
-            (max(first, a), min(last, b))
-            for a, b in zip(self._firsts[start:stop], self._lasts[start:stop], strict=True)
-        ]
 
     def gaps(self, first: int, last: int) -> list[Range]:
         """The parts of first … last that are not in the set."""

@@ -244,8 +244,7 @@ class DriverCall:
         else:
             if end == ROLLBACK:
                 self._spoken.pop(spoken.number, None)
-            # Its deliveries may be given back at once: the leader is to hear of this before.
-            self._leave(is_urgent=end == ROLLBACK)
+            self._leave(is_urgent=False)
 
     def commit_lone(self, spoken: Spoken, contents: Contents) -> None:
         """Commit a transaction that has a `lone_place` and was begun just now: by itself when
