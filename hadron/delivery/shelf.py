@@ -15,11 +15,12 @@ _KEPT_BYTES: Final = 4 << 20
 """Batches that one group keeps at hand; older ones are read again."""
 
 MAX_SHELVED_BYTES: Final = 128 << 20
-"""Batches that all groups of a leader keep at hand, and hashes of keys: what 32 groups do that lag
-far behind. With more of them, each reads again what the others have pushed out."""
+"""Batches that all groups of a leader keep at hand: what 32 groups do that lag far behind. With
+more of them, each reads again what the others have pushed out."""
 
-_HASH_BYTES: Final = 8
-"""Of the hashes of the batch that a group's cursor is in: 512 KiB for a largest one."""
+_KEPT_KEYS: Final = 64
+"""Batches whose hashes are remembered: 8 bytes a record, and they are wanted again for every
+record that waited."""
 
 
 class Shelves:
@@ -49,24 +50,16 @@ class Shelf:
         self._visible = visible
         self._stream_id = stream_id
         self._batches: list[StampedBatch] = []
-        self._size = 0
-        """Of the batches."""
-        self._keys: BatchKeys | None = None
-        """Of the batch that the cursor is in: no other's are asked for any more."""
+        self._keys: OrderedDict[int, BatchKeys] = OrderedDict()
 
     def clear(self) -> None:
-        if self._batches or self._keys is not None:
+        if self._batches:
             self.drop()
-            self._note()
+            self._all.note(self, 0)
 
     def drop(self) -> None:
         """Let go of everything; `Shelves` knows."""
         self._batches.clear()
-        self._size, self._keys = 0, None
-
-    def _note(self) -> None:
-        hashes = len(self._keys.hashes) if self._keys is not None else 0
-        self._all.note(self, self._size + _HASH_BYTES * hashes)
 
     def at(self, offset: int) -> StampedBatch | None:
         """The batch that holds `offset`, if it is in memory."""
@@ -87,17 +80,19 @@ class Shelf:
                 break
             new.setdefault(known.base_offset, known)
         self._batches = [new[base_offset] for base_offset in sorted(new)]
-        self._size = sum(map(_footprint, self._batches))
-        self._note()
+        self._all.note(self, sum(map(_footprint, self._batches)))
 
     def keys(self, batch: StampedBatch) -> BatchKeys:
         """From its index section; the body is not opened."""
-        if self._keys is None or self._keys.base_offset != batch.base_offset:
+        known = self._keys.get(batch.base_offset)
+        if known is None:
             # A copy, so that remembering the hashes does not keep the whole batch; as numbers of 8
             # bytes, which are 44 as Python's.
-            self._keys = BatchKeys(batch.base_offset, array("Q", key_hashes(batch.data)))
-            self._note()
-        return self._keys
+            known = BatchKeys(batch.base_offset, array("Q", key_hashes(batch.data)))
+            self._keys[batch.base_offset] = known
+            if len(self._keys) > _KEPT_KEYS:
+                self._keys.popitem(last=False)
+        return known
 
 
 def _footprint(batch: StampedBatch) -> int:

@@ -103,5 +103,4 @@ class Committed(NamedTuple):
 
     records: list[Record]
     first: int
-    has_letters: bool
     progress: dict[int, tuple[str, GroupOptions, Progress, int]]
