@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
 from hadron.delivery.effects import Effects, Exhausted, Rules
+from hadron.delivery.ground import Ground
 from hadron.delivery.joining import Joining
-from hadron.delivery.keys import BatchKeys
 from hadron.delivery.ledger import Confirmation, Ledger, LoggedLedger, MemoryLedger
 from hadron.delivery.letters import DeadLetters, Origin, pause_s
 from hadron.delivery.machine import Group
-from hadron.delivery.members import DeliveryNumbers
 from hadron.delivery.port import (
     Ack,
     DeliveryRange,
@@ -35,7 +33,7 @@ from hadron.delivery.port import (
     check_ranges,
 )
 from hadron.delivery.sessions import MemberSession, Silence
-from hadron.delivery.shelf import Shelf, Shelves
+from hadron.delivery.shelf import Shelf
 from hadron.model.backoff import jitter
 from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
@@ -49,11 +47,8 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.ports import Random
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
-from hadron.partition.controller import Controller
-from hadron.serving.visible import VisibleStreams
 from hadron.state.groups import progress as groups
 from hadron.state.groups.progress import Progress, Token
 from hadron.state.transactions.locks import conflict, deliveries
@@ -69,18 +64,6 @@ _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
 
 _MAX_REASON: Final = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What all groups of a leadership stand on."""
-
-    controller: Controller
-    visible: VisibleStreams
-    nursery: trio.Nursery
-    numbers: DeliveryNumbers
-    random: Random
-    shelves: Shelves = field(default_factory=Shelves)
 
 
 class GroupDriver:
@@ -113,6 +96,7 @@ class GroupDriver:
             window_end=window.end,
             rules=Rules.of(progress.options),
             numbers=ground.numbers,
+            key_room=ground.key_room,
         )
         self.ledger: Ledger = (
             MemoryLedger(progress.floor, self._committed)
@@ -127,12 +111,7 @@ class GroupDriver:
         self._visible = ground.visible
         self._nursery = ground.nursery
         self._letters = DeadLetters(
-            ground.controller,
-            ground.visible,
-            ground.nursery,
-            origin,
-            self._dead_letters_written,
-            self._dead_letters_refused,
+            ground, origin, self._dead_letters_written, self._dead_letters_refused
         )
         self.idle_since = 0.0
         """For an ephemeral group, with `is_fading`: it will be forgotten some time after that."""
@@ -228,6 +207,8 @@ class GroupDriver:
         self._letters.close()
         self._unwatch()
         self._shelf.clear()
+        if self.machine.keys is not None:
+            self.machine.keys.clear()
         self._timer_scope.cancel()
         sessions, self.sessions = list(self.sessions.values()), {}
         for session in sessions:
@@ -280,7 +261,7 @@ class GroupDriver:
                 self._read(wanted)
                 self._arm_timer(now)
                 return
-            keys: BatchKeys | None = self._shelf.keys(batch) if machine.rules.is_by_key else None
+            keys = self._shelf.keys(batch) if machine.needs_keys(wanted) else None
             effect = machine.assign(wanted, batch.next_offset, end, now, keys)
             self._end_batches(machine.takers.take_interrupted())
             if isinstance(effect, Exhausted):
@@ -288,9 +269,7 @@ class GroupDriver:
             elif effect is not None and effect.member in self.sessions:
                 # Else its connection broke with the end of another one's batch; it has left.
                 self.sessions[effect.member].deliver(effect, batch)
-        if not self._pumping_later:
-            self._pumping_later = True
-            self._nursery.start_soon(self._pump_later)
+        self._pump_soon()
 
     def _rest(self, end: int, now: float) -> None:
         """Nothing can be delivered now."""
@@ -299,6 +278,8 @@ class GroupDriver:
             self._shelf.clear()
         elif machine.frontier.needs_window:
             self._read_window()
+        if machine.keys is not None:
+            machine.keys.wait_for_room(self._pump_soon)
         self._end_batches(machine.rest())
         self._arm_timer(now)
 
@@ -306,10 +287,17 @@ class GroupDriver:
         for session in filter(None, map(self.sessions.get, numbers)):
             session.sink.end_batch()
 
+    def _pump_soon(self) -> None:
+        if not self._pumping_later:
+            self._pumping_later = True
+            self._nursery.start_soon(self._pump_later)
+
     async def _pump_later(self) -> None:
         await trio.lowlevel.checkpoint()
         self._pumping_later = False
         self.pump()
+        # It may have been told that there is room for keys, and have left some.
+        self._ground.key_room.wake()
 
     def _read(self, offset: int) -> None:
         if not self._reading:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from hadron.delivery.driver import Ground, GroupDriver
+from hadron.delivery.driver import GroupDriver
+from hadron.delivery.ground import Ground
 from hadron.delivery.joining import Joining, parse_start
 from hadron.delivery.letters import Origin
 from hadron.delivery.members import DeliveryNumbers
@@ -59,6 +61,20 @@ MAX_EPHEMERAL: Final = 10_000
 _Key = tuple[int, str]
 
 
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """Somebody who joins is just reading a group's progress.
+
+    Attributes:
+        is_old: the group was changed meanwhile, or is served anew.
+        moved: groups whose progress was made by transactions meanwhile.
+    """
+
+    key: _Key
+    is_old: bool = False
+    moved: set[int] = field(default_factory=set)
+
+
 class Groups(Part):
     """All groups of a leadership that somebody uses."""
 
@@ -80,12 +96,9 @@ class Groups(Part):
         self._drivers: dict[_Key, GroupDriver] = {}
         self._by_id: dict[int, GroupDriver] = {}
         """The durable ones of them."""
-        self._reading: list[set[int]] = []
-        """Of those who are just reading a group's progress: groups whose progress was made by
-        transactions meanwhile."""
+        self._reading: set[_Reading] = set()
         self._joining: Counter[_Key] = Counter()
         self._changing: set[_Key] = set()
-        self._changes = 0
         self._collecting = False
         self._ephemeral = 0
         self._ground: Ground | None = None
@@ -97,7 +110,12 @@ class Groups(Part):
         """Must be running for groups to be served."""
         async with trio.open_nursery() as nursery:
             self._ground = Ground(
-                self._controller, self._visible, nursery, DeliveryNumbers(), self._random
+                self._controller,
+                self._visible,
+                self._catalog,
+                nursery,
+                DeliveryNumbers(),
+                self._random,
             )
             try:
                 self._collect_soon()
@@ -133,7 +151,7 @@ class Groups(Part):
         try:
             driver = self._drivers.get(key)
             if driver is None or not driver.is_ephemeral:
-                driver = await self._find_or_make(key, joining, self._changes)
+                driver = await self._find_or_make(key, joining)
             joining.options.check(
                 joining.group,
                 driver.progress.options,
@@ -145,14 +163,19 @@ class Groups(Part):
             self._joining[key] -= 1
             self._forget_if_idle(key)
 
-    async def _find_or_make(self, key: _Key, joining: Joining, changes: int) -> GroupDriver:
-        # Members may have acknowledgements of earlier ballots.
-        await self._visible.learn_ends(key[0])
-        progress = await self._read_progress(key, joining)
-        if self._changes != changes:
-            # It may have been this group that was changed, and `progress` old.
+    async def _find_or_make(self, key: _Key, joining: Joining) -> GroupDriver:
+        reading = _Reading(key)
+        self._reading.add(reading)
+        try:
+            # Members may have acknowledgements of earlier ballots.
+            await self._visible.learn_ends(key[0])
+            progress = await self._read_progress(reading, joining)
+        finally:
+            self._reading.discard(reading)
+        if reading.is_old:
             raise NotReadyError(
-                "a group was just reset or deleted, or is served anew", "join again"
+                f"group {joining.group!r} was just reset or deleted, or is served anew",
+                "join again",
             )
         # Somebody else may have been quicker. Otherwise nobody has served the group since
         # `progress` was read: its driver would still be here.
@@ -161,20 +184,21 @@ class Groups(Part):
             driver = self._new_driver(key, progress)
         return driver
 
-    async def _read_progress(self, key: _Key, joining: Joining) -> Progress:
+    async def _read_progress(self, reading: _Reading, joining: Joining) -> Progress:
         """As it stands when this returns: transactions acknowledge without a driver."""
         while True:
-            moved: set[int] = set()
-            self._reading.append(moved)
-            try:
-                if joining.options.ephemeral:
-                    progress = await self._begin_ephemeral(key, joining)
-                else:
-                    progress = await self._create(key, joining)
-            finally:
-                self._reading = [each for each in self._reading if each is not moved]
-            if progress.group_id not in moved:
+            reading.moved.clear()
+            if joining.options.ephemeral:
+                progress = await self._begin_ephemeral(reading.key, joining)
+            else:
+                progress = await self._create(reading.key, joining)
+            if progress.group_id not in reading.moved:
                 return progress
+
+    def _outdate(self, key: _Key) -> None:
+        """What those who are just joining have read of the group may be old."""
+        for each in self._reading:
+            each.is_old = each.is_old or each.key == key
 
     async def _create(self, key: _Key, joining: Joining) -> Progress:
         stream_id, name = key
@@ -312,7 +336,7 @@ class Groups(Part):
         if driver is not None and driver.is_closed:
             # It gave up. What somebody who is just joining has read of the group may be older than
             # what it has logged.
-            self._changes += 1
+            self._outdate(key)
         if driver is None or not driver.is_ephemeral or driver.is_closed:
             self._forget_if_idle(key)
             return
@@ -414,7 +438,7 @@ class Groups(Part):
 
     def _acknowledged(self, event: RecordsAcknowledged) -> None:
         for each in self._reading:
-            each.add(event.group_id)
+            each.moved.add(event.group_id)
         driver = self._by_id.get(event.group_id)
         if driver is not None:
             driver.finish(event.ranges, event.floor)
@@ -482,7 +506,6 @@ class Groups(Part):
         if key in self._changing:
             raise NotReadyError(f"group {name!r} is being reset or deleted")
         self._changing.add(key)
-        self._changes += 1
         try:
             # A group that is in no table has nothing that waits for a commit.
             await self._controller.confirm_leadership()
@@ -493,6 +516,8 @@ class Groups(Part):
                 else await self._controller.query(lambda db: groups.find(db, stream_id, name))
             )
             if known is None and new is not None:
+                # Of an ephemeral one that somebody just begins there would be two keepers.
+                self._outdate(key)
                 known = await self._create(key, new)
             if known is None:
                 raise NotFoundError(
@@ -519,6 +544,8 @@ class Groups(Part):
             )
 
     def _send_away(self, key: _Key, reason: HadronError) -> None:
+        """The group is about to change: whoever is there, or just joins, joins again."""
+        self._outdate(key)
         driver = self._drivers.get(key)
         if driver is not None:
             self._forget(key, driver, reason)

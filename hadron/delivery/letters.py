@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
-import trio
 
 from hadron.delivery.effects import Exhausted
+from hadron.delivery.ground import Ground
 from hadron.model.backoff import doubled_s
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder
@@ -31,8 +31,6 @@ from hadron.model.limits import MAX_BATCH_BYTES, MAX_RECORD_BYTES
 from hadron.model.ranges import Range, RangeSet
 from hadron.model.record import BYTES, NewRecord, Record
 from hadron.model.record_batch import RecordBatch, decode_batch
-from hadron.partition.controller import Controller
-from hadron.serving.visible import VisibleStreams
 from hadron.state.groups.endings import DeadLettered, DeadLetterRecords
 
 _log = logging.getLogger(__name__)
@@ -103,16 +101,12 @@ class DeadLetters:
 
     def __init__(
         self,
-        controller: Controller,
-        visible: VisibleStreams,
-        nursery: trio.Nursery,
+        ground: Ground,
         origin: Origin,
         on_settled: Callable[[Sequence[Range], int], None],
         on_trouble: Callable[[Exhausted], None],
     ) -> None:
-        self._controller = controller
-        self._visible = visible
-        self._nursery = nursery
+        self._ground = ground
         self._origin = origin
         self._on_settled = on_settled
         self._on_trouble = on_trouble
@@ -153,7 +147,7 @@ class DeadLetters:
                 self._queue.append(each)
         if self._queue and not self._writing:
             self._writing = True
-            self._nursery.start_soon(self._write_all)
+            self._ground.nursery.start_soon(self._write_all)
 
     def finish(self, ranges: Iterable[Range]) -> None:
         """A transaction has acknowledged these: where they are no dead letters yet, they are none.
@@ -203,22 +197,25 @@ class DeadLetters:
 
     async def _write_some(self, offset: int, dead: Exhausted) -> int:
         """Write the records from `offset` on that are in one batch; returns the next offset."""
-        kept = self._visible.bounds(self._origin.stream_id).first_offset
+        ground, visible = self._ground, self._ground.visible
+        kept = visible.bounds(self._origin.stream_id).first_offset
         if offset < kept:
             # Retention has overtaken it, and counted it.
             following = min(kept, dead.last + 1)
             self._on_settled([(offset, following - 1)], 0)
             return following
-        batch = (await self._visible.read(self._origin.stream_id, offset, 1))[0]
+        batch = (await visible.read(self._origin.stream_id, offset, 1))[0]
         if self._closed:
             raise ShuttingDownError(f"group {self._origin.group!r} is served by another driver")
+        # What the stream once had here is still there, and out of every reader's reach.
+        ground.catalog.partition(self._origin.out_stream_id, self._origin.partition)
         body, last = encode_letters(batch, self._origin, offset, dead)
         command = DeadLetterRecords(
             self._origin.group_id, self._origin.out_stream_id, ((offset, last),), len(body)
         )
         floor = 0
         try:
-            result: DeadLettered = await self._controller.execute(command, body)
+            result: DeadLettered = await ground.controller.execute(command, body)
             floor = result.floor
         except RequestError as error:
             if type(error) is not RequestError:

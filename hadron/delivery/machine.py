@@ -22,7 +22,7 @@ from typing import Final
 from hadron.delivery.effects import PLAIN, Assignment, Effects, Exhausted, Expired, Rules
 from hadron.delivery.frontier import Frontier
 from hadron.delivery.held import Held
-from hadron.delivery.keys import BatchKeys, KeyLines
+from hadron.delivery.keys import BatchKeys, KeyLines, KeyRoom
 from hadron.delivery.members import Delivery, Member, Next, Takers
 from hadron.delivery.patience import ASKED_CAP_S, again_after_s
 from hadron.delivery.taking import Taking
@@ -41,9 +41,6 @@ MAX_GROUP_IN_FLIGHT: Final = 1 << 20
 """Records in flight of one group. What is in flight may come apart later, at worst into half as
 many pieces."""
 
-_PARKED_PER_STEP: Final = 4_096
-"""Records put into line in one go: a millisecond or two."""
-
 _MEMBER_GONE: Final = "its member has gone"
 _USED_UP: Final = "its attempts were used up under an earlier leader"
 
@@ -60,11 +57,13 @@ class Group:
         window_end: int | None = None,
         rules: Rules = PLAIN,
         numbers: Iterator[int] | None = None,
+        key_room: KeyRoom | None = None,
     ) -> None:
         """
         Args:
             acknowledged, attempts, window_end: what is known from the floor on, and up to where.
             numbers: of deliveries, unique in the ballot.
+            key_room: of all groups of the leader; its own without.
         """
         self.floor = floor
         acknowledged = tuple(acknowledged)
@@ -76,7 +75,7 @@ class Group:
         self.held = Held(self.members, rules.deadline_s, numbers)
         self.waiting = Waiting()
         self.taken = Taking(self.held, self.waiting)
-        self.keys = KeyLines() if rules.is_by_key else None
+        self.keys = KeyLines(key_room or KeyRoom()) if rules.is_by_key else None
         self.takers = Takers()
         self.frontier = Frontier(floor, acknowledged, attempts, window_end)
         self.dying = 0
@@ -160,8 +159,18 @@ class Group:
 
     @property
     def has_enough_in_flight(self) -> bool:
-        """The same, before members hold, and transactions have, fewer records."""
-        return self.in_flight + self.taken.records >= MAX_GROUP_IN_FLIGHT
+        """The same, before members hold, and transactions have, fewer records, or all groups here
+        have fewer in order by key."""
+        return self.in_flight + self.taken.records >= MAX_GROUP_IN_FLIGHT or self.is_crowded
+
+    def needs_keys(self, wanted: int) -> bool:
+        """Whether `assign` has to know the keys of the batch with `wanted`."""
+        return self.keys is not None and wanted == self.frontier.cursor
+
+    @property
+    def is_crowded(self) -> bool:
+        """The groups of this leader have no room for more records in order by key."""
+        return self.keys is not None and self.keys.left <= 0
 
     def next_wanted(self, visible_end: int, now: float) -> int | None:
         """The offset that should be delivered next, None when there is none or nobody takes it."""
@@ -246,7 +255,7 @@ class Group:
     ) -> Assignment | Exhausted | None:
         """Give `wanted`, which `next_wanted` has said, and what follows it, below `batch_end`, to
         the member whose turn it is. Offsets acknowledged before are skipped. `keys` are of that
-        batch: order by key needs them. None when nobody takes anything, when something else comes
+        batch, where they are needed. None when nobody takes anything, when something else comes
         first by now, or when what comes next only had to be set aside; dead letters when it has no
         attempts left. Ask for `next_wanted` again then.
 
@@ -281,7 +290,7 @@ class Group:
         end, attempt = self.frontier.run(end)
         is_taken, end = self.taken.run(first, end)
         if self.keys is not None and keys is not None:
-            first, end = self._pass_busy_keys(self.keys, first, end, attempt, keys)
+            first, end = self.keys.advance(first, end, attempt, keys)
         self.frontier.move(end)
         if first == end:
             return None
@@ -290,21 +299,6 @@ class Group:
             self.taken.keep(Again(first, end - 1, Tries(attempt), now, 0))
             return None
         return first, end - 1, attempt
-
-    def _pass_busy_keys(
-        self, lines: KeyLines, offset: int, end: int, attempt: int, keys: BatchKeys
-    ) -> tuple[int, int]:
-        """Put records whose keys are busy into line, then make busy the keys of those that follow,
-        up to the next busy one; returns the offsets from and to which those are."""
-        limit = min(end, offset + _PARKED_PER_STEP)
-        while offset < limit and lines.is_busy(key := keys.of(offset)):
-            lines.park(offset, key, attempt)
-            offset += 1
-        first = offset
-        while offset < limit and not lines.is_busy(key := keys.of(offset)):
-            lines.begin(offset, key)
-            offset += 1
-        return first, offset
 
     def _hold(
         self, member: Member, first: int, last: int, tries: Tries, visible_end: int, now: float

@@ -15,12 +15,11 @@ _KEPT_BYTES: Final = 4 << 20
 """Batches that one group keeps at hand; older ones are read again."""
 
 MAX_SHELVED_BYTES: Final = 128 << 20
-"""Batches that all groups of a leader keep at hand: what 32 groups do that lag far behind. With
-more of them, each reads again what the others have pushed out."""
+"""Batches that all groups of a leader keep at hand, and hashes of keys: what 32 groups do that lag
+far behind. With more of them, each reads again what the others have pushed out."""
 
-_KEPT_KEYS: Final = 64
-"""Batches whose hashes are remembered: 8 bytes a record, and they are wanted again for every
-record that waited."""
+_HASH_BYTES: Final = 8
+"""Of the hashes of the batch that a group's cursor is in: 512 KiB for a largest one."""
 
 
 class Shelves:
@@ -50,16 +49,24 @@ class Shelf:
         self._visible = visible
         self._stream_id = stream_id
         self._batches: list[StampedBatch] = []
-        self._keys: OrderedDict[int, BatchKeys] = OrderedDict()
+        self._size = 0
+        """Of the batches."""
+        self._keys: BatchKeys | None = None
+        """Of the batch that the cursor is in: no other's are asked for any more."""
 
     def clear(self) -> None:
-        if self._batches:
+        if self._batches or self._keys is not None:
             self.drop()
-            self._all.note(self, 0)
+            self._note()
 
     def drop(self) -> None:
         """Let go of everything; `Shelves` knows."""
         self._batches.clear()
+        self._size, self._keys = 0, None
+
+    def _note(self) -> None:
+        hashes = len(self._keys.hashes) if self._keys is not None else 0
+        self._all.note(self, self._size + _HASH_BYTES * hashes)
 
     def at(self, offset: int) -> StampedBatch | None:
         """The batch that holds `offset`, if it is in memory."""
@@ -80,19 +87,17 @@ class Shelf:
                 break
             new.setdefault(known.base_offset, known)
         self._batches = [new[base_offset] for base_offset in sorted(new)]
-        self._all.note(self, sum(map(_footprint, self._batches)))
+        self._size = sum(map(_footprint, self._batches))
+        self._note()
 
     def keys(self, batch: StampedBatch) -> BatchKeys:
         """From its index section; the body is not opened."""
-        known = self._keys.get(batch.base_offset)
-        if known is None:
+        if self._keys is None or self._keys.base_offset != batch.base_offset:
             # A copy, so that remembering the hashes does not keep the whole batch; as numbers of 8
             # bytes, which are 44 as Python's.
-            known = BatchKeys(batch.base_offset, array("Q", key_hashes(batch.data)))
-            self._keys[batch.base_offset] = known
-            if len(self._keys) > _KEPT_KEYS:
-                self._keys.popitem(last=False)
-        return known
+            self._keys = BatchKeys(batch.base_offset, array("Q", key_hashes(batch.data)))
+            self._note()
+        return self._keys
 
 
 def _footprint(batch: StampedBatch) -> int:

@@ -25,6 +25,11 @@ def _new(group: Group, visible_end: int) -> str:
     """Nothing new is delivered."""
     if group.frontier.cursor >= visible_end:
         return ""
+    if group.keys is not None and group.is_crowded:
+        return (
+            f"{group.keys.room.records} records of all groups here that keep the order of keys are "
+            "in flight or behind their keys, which is the limit"
+        )
     if group.has_enough_in_flight:
         count = group.in_flight + group.taken.records
         return f"{count} records are in flight, which is the limit"

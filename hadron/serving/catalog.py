@@ -168,6 +168,14 @@ class Catalog:
             )
         return item
 
+    def partition(self, stream_id: int, replica_set: str) -> SchemaObject:
+        """The stream with an id. Raises `NotFoundError` when it was deleted, or has no partition on
+        this set, which it may have had."""
+        item = self.by_id(stream_id)
+        if not isinstance(item.spec, StreamSpec) or replica_set not in item.spec.partitions:
+            raise NotFoundError(f"{item.label} has no partition on {replica_set}")
+        return item
+
     def name_of(self, object_id: int) -> str:
         """What to call an object by that may have been deleted; its number when that was too long
         ago."""

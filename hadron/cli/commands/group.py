@@ -318,10 +318,10 @@ def _in_words(described: dict[str, Any]) -> str:
     if options["ack_deadline_ms"]:
         parts.append(f"ack deadline {duration(options['ack_deadline_ms'])}")
     if options["max_attempts"]:
-        out = options["dead_letter_stream"]
+        out, trouble = options["dead_letter_stream"], described["group"]["trouble"]
         parts.append(
             counted(options["max_attempts"], "attempt")
-            + (f", then to {out}" if out else f"; {described['group']['trouble']}")
+            + (f"; {trouble}" if trouble else f", then to {out}")
         )
     for field, text in (
         ("waiting_again", "wait to be delivered again"),

@@ -64,6 +64,30 @@ class TestJoining:
         with pytest.raises(NotFoundError):
             await stack.groups.subscribe(nobody, 9, Joining("billing"))
 
+    async def test_it_is_nobodys_business_that_another_group_changes(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nor that its own is asked to, and does not: one client that deletes what is not there, in
+        a loop, would let nobody join at this leader."""
+        other = await Consumer(stack, "other").join()
+        create = stack.groups._create
+
+        async def slow(*arguments: Any) -> Any:
+            found = await create(*arguments)
+            monkeypatch.undo()
+            with pytest.raises(NotFoundError):
+                await stack.groups.delete(1, "nope")
+            with pytest.raises(RequestError, match="1 member is connected"):
+                await stack.groups.delete(1, "billing")
+            await stack.groups.reset(1, "other", "earliest", force=True)
+            (await Consumer(stack, "third").join()).driver._give_up(HadronError("damaged"))
+            return found
+
+        monkeypatch.setattr(stack.groups, "_create", slow)
+        member = await Consumer(stack).join()
+        assert other.call.failure is not None
+        assert not member.driver.is_closed
+
 
 class TestEndings:
     async def test_a_round_is_one_entry_whatever_has_ended(self, stack: Stack) -> None:

@@ -763,6 +763,22 @@ class TestChanging:
                 await Consumer(stack).join()
         assert (await Consumer(stack).join()).offsets == [0, 1]
 
+    async def test_what_is_made_to_be_reset_is_not_begun_in_memory_as_well(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begin = stack.groups._begin_ephemeral
+
+        async def slow(*arguments: Any) -> Any:
+            found = await begin(*arguments)
+            with pytest.raises(RequestError, match="1 member is connected"):
+                await stack.groups.reset(1, "billing", "earliest", create=True)
+            return found
+
+        monkeypatch.setattr(stack.groups, "_begin_ephemeral", slow)
+        with pytest.raises(NotReadyError, match="join again"):
+            await Consumer(stack).join(ephemeral=True)
+        assert stack.groups.ephemeral() == []
+
     async def test_reset(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 6)
         member = await Consumer(stack).join()

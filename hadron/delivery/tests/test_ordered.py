@@ -77,6 +77,12 @@ class Ordered(RuleBasedStateMachine):
         ]
         self.group.frontier.resume(known, tried, end)
 
+    @invariant()
+    def room_for_keys_is_known(self) -> None:
+        lines = self.group.keys if hasattr(self, "group") else None
+        if lines is not None:
+            assert lines.room.records == len(lines._current) + len(lines._parked)
+
     @rule(count=st.integers(1, 20))
     def append(self, count: int) -> None:
         self.end += count

@@ -12,7 +12,7 @@ from hadron.model.record import NewRecord
 
 
 def test_hashes_of_keys_cost_eight_bytes_a_record() -> None:
-    """64 batches of each group are remembered, and a batch may have 65,536 records."""
+    """One batch of each group is remembered, and may have 65,536 records."""
     count = 20_000
     builder = BatchBuilder()
     for number in range(count):

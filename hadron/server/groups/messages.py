@@ -230,17 +230,24 @@ def _in_transactions(leading: Leading, group_id: int) -> dict[str, Any]:
 
 def _letters(leading: Leading, options: GroupOptions) -> tuple[str, str]:
     """Where the group's dead letters go, and what is wrong with that."""
-    if not options.dead_letter_stream_id:
+    stream_id, catalog = options.dead_letter_stream_id, leading.catalog
+    if not stream_id:
         return "", ""
+    again = "records whose attempts are used up are delivered again, ever more rarely"
+    other = "delete the group, and make it again with another one"
     try:
-        return leading.catalog.by_id(options.dead_letter_stream_id).name, ""
+        name = catalog.by_id(stream_id).name
     except NotFoundError:
-        name = leading.catalog.name_of(options.dead_letter_stream_id)
-        return "", (
-            f"its dead letter stream {name!r} was deleted: records whose attempts are used up are "
-            "delivered again, ever more rarely; delete the group, and make it again with another "
-            "one"
+        gone = catalog.name_of(stream_id)
+        return "", f"its dead letter stream {gone!r} was deleted: {again}; {other}"
+    try:
+        catalog.partition(stream_id, leading.replica_set)
+    except NotFoundError:
+        return name, (
+            f"its dead letter stream {name!r} has no partition on {leading.replica_set} any more: "
+            f"{again}; give it one there, or {other}"
         )
+    return name, ""
 
 
 def _ephemeral(leading: Leading, driver: GroupDriver) -> groups_pb2.ListGroupsResponse.Group | None:

@@ -103,4 +103,5 @@ class Committed(NamedTuple):
 
     records: list[Record]
     first: int
+    has_letters: bool
     progress: dict[int, tuple[str, GroupOptions, Progress, int]]

@@ -96,11 +96,16 @@ class Tables:
 
     def declare(self, *names: str) -> list[int]:
         """Streams; returns their ids."""
-        spec = spec_to_json(StreamSpec(partitions=(SET,))).decode()
-        changes = tuple(ObjectChange("Stream", "default", name, spec) for name in names)
+        changes = tuple(stream_change(name, SET) for name in names)
         outcome = self.apply(ApplySchema(0, changes), b"", Ballot(1, 1))
         assert outcome.error is None, outcome.error
         return [item.id for item in outcome.result]
+
+
+def stream_change(name: str, partition: str) -> ObjectChange:
+    """A stream with one partition."""
+    spec = spec_to_json(StreamSpec(partitions=(partition,))).decode()
+    return ObjectChange("Stream", "default", name, spec)
 
 
 def now_ms() -> int:
@@ -123,6 +128,7 @@ class Log:
     behind `serving.visible`.
 
     Attributes:
+        on_submitted: told of each command that the leader has for the log.
         on_applied: told of each command and what it came to, before anybody else is.
         has_room: without it commands that use no reserve are refused.
     """
@@ -130,6 +136,7 @@ class Log:
     tables: Tables
     ballot: Ballot
     chance: random.Random
+    on_submitted: Callable[[Command], None]
     on_applied: Callable[[Command, bytes, Outcome], None]
     on_refused: Callable[[Command], None]
     observers: Observers = field(default_factory=Observers)
@@ -155,7 +162,9 @@ class Log:
     def submit(self, command: Command, body: bytes | memoryview = b"", *, done: Done) -> None:
         if not self.leads:
             done(None, _fenced())
-        elif not self.has_room and not command.uses_reserve:
+            return
+        self.on_submitted(command)
+        if not self.has_room and not command.uses_reserve:
             error = DiskFullError("the disk has no room for more")
             self.on_refused(command)
             done(None, error)

@@ -40,6 +40,8 @@ class Rules:
         self.records: list[Record] = []
         self.first = 0
         """The first offset that is kept."""
+        self.has_letters = True
+        """Whether there is a stream of dead letters, with a partition here."""
         self.lives: dict[int, Life] = {}
         """By the group's id; what was reset or deleted is not here."""
         self._made = 0
@@ -68,11 +70,12 @@ class Rules:
             each: (life.name, life.options, copy.deepcopy(life.progress), life.number)
             for each, life in self.lives.items()
         }
-        return Committed(list(self.records), self.first, lives)
+        return Committed(list(self.records), self.first, self.has_letters, lives)
 
     def restored(self, before: Committed) -> None:
         """The log has lost its end: all is as it was."""
         self.records, self.first = list(before.records), before.first
+        self.has_letters = before.has_letters
         rightful = {each: life.rightful for each, life in self.lives.items()}
         self.lives = {}
         for group_id, (name, options, progress, number) in before.progress.items():
@@ -182,7 +185,7 @@ class Rules:
         if now < life.not_before.pop(offset, now) - _SLACK_S:
             self.complain(f"{what}: {offset} was to wait")
         most = life.options.max_attempts
-        if 0 < most < given.attempt and life.letter_refused_at < life.dying.get(offset, 0.0):
+        if 0 < most < given.attempt and not self._may_be_refused(life, offset):
             self.complain(f"{what}: attempts of {offset} were used up, it is a dead letter")
         if offset in life.dying:
             if now < life.dying[offset] + LETTER_PAUSE_S - _SLACK_S:
@@ -271,7 +274,7 @@ class Rules:
             return False
         used_up = 0 < life.options.max_attempts <= life.ended.get(offset, 0)
         if used_up:
-            if life.letter_refused_at >= life.dying.get(offset, 0.0) or offset not in life.dying:
+            if self._may_be_refused(life, offset) or offset not in life.dying:
                 life.rightful.add((offset, self.records[offset].number))
                 by.dealt_at = now
                 self.reached["ack of what may be dying"] += 1
@@ -511,6 +514,20 @@ class Rules:
             self._settle(life, offset)
         self.told_floor(group_id, floor)
         self.reached["lettered"] += len(offsets)
+
+    def letters_gone(self) -> None:
+        """Their stream was deleted, or has no partition here any more: from here on none can be
+        written, whether somebody says so or not."""
+        self.has_letters = False
+        self.reached["letters without a place"] += 1
+
+    def letters_submitted(self, group_id: int) -> None:
+        if not self.has_letters:
+            self.complain(f"dead letters of {group_id} are to go where nobody finds them")
+
+    def _may_be_refused(self, life: Life, offset: int) -> bool:
+        """Whether the letter of a record whose attempts were used up may have been refused."""
+        return not self.has_letters or life.letter_refused_at >= life.dying.get(offset, 0.0)
 
     def letter_refused(self, group_id: int, now: float) -> None:
         life = self.lives.get(group_id)

@@ -170,7 +170,8 @@ def _left_over(world: World, life: Life) -> list[int]:
     rules = world.rules
     if driver is None or not driver.members:
         return []
-    if "limit" in held_back(driver.machine, len(rules.records)):
+    reason = held_back(driver.machine, len(rules.records))
+    if "limit" in reason and "all groups" not in reason:
         return []
     open_ = [
         each
@@ -183,7 +184,8 @@ def _left_over(world: World, life: Life) -> list[int]:
         for each in open_
         if each in life.held or each in life.apart or 0 < most <= life.ended.get(each, 0)
     }
-    if life.is_strict and waits_rightly:
+    # Who has something of its own may wait for what others have, who has nothing may not (G17).
+    if waits_rightly and (life.is_strict or "limit" in reason):
         return []
     keys = {rules.records[each].key for each in waits_rightly} - {""} if life.is_by_key else set()
     return [

@@ -22,7 +22,15 @@ from hadron.model.record_batch import decode_batch
 from hadron.model.transactions import DELIVERIES, TransactionId
 from hadron.sim.rooms.group_calls import Call, Token, part_of
 from hadron.sim.rooms.group_lives import Committed, Holder, Life, Record
-from hadron.sim.rooms.group_log import SET, Leadership, Log, Snapshot, Tables, offsets_of
+from hadron.sim.rooms.group_log import (
+    SET,
+    Leadership,
+    Log,
+    Snapshot,
+    Tables,
+    offsets_of,
+    stream_change,
+)
 from hadron.sim.rooms.group_rules import Rules
 from hadron.sim.rooms.transaction_sets import SeededRandom
 from hadron.state import schema
@@ -32,7 +40,7 @@ from hadron.state.groups.changes import DeleteGroup, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords, EndDeliveries
 from hadron.state.groups.progress import AckRecords, CreateGroup
 from hadron.state.machine import Command, encode
-from hadron.state.schema import DeleteObjects
+from hadron.state.schema import ApplySchema, DeleteObjects
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.retention import TrimStream
 from hadron.state.transactions.decisions import Decide
@@ -134,7 +142,9 @@ class World:
 
     def lead(self) -> None:
         self.ballot = self.ballot._replace(incarnation=self.ballot.incarnation + 1)
-        log = Log(self.tables, self.ballot, self.chance, self._applied, self._refused)
+        log = Log(
+            self.tables, self.ballot, self.chance, self._submitted, self._applied, self._refused
+        )
         log.is_slow = self.chance.random() < 0.4
         self.leadership = Leadership(log, SeededRandom(self.chance))
         self.nursery.start_soon(self.leadership.run)
@@ -226,6 +236,8 @@ class World:
                 rules.reset(command.group_id, result, command.floor)
             case DeleteGroup():
                 rules.deleted(command.group_id)
+            case DeleteObjects() | ApplySchema():
+                rules.letters_gone()
             case WriteIntents() if (each := self.transactions.get(command.transaction)) is not None:
                 each.prepared_lsn = result.prepared_lsn
         for event in outcome.events:
@@ -242,6 +254,10 @@ class World:
                 case TransactionAborted() | TransactionFinished():
                     rules.free(event.transaction, now)
                     self.transactions.pop(event.transaction, None)
+
+    def _submitted(self, command: Command) -> None:
+        if isinstance(command, DeadLetterRecords):
+            self.rules.letters_submitted(command.group_id)
 
     def _refused(self, command: Command) -> None:
         if isinstance(command, DeadLetterRecords):
@@ -271,11 +287,17 @@ class World:
     def lose_room(self) -> None:
         self.log.has_room = not self.log.has_room
 
-    def delete_letters(self) -> None:
-        if self.has_letters and self.chance.random() < 0.2:
+    def take_letters_away(self) -> None:
+        """Their stream is deleted, or is on other sets from here on."""
+        lot = self.chance.random()
+        if self.has_letters and lot < 0.2:
             self.has_letters = False
             index = schema.current_index(self.tables.db)
-            self.submit(DeleteObjects(index, (self.letters,)))
+            self.submit(
+                DeleteObjects(index, (self.letters,))
+                if lot < 0.1
+                else ApplySchema(index, (stream_change("letters", "local/p1"),))
+            )
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -520,7 +542,7 @@ class World:
             [self.append] * 4
             + [self.begin] * (15 if self.is_transactional else 5)
             + [self.end] * 4
-            + [self.trim, self.lose_room, self.delete_letters]
+            + [self.trim, self.lose_room, self.take_letters_away]
         )
         talk = 0.55 if self.is_transactional else 0.7
         steps = 0

@@ -73,7 +73,7 @@ LIMITS: Final = {
     "deliveries of a turn": Limit(("delivery.driver:_DELIVERIES_PER_TURN",), (1,)),
     "unsettled pieces of a group": Limit(("delivery.machine:MAX_UNSETTLED",), (1, 4, 12)),
     "records in flight of a group": Limit(("delivery.machine:MAX_GROUP_IN_FLIGHT",), (1, 9)),
-    "records parked at once": Limit(("delivery.machine:_PARKED_PER_STEP",), (1, 3)),
+    "records parked at once": Limit(("delivery.keys:_PARKED_PER_STEP",), (1, 3)),
     "bytes of the shelf": Limit(("delivery.shelf:_KEPT_BYTES",), (1, 500)),
     "ranges of a group's window": Limit(("state.groups.progress:window()",), (1, 3)),
     "ranges of an entry": Limit(("delivery.ledger:_RANGES_PER_ENTRY",), (1, 3)),
@@ -128,6 +128,8 @@ LIMITS: Final = {
         ("transactions.limits:MAX_NOTES", "transactions.notes:MAX_NOTES"), (1, 3)
     ),
     "ranges given back in a row": Limit(("delivery.members:FREE_IN_A_ROW",), (1, 4)),
+    "records of all groups in order by key": Limit(("delivery.keys:MAX_ORDERED",), (1, 6)),
+    "of one group in any case": Limit(("delivery.keys:LEAST_ORDERED",), (1, 3)),
 }
 
 _USUAL: Final = 0.4

@@ -36,6 +36,11 @@ BUGS: Final[dict[str, Edit]] = {
         "        self._note_settled([(dead.first, dead.last)])\n",
         "",
     ),
+    "a record is settled by a letter in a partition that its stream has no more": Edit(
+        "delivery.letters:DeadLetters._write_some",
+        "        ground.catalog.partition(self._origin.out_stream_id, self._origin.partition)\n",
+        "",
+    ),
     "the next of a key comes once the one before is acknowledged, committed or not": Edit(
         "delivery.machine:Group.acknowledge",
         "        self._note_settling(counted)\n",

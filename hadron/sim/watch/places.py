@@ -92,7 +92,7 @@ def _places(machine: Group) -> Counter[int]:
             found.update(range(first, last + 1))
     if machine.keys is not None:
         for line in machine.keys._lines.values():
-            found.update(offset for offset in line if offset >= machine.dropped_below)
+            found.update(offset for offset in line or () if offset >= machine.dropped_below)
     return found
 
 
