@@ -35,30 +35,22 @@ from hadron.delivery.port import (
 from hadron.delivery.sessions import MemberSession, Silence
 from hadron.delivery.shelf import Shelf
 from hadron.model.backoff import jitter
-from hadron.model.batch import StampedBatch
 from hadron.model.errors import (
     ConflictError,
-    DeadlineExceededError,
     HadronError,
     NotFoundError,
     NotReadyError,
-    OffsetOutOfRangeError,
     PeerError,
     RequestError,
 )
 from hadron.model.ids import Ballot
-from hadron.model.ranges import Range, RangeSet, size
+from hadron.model.ranges import Range, melted, size
 from hadron.model.transactions import TransactionId
 from hadron.state.groups import progress as groups
 from hadron.state.groups.progress import Progress, Token
 from hadron.state.transactions.locks import conflict, deliveries
 
 _log = logging.getLogger(__name__)
-
-_READ_BYTES: Final = 1 << 20
-
-_AGAIN_S: Final = 0.05
-"""Before records are read again that retention is just dropping: the time of a commit."""
 
 _DELIVERIES_PER_TURN: Final = 64
 """Deliveries to one group before others get a turn of the loop."""
@@ -194,6 +186,13 @@ class GroupDriver:
         is_over = self.ledger.is_idle and self._letters.is_idle and not self.machine.taken
         return is_over and not self.sessions
 
+    @property
+    def knows_more(self) -> bool:
+        """Than the tables have: of what waits for its time (GROUPS G5), or is to be delivered apart
+        (G16)."""
+        waiting = self.machine.waiting
+        return waiting.any_apart or waiting.next_due(trio.current_time()) is not None
+
     def _tell_when_idle(self) -> None:
         if self.is_idle and not self._closed:
             self._on_idle()
@@ -306,7 +305,7 @@ class GroupDriver:
 
     async def _read_task(self, offset: int) -> None:
         try:
-            batches = await self._read_kept(offset)
+            batches = await self._shelf.read(offset)
             if not self._closed:
                 self._shelf.keep(batches)
         except HadronError as error:
@@ -315,17 +314,6 @@ class GroupDriver:
         finally:
             self._reading = False
         self.pump()
-
-    async def _read_kept(self, offset: int) -> list[StampedBatch]:
-        """What there is from `offset` on; nothing where retention has just taken that: the machine
-        passes over it, and nobody needs to join anew."""
-        try:
-            return await self._visible.read(self._stream_id, offset, _READ_BYTES)
-        except OffsetOutOfRangeError:
-            return []
-        except NotReadyError:
-            await trio.sleep(_AGAIN_S)
-            return []
 
     def _read_window(self) -> None:
         if not self._reading and not self._closed:
@@ -364,26 +352,15 @@ class GroupDriver:
             self._timer_at = float("inf")
             self._expire(trio.current_time())
             self.pump()
+            self._tell_when_idle()
 
     def _expire(self, now: float) -> None:
         self._carry_out(self.machine.expire(now))
         for session in self._silence.broken(now, self.sessions):
-            silent_s = now - session.last_heard
-            _log.warning(
-                "group %s: %s has not been heard of for %.1f s; its records go to others",
-                self.origin.group,
-                session.label,
-                silent_s,
-            )
-            session.sink.fail(
-                DeadlineExceededError(
-                    f"{session.label} of group {self.origin.group!r} sent nothing for "
-                    f"{silent_s:.1f} s, it had promised to every "
-                    f"{session.heartbeat_interval_ms} ms",
-                    "join again; is the process or the network stopped for so long?",
-                )
-            )
-            self.leave(session, f"its member was silent for {silent_s:.1f} s")
+            error = session.silence(now)
+            _log.warning("%s; its records go to others", error.message)
+            session.sink.fail(error)
+            self.leave(session, f"its member was silent for {now - session.last_heard:.1f} s")
 
     # --- what members say -----------------------------------------------------------------------
 
@@ -410,8 +387,8 @@ class GroupDriver:
                 counted = self._count(session, item, late_ballot, now)
                 # Before anything is raised: they are in no other place any more.
                 self.ledger.acknowledge(counted)
-                if size(counted) <= item[2] - item[1]:
-                    session.note_refused(item)
+                if size(counted) <= item.last - item.first:
+                    session.note_refused(item, self._refused(item, late_ballot))
                     self._tell_conflicts(session, item)
             if asked:
                 self.ledger.confirm(Confirmation(session.sink, asked, session.take_refused()))
@@ -435,6 +412,22 @@ class GroupDriver:
         if late_ballot is not None and self._may_have_been(token, last):
             counted += self.machine.acknowledge_late(first, last)
         return counted
+
+    def _refused(self, item: DeliveryRange, late_ballot: Ballot | None) -> list[Range]:
+        """What of an acknowledgement that did not count nobody has dealt with. Of what was dealt
+        with it may be the second one, and nobody need hear of that.
+
+        *(An acknowledgement was committed, its call was lost before it was confirmed, and it comes
+        again on the next one: its member was told that it came too late.)*
+        """
+        delivery, first, last = item
+        token = (*(late_ballot or self._ground.controller.ballot), delivery)
+        is_late = late_ballot is not None
+        if token <= self.progress.fence or (is_late and not self._may_have_been(token, last)):
+            # It is of other records.
+            return [(first, last)]
+        dying = self._letters.unwritten(first, last)
+        return melted([*dying, *self.machine.unacknowledged(first, last)])
 
     def _may_have_been(self, token: Token, last: int) -> bool:
         """Whether there can have been a delivery with this token: given out before now, and of
@@ -503,17 +496,14 @@ class GroupDriver:
         said to be of, whoever they are; but for what the transaction has taken before. What another
         one has is a `ConflictError`."""
         is_current = ballot == self._ground.controller.ballot
-        for delivery, begin, end in ranges:
-            left = RangeSet.of(begin, end)
-            for first, last, holder in self.machine.taken.holders(begin, end):
+        for delivery, first, last in ranges:
+            for a, b, holder in self.machine.taken.holders(first, last):
                 if holder != transaction:
-                    lock = deliveries(self.progress.group_id, ((first, last),))
-                    raise conflict(holder, lock, (first, last))
-                left.remove(first, last)
-            for first, last in left.ranges():
-                if not (is_current and self.machine.held.has(delivery, first, last)):
+                    raise conflict(holder, deliveries(self.progress.group_id, ((a, b),)), (a, b))
+            for a, b in self.machine.taken.untaken(first, last):
+                if not (is_current and self.machine.held.has(delivery, a, b)):
                     raise RequestError(
-                        f"nobody holds offsets {first} to {last} of group {self.origin.group!r} "
+                        f"nobody holds offsets {a} to {b} of group {self.origin.group!r} "
                         f"under delivery {delivery} of ballot {ballot}",
                         "they are delivered again: roll back, and go on with what comes then",
                     )
@@ -545,6 +535,9 @@ class GroupDriver:
         """All that follows from a decision of the machine, but deliveries."""
         if effects.ended:
             self.ledger.record_attempts(effects.ended)
+        if effects.acknowledged:
+            self.ledger.acknowledge(effects.acknowledged)
+            self.ledger.flush()
         if effects.exhausted:
             self._letters.write(effects.exhausted)
         for expired in effects.expired:

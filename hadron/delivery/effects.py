@@ -80,14 +80,17 @@ class Effects:
 
     Attributes:
         ended: attempts to be recorded.
+        acknowledged: to be logged.
     """
 
     ended: list[Attempts] = field(default_factory=list)
+    acknowledged: list[Range] = field(default_factory=list)
     exhausted: list[Exhausted] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
 
     def then(self, others: Effects) -> None:
         """What follows from another decision comes behind."""
         self.ended += others.ended
+        self.acknowledged += others.acknowledged
         self.exhausted += others.exhausted
         self.expired += others.expired

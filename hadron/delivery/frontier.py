@@ -83,6 +83,11 @@ class Frontier:
         known, last, ended = self._tried[0]
         return (min(end, known), 1) if known > first else (min(end, last + 1), ended + 1)
 
+    def unacknowledged(self, first: int, last: int) -> list[Range]:
+        """What of these is above the cursor, and not known to be acknowledged."""
+        gaps = self.ahead.gaps(max(first, self.cursor), last)
+        return [part for gap in gaps for part in self._beyond.gaps(*gap)]
+
     def acknowledge(self, first: int, last: int) -> list[Range]:
         """Offsets above the cursor are acknowledged after all; returns those that were not."""
         fresh = list(self.ahead.gaps(max(first, self.cursor), last))

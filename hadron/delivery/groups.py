@@ -363,8 +363,7 @@ class Groups(Part):
                 driver.is_idle
                 and not driver.is_ephemeral
                 and not self._joining[key]
-                # No table has that (GROUPS G16).
-                and not driver.machine.waiting.any_apart
+                and not driver.knows_more
             )
         ):
             self._forget(key, driver)

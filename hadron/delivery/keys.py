@@ -177,14 +177,22 @@ class KeyLines:
     def acknowledge(self, first: int, last: int) -> list[Range]:
         """A late acknowledgement, of whom had them under an earlier leader: those in line count,
         and hold their key's turn until `finish`. Returns those that were not acknowledged."""
+        fresh = self._open(first, last)
         start, stop = bisect_left(self._ascending, first), bisect_right(self._ascending, last)
-        fresh = [each for each in self._ascending[start:stop] if each in self._parked]
         del self._ascending[start:stop]
         for offset in fresh:
             key = self._parked[offset]
             self._line(key)[offset] = _ACKNOWLEDGED
             self._settling[offset] = key
         return runs(fresh)
+
+    def unacknowledged(self, first: int, last: int) -> list[Range]:
+        """What of these stands in line, and is not acknowledged."""
+        return runs(self._open(first, last))
+
+    def _open(self, first: int, last: int) -> list[int]:
+        start, stop = bisect_left(self._ascending, first), bisect_right(self._ascending, last)
+        return [each for each in self._ascending[start:stop] if each in self._parked]
 
     def finish(self, ranges: Sequence[Range], *, above: int) -> list[Parked]:
         """These records are out of the way, acknowledged or dropped; returns those whose turn has

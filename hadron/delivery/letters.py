@@ -113,6 +113,7 @@ class DeadLetters:
         self._queue: deque[Exhausted] = deque()
         self._writing = False
         self._in_hand = 0
+        self._unwritten = RangeSet()
         self._finished = RangeSet()
         """What transactions have acknowledged while there was something to write."""
         self._closed = False
@@ -145,6 +146,7 @@ class DeadLetters:
                 self._queue[-1] = replace(last, last=each.last)
             else:
                 self._queue.append(each)
+            self._unwritten.add(each.first, each.last)
         if self._queue and not self._writing:
             self._writing = True
             self._ground.nursery.start_soon(self._write_all)
@@ -155,6 +157,11 @@ class DeadLetters:
         if self._writing:
             for first, last in ranges:
                 self._finished.add(first, last)
+                self._unwritten.remove(first, last)
+
+    def unwritten(self, first: int, last: int) -> list[Range]:
+        """What of these is on its way there."""
+        return self._unwritten.within(first, last)
 
     async def _write_all(self) -> None:
         try:
@@ -172,6 +179,7 @@ class DeadLetters:
         try:
             while offset <= dead.last:
                 offset = await self._write_some(offset, dead)
+                self._unwritten.remove(dead.first, offset - 1)
         except (FencedError, ShuttingDownError):
             return
         except HadronError as error:
@@ -186,6 +194,7 @@ class DeadLetters:
             self._put_back(replace(dead, first=offset))
 
     def _put_back(self, dead: Exhausted) -> None:
+        self._unwritten.remove(dead.first, dead.last)
         left = self._finished.gaps(dead.first, dead.last)
         finished = RangeSet.of(dead.first, dead.last)
         for first, last in left:

@@ -24,9 +24,8 @@ from hadron.delivery.frontier import Frontier
 from hadron.delivery.held import Held
 from hadron.delivery.keys import BatchKeys, KeyLines, KeyRoom
 from hadron.delivery.members import Delivery, Member, Next, Takers
-from hadron.delivery.patience import ASKED_CAP_S, again_after_s
-from hadron.delivery.taking import Taking
-from hadron.delivery.tries import Cause, Tries
+from hadron.delivery.taking import DEALT_WITH, Taking
+from hadron.delivery.tries import Cause, Refusal, Tries
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.ranges import Range, RangeSet, size
 from hadron.model.transactions import TransactionId
@@ -149,8 +148,8 @@ class Group:
         """Pieces of what is in flight, waits, is taken, stands in line, goes to the dead letters or
         waits for the log."""
         behind = self.keys.behind if self.keys is not None else 0
-        on_its_way = self.dying + self.unlogged
-        return self.held.pieces + self.waiting.fragments + self.taken.pieces + behind + on_its_way
+        among_members = self.held.pieces + self.waiting.fragments + self.taken.pieces
+        return among_members + behind + self.dying + self.unlogged
 
     @property
     def is_full(self) -> bool:
@@ -258,10 +257,6 @@ class Group:
         batch, where they are needed. None when nobody takes anything, when something else comes
         first by now, or when what comes next only had to be set aside; dead letters when it has no
         attempts left. Ask for `next_wanted` again then.
-
-        *(A record waits that one member is not to get again; the other one does not read, which is
-        found out by asking it. Now the first one is alone, and something new comes first: with the
-        end of the old one's batch the cursor went back, over what was acknowledged.)*
         """
         found = self._source(visible_end, now)
         if found is None or found.offset != wanted:
@@ -329,7 +324,8 @@ class Group:
         """Offsets that count as acknowledged now; the caller logs them.
 
         Offsets that this member does not hold under this delivery do not count, unless nobody
-        holds them: then it is as good as anybody's.
+        holds them: then it is as good as anybody's. What a transaction has of the delivery counts
+        once that is rolled back.
         """
         counted: list[Range] = []
         delivery = self.held.under(member, number)
@@ -340,16 +336,17 @@ class Group:
             self._note_work(member, counted, now)
             if released > last - first and not self.rules.is_strict:
                 return counted
+        self.taken.hear(member, number, first, last, DEALT_WITH)
         if self.waiting:
-            counted += self._held_by_nobody(first, last)
+            # What is in flight under another token is somebody else's, and stays there.
+            counted += self.waiting.take(first, last)
             self._note_work(member, counted, now)
         self._note_settling(counted)
         return counted
 
     def _note_work(self, member: int, counted: Sequence[Range], now: float) -> None:
         """The member has dealt with something, in time or late."""
-        holder = self.members.get(member)
-        if not counted or holder is None:
+        if not counted or (holder := self.members.get(member)) is None:
             return
         holder.dealt_at = now
         if holder.in_vain:
@@ -357,15 +354,11 @@ class Group:
 
     def acknowledge_late(self, first: int, last: int) -> list[Range]:
         """The same for offsets that were delivered in an earlier ballot, or before the group was
-        forgotten here: also of those that stand in line, or that the cursor has not reached yet.
-
-        *(A was acknowledged, and B of the same key delivered; then the leader is lost, which alone
-        knew of it: the group is ephemeral, or the log has lost its end. The next one gives out A,
-        and B stands in line behind it when its member says that it is done with it.)*
-        """
+        forgotten here: also of those that stand in line, or that the cursor has not reached yet
+        (PROTOCOL D2)."""
         counted: list[Range] = []
         for a, b in self.taken.untaken(first, last):
-            counted += self._held_by_nobody(a, b)
+            counted += self.waiting.take(a, b)
             fresh = self.frontier.acknowledge(a, b)
             if self.keys is not None:
                 counted += self.keys.acknowledge(a, b)
@@ -375,10 +368,14 @@ class Group:
         self._note_settling(counted)
         return counted
 
-    def _held_by_nobody(self, first: int, last: int) -> list[Range]:
-        """Take what waits to be delivered again out of first … last: what is in flight under
-        another token is somebody else's, and stays there."""
-        return self.waiting.take(first, last)
+    def unacknowledged(self, first: int, last: int) -> list[Range]:
+        """What of these nobody has dealt with: a member holds it or a transaction has it, it stands
+        in line, or is not reached yet. Nothing of them may wait; what dies the driver knows."""
+        found = self.taken.had(first, last)
+        behind = self.keys.unacknowledged(first, last) if self.keys is not None else []
+        for a, b in (*behind, *self.frontier.unacknowledged(first, last)):
+            found.add(a, b)
+        return found.ranges()
 
     def _note_settling(self, counted: Sequence[Range]) -> None:
         if self.rules.is_strict:
@@ -420,20 +417,27 @@ class Group:
         share: float = 1.0,
     ) -> Effects:
         """A nack: deliver again, after `delay_s` or what `patience` makes of it. Only who holds the
-        offsets can refuse them. `share` is random, 0.5 to 1."""
+        offsets can refuse them; what a transaction has of them, once it is rolled back. `share` is
+        random, 0.5 to 1."""
         effects = Effects()
+        refusal = Refusal(now, delay_s, reason or "refused", is_unseen, share)
+        is_given_back = self.taken.hear(member, number, first, last, refusal)
         delivery = self.held.under(member, number)
-        if delivery is None:
-            return effects
-        ranges = self._release(delivery, first, last, now)
-        if ranges and not is_unseen:
+        if delivery is not None:
+            ranges = self._release(delivery, first, last, now)
+            self._end_refused(delivery, ranges, refusal, effects)
+            is_given_back = is_given_back or bool(ranges)
+        if is_given_back and not is_unseen:
             self.members[member].dealt_at = now
-        attempt, cause = delivery.tries.attempt, Cause.UNSEEN if is_unseen else Cause.FAILED
-        again_s = delay_s or 0.0 if is_unseen else again_after_s(attempt, delay_s, share)
-        self._end(delivery, ranges, now + again_s, cause, effects, reason or "refused")
-        if ranges and not effects.exhausted and (delay_s is None or delay_s < ASKED_CAP_S):
+        if is_given_back and not effects.exhausted and refusal.is_soon:
             self.takers.gave_back(self.members[member], now, share)
         return effects
+
+    def _end_refused(
+        self, delivery: Delivery, ranges: Iterable[Range], refusal: Refusal, effects: Effects
+    ) -> None:
+        not_before = refusal.not_before(delivery.tries.attempt)
+        self._end(delivery, ranges, not_before, refusal.cause, effects, refusal.reason)
 
     def expire(self, now: float) -> Effects:
         """End the deliveries whose deadline has passed."""
@@ -453,20 +457,22 @@ class Group:
 
     def extend(self, member: int, number: int, now: float) -> bool:
         """The member is still at work; returns whether it holds the delivery."""
-        delivery = self.held.under(member, number)
-        if delivery is not None:
+        if (delivery := self.held.under(member, number)) is not None:
             self.held.arm(delivery, now)
         return delivery is not None
 
     def _release(self, delivery: Delivery, first: int, last: int, now: float) -> list[Range]:
         """The member gives some of a delivery back, one way or another."""
         released = self.held.release(delivery, first, last, now)
-        if not released:
-            return released
-        holder = self.members[delivery.member]
-        holder.regain(size(released))
-        self.takers.offer(holder)
+        if released:
+            self._regain(delivery.member, size(released))
         return released
+
+    def _regain(self, member: int, records: int) -> None:
+        """The member does not stand for these any more, if it is still here."""
+        if (holder := self.members.get(member)) is not None:
+            holder.regain(records)
+            self.takers.offer(holder)
 
     def _end(
         self,
@@ -496,15 +502,14 @@ class Group:
         """It could not be written to the dead letters: deliver it again."""
         effects = Effects()
         self._note_settled([(dead.first, dead.last)])
-        tries = Tries(dead.attempts + 1)
-        self._put_again(Again(dead.first, dead.last, tries, not_before, 0), effects)
+        again = Again(dead.first, dead.last, Tries(dead.attempts + 1), not_before, 0)
+        self._put_again(again, effects)
         return effects
 
     def _put_again(self, again: Again, effects: Effects) -> None:
         """It is delivered again, if it is still there, and nobody has taken it."""
-        kept = self.dropped_below
         for each in self.taken.keep(again):
-            first, last = each.first, each.last
+            first, last, kept = each.first, each.last, self.dropped_below
             if first < kept and self.keys is not None:
                 self._free_keys([(first, min(last, kept - 1))], again.not_before, effects)
             if kept <= last:
@@ -527,31 +532,35 @@ class Group:
         self.taken.mark(transaction, ranges, self.frontier.cursor, now)
 
     def untake(self, transaction: TransactionId, ranges: Sequence[Range], now: float) -> Effects:
-        """It was rolled back. What it had is with its member again, its deadline begins anew; where
-        that has gone the delivery was in vain, and somebody else gets it."""
+        """It was rolled back. What it had is with its member again, its deadline begins anew, or is
+        what that has said meanwhile; where that has gone, and said nothing, the delivery was in
+        vain, and somebody else gets it."""
         effects = Effects()
-        for first, last, place in self.taken.give_back(transaction, ranges):
+        for first, last, known in self.taken.give_back(transaction, ranges):
+            place, span = known.place, [(first, last)]
             if isinstance(place, Again):
                 self._put_again_or_exhaust(replace(place, first=first, last=last), effects)
+            elif place is not None and isinstance(known.word, Refusal):
+                self._regain(place.member, last - first + 1)
+                self._end_refused(place, span, known.word, effects)
+            elif place is not None and known.word is not None:
+                self._dealt_with(place.member, span, now)
+                self._note_settling(span)
+                effects.acknowledged += span
             elif place is not None and place.member in self.members:
                 self.held.put(place, first, last, now)
             elif place is not None:
                 # What else it had, nobody remembers.
                 is_alone = place.tries.is_apart or self.rules.is_strict
                 cause = Cause.LOST_ALONE if is_alone else Cause.LOST_WITH_OTHERS
-                self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)
+                self._end(place, span, now, cause, effects, _MEMBER_GONE)
         return effects
 
     def finish(self, ranges: Sequence[Range], now: float) -> Effects:
         """A transaction has acknowledged these, and that is committed."""
         effects = Effects()
         for first, last, delivery in self.taken.finish(ranges, self.frontier.cursor, now):
-            holder = self.members.get(delivery.member)
-            if holder is not None:
-                holder.regain(last - first + 1)
-                holder.acknowledged += last - first + 1
-                self._note_work(holder.number, [(first, last)], now)
-                self.takers.offer(holder)
+            self._dealt_with(delivery.member, [(first, last)], now)
         for first, last in ranges:
             self.frontier.acknowledge(first, last)
             if self.keys is not None:
@@ -560,6 +569,13 @@ class Group:
         if self.keys is not None:
             self._free_keys(ranges, now, effects)
         return effects
+
+    def _dealt_with(self, member: int, ranges: Sequence[Range], now: float) -> None:
+        """These, which the member had and a transaction took, are acknowledged."""
+        if member in self.members:
+            self.members[member].acknowledged += size(ranges)
+            self._regain(member, size(ranges))
+            self._note_work(member, ranges, now)
 
     # --- what is over ---------------------------------------------------------------------------
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from hadron.delivery.members import Member
 from hadron.delivery.port import DeliveryRange, MemberSink
 from hadron.model.batch import StampedBatch
-from hadron.model.errors import RequestError
+from hadron.model.errors import DeadlineExceededError, RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.ranges import Range
 
@@ -24,6 +25,9 @@ _STALE: Final = 64
 
 _MAX_REFUSED: Final = 20_000
 """Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
+
+_MAX_PARTS: Final = 1_000
+"""Of one acknowledgement; of more, all between the first and the last one counts as refused."""
 
 
 @dataclass(slots=True)
@@ -59,15 +63,27 @@ class MemberSession:
         """For errors and logs."""
         return self.name or f"member {self.member.number}"
 
-    def note_refused(self, item: DeliveryRange) -> None:
-        """Some of an acknowledgement did not count. Raises `RequestError` when it never asks."""
+    def silence(self, now: float) -> DeadlineExceededError:
+        """What it is told that was silent for too long."""
+        return DeadlineExceededError(
+            f"{self.label} of group {self.driver.origin.group!r} sent nothing for "
+            f"{now - self.last_heard:.1f} s, it had promised to every "
+            f"{self.heartbeat_interval_ms} ms",
+            "join again; is the process or the network stopped for so long?",
+        )
+
+    def note_refused(self, item: DeliveryRange, parts: Sequence[Range]) -> None:
+        """These parts of an acknowledgement did not count. Raises `RequestError` when it never
+        asks."""
         if len(self.refused) >= _MAX_REFUSED:
             raise RequestError(
                 f"{len(self.refused)} acknowledgements of {self.label} did not count, and it never "
                 "asked",
                 "ask for a confirmation every 1,000 records",
             )
-        self.refused.append(item)
+        if len(parts) > _MAX_PARTS:
+            parts = [(parts[0][0], parts[-1][1])]
+        self.refused += [DeliveryRange(item.delivery, first, last) for first, last in parts]
 
     def take_refused(self) -> list[DeliveryRange]:
         """Of all messages since it last asked: a confirmation stands for all before it."""

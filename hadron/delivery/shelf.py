@@ -7,9 +7,17 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
+import trio
+
 from hadron.delivery.keys import BatchKeys
 from hadron.model.batch import StampedBatch, key_hashes
+from hadron.model.errors import NotReadyError, OffsetOutOfRangeError
 from hadron.serving.visible import STAMPED_BATCH_BYTES, VisibleStreams
+
+_READ_BYTES: Final = 1 << 20
+
+_AGAIN_S: Final = 0.05
+"""Before records are read again that retention is just dropping: the time of a commit."""
 
 _KEPT_BYTES: Final = 4 << 20
 """Batches that one group keeps at hand; older ones are read again."""
@@ -75,6 +83,17 @@ class Shelf:
             return self._batches[index]
         recent = self._visible.recent(self._stream_id, offset, 1)
         return recent[0] if recent else None
+
+    async def read(self, offset: int) -> list[StampedBatch]:
+        """What there is from `offset` on; nothing where retention has just taken that: the machine
+        passes over it, and nobody needs to join anew."""
+        try:
+            return await self._visible.read(self._stream_id, offset, _READ_BYTES)
+        except OffsetOutOfRangeError:
+            return []
+        except NotReadyError:
+            await trio.sleep(_AGAIN_S)
+            return []
 
     def keep(self, batches: list[StampedBatch]) -> None:
         """Keep these at hand, for what is delivered next, and of the others what there is room

@@ -8,15 +8,20 @@ only wanted to the one that was prepared.
 A taken record has a place where it comes back to: its delivery, or among those that wait to be
 delivered again. Where it has none it is only marked: it is not reached by the cursor yet, stands in
 line behind its key, or is on its way to the dead letters. When it comes out of there it comes here.
+
+What its member says of it meanwhile is kept: it may be of after the rollback, of which the leader
+has not heard. It counts once the transaction is rolled back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hadron.delivery.held import Held
 from hadron.delivery.members import Delivery
+from hadron.delivery.tries import Refusal
 from hadron.delivery.waiting import Again, Waiting
 from hadron.model.range_maps import RangeMap
 from hadron.model.ranges import Range, RangeSet
@@ -25,16 +30,28 @@ from hadron.model.transactions import TransactionId
 Place = Delivery | Again | None
 """Where a record comes back to."""
 
+DEALT_WITH: Final = "acknowledged"
+"""What a member says of a record; or it gives it back."""
+
+Word = Refusal | str
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     """
     Attributes:
         transaction: None of what is acknowledged at this moment.
+        word: what its member has said of it since it was taken, the first time.
     """
 
     transaction: TransactionId | None
     place: Place = None
+    word: Word | None = None
+
+    def is_from(self, member: int, number: int) -> bool:
+        """Whether it was taken out of this delivery."""
+        place = self.place
+        return isinstance(place, Delivery) and (place.member, place.number) == (member, number)
 
 
 class Taking:
@@ -65,17 +82,35 @@ class Taking:
         found = self._taken.within(first, last) if self._taken else ()
         return [(a, b, each.transaction) for a, b, each in found if each.transaction is not None]
 
+    def had(self, first: int, last: int) -> RangeSet:
+        """What of first … last members hold, or transactions have."""
+        found = [*self._held.within(first, last), *self._taken.within(first, last)]
+        return RangeSet((a, b) for a, b, _ in found)
+
     def untaken(self, first: int, last: int) -> list[Range]:
         """What none has."""
         return self._taken.gaps(first, last) if self._taken else [(first, last)]
 
     def is_from(self, member: int, number: int, first: int, last: int) -> bool:
         """Whether all of first … last is taken out of this delivery."""
-        found = [each.place for _, _, each in self._taken.within(first, last)]
+        found = self._taken.within(first, last)
         return not self._taken.gaps(first, last) and all(
-            isinstance(place, Delivery) and (place.member, place.number) == (member, number)
-            for place in found
+            each.is_from(member, number) for _, _, each in found
         )
+
+    def hear(self, member: int, number: int, first: int, last: int, word: Word) -> bool:
+        """The member says this of what was taken out of its delivery; whether anything was. The
+        first word counts, as of a record that nobody has taken."""
+        found = self._taken.within(first, last) if self._taken else ()
+        own = [
+            (a, b, each)
+            for a, b, each in found
+            if each.word is None and each.is_from(member, number)
+        ]
+        for a, b, each in own:
+            self._taken.take(a, b)
+            self._taken.add(a, b, replace(each, word=word))
+        return bool(own)
 
     def run(self, first: int, end: int) -> tuple[bool, int]:
         """Whether `first` is taken, and up to where, below `end`, it goes on like that."""
@@ -131,15 +166,15 @@ class Taking:
 
     def give_back(
         self, transaction: TransactionId, ranges: Sequence[Range]
-    ) -> list[tuple[int, int, Place]]:
+    ) -> list[tuple[int, int, Taken]]:
         """The transaction does not have them any more; what it had, and where that belongs."""
-        found: list[tuple[int, int, Place]] = []
+        found: list[tuple[int, int, Taken]] = []
         for wanted in ranges:
             for first, last, known in self._taken.within(*wanted):
                 if known.transaction == transaction:
                     self._taken.take(first, last)
                     self.records -= last - first + 1
-                    found.append((first, last, known.place))
+                    found.append((first, last, known))
         return found
 
     def finish(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from hadron.delivery.patience import ASKED_CAP_S, again_after_s
+
 
 class Cause(enum.Enum):
     """Why a delivery was in vain."""
@@ -43,3 +45,35 @@ class Tries(NamedTuple):
             return Tries(self.attempt, spared=self.spared - 1)
         # What wants one attempt wants no second one.
         return None
+
+
+class Refusal(NamedTuple):
+    """A member gives back what it was given: a nack.
+
+    Attributes:
+        said_at: when, on the monotonic clock.
+        delay_s: what the member wants; None leaves it to the leader.
+        is_unseen: its program was never handed it.
+        share: random, 0.5 to 1 (`patience`).
+    """
+
+    said_at: float
+    delay_s: float | None = None
+    reason: str = ""
+    is_unseen: bool = False
+    share: float = 1.0
+
+    @property
+    def cause(self) -> Cause:
+        return Cause.UNSEEN if self.is_unseen else Cause.FAILED
+
+    @property
+    def is_soon(self) -> bool:
+        """Who does that many in a row rests."""
+        return self.delay_s is None or self.delay_s < ASKED_CAP_S
+
+    def not_before(self, attempt: int) -> float:
+        """When it may be delivered again."""
+        if self.is_unseen:
+            return self.said_at + (self.delay_s or 0.0)
+        return self.said_at + again_after_s(attempt, self.delay_s, self.share)

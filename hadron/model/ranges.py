@@ -99,10 +99,7 @@ class RangeSet:
         stop = bisect_right(self._firsts, last)
         if start >= stop:
             return []
-        removed = [
-            (max(first, a), min(last, b))
-            for a, b in zip(self._firsts[start:stop], self._lasts[start:stop], strict=True)
-        ]
+        removed = self.within(first, last)
         left = [(self._firsts[start], first - 1)] if self._firsts[start] < first else []
         right = [(last + 1, self._lasts[stop - 1])] if self._lasts[stop - 1] > last else []
         kept = left + right
@@ -132,6 +129,14 @@ class RangeSet:
         if index < len(self._firsts) and self._firsts[index] <= value:
             return self._lasts[index] + 1
         return value
+
+    def within(self, first: int, last: int) -> list[Range]:
+        """The parts of first … last that are in the set."""
+        start, stop = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        return [
+            (max(first, a), min(last, b))
+            for a, b in zip(self._firsts[start:stop], self._lasts[start:stop], strict=True)
+        ]
 
     def gaps(self, first: int, last: int) -> list[Range]:
         """The parts of first … last that are not in the set."""

@@ -239,7 +239,8 @@ class Membership:
         spans = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in conflict.ranges)
         self.conflict = error = ConflictError(
             f"transaction {conflict.transaction} holds offsets {spans} of group "
-            f"{self._opening.open.group} at {self.partition}: it acknowledges them, or nobody does",
+            f"{self._opening.open.group} at {self.partition}: what you say of them counts if that "
+            "is rolled back",
             "acknowledge a record in a transaction or alone, not both",
         )
         _log.warning("%s", error.message)

@@ -244,7 +244,8 @@ class DriverCall:
         else:
             if end == ROLLBACK:
                 self._spoken.pop(spoken.number, None)
-            self._leave(is_urgent=False)
+            # Its deliveries may be given back at once: the leader is to hear of this before.
+            self._leave(is_urgent=end == ROLLBACK)
 
     def commit_lone(self, spoken: Spoken, contents: Contents) -> None:
         """Commit a transaction that has a `lone_place` and was begun just now: by itself when

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
-from hadron.delivery import driver as module
 from hadron.delivery import ledger as ledger_module
 from hadron.delivery import shelf
 from hadron.delivery.joining import Joining
@@ -219,7 +219,7 @@ class TestDelivering:
     ) -> None:
         """What was read for the record that is wanted now must still be there when it is sent."""
         monkeypatch.setattr(shelf, "_KEPT_BYTES", 20_000)
-        monkeypatch.setattr(module, "_READ_BYTES", 9_000)
+        monkeypatch.setattr(shelf, "_READ_BYTES", 9_000)
         for _ in range(60):
             await stack.append(1, b"x" * 300)
         stack.visible._recent.clear()
@@ -357,6 +357,30 @@ class TestRedelivery:
         mock_clock.jump(3_600)
         await member.until(0, 1, 2, 1, 2, 0)
         assert [d.attempt for d in member.deliveries] == [1, 2, 2, 2]
+
+    async def test_a_delay_goes_on_while_nobody_is_there(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        """It was at an end as soon as the last member had lost its connection."""
+        await stack.append(1, b"x")
+        member = await Consumer(stack).join()
+        await member.until(0)
+        member.refuse(0, 60)
+        member.leave()
+        await until(lambda: member.driver.is_idle)
+        mock_clock.jump(50.0)
+        other = await Consumer(stack).join()
+        assert other.driver is member.driver
+        assert other.driver.machine.waiting.delayed(trio.current_time()) == 1
+        assert other.offsets == []
+        mock_clock.jump(10.1)
+        await other.until(0)
+        other.refuse(0, 60)
+        other.leave()
+        await until(lambda: other.driver.is_idle)
+        assert stack.groups.live(1, "billing") is other.driver
+        mock_clock.jump(60.1)
+        await until(lambda: stack.groups.live(1, "billing") is None)
 
     async def test_after_a_restart_only_what_is_unacknowledged_comes(self, tmp_path: Path) -> None:
         async with leading(tmp_path) as stack:

@@ -78,7 +78,7 @@ class TestLateAcknowledgements:
         await member.call.until(lambda: len(member.events("acked")) == len(asked))
         refused = [bool(each.refused) for each in member.events("acked")]
         counted = [each for each, refused in zip(asked, refused, strict=True) if not refused]
-        assert counted == [(1, 6), (2, 7)]
+        assert counted == [(1, 6), (1, 7), (2, 7)]
 
     async def test_what_was_refused_is_told_with_the_next_confirmation(self, stack: Stack) -> None:
         await stack.append(1, *[b"x"] * 3)
@@ -90,6 +90,42 @@ class TestLateAcknowledgements:
         first, second = member.events("acked")
         assert [item.first_offset for item in first.refused] == [0, 2]
         assert not second.refused
+
+    async def test_what_was_dealt_with_before_is_not_refused(self, stack: Stack) -> None:
+        """Committed, but its call was lost before it heard that: who says it again on the next one
+        was told that others have the records."""
+        await stack.append(1, *[b"x"] * 20)
+        slow = await Consumer(stack).join(10)
+        gone = await Consumer(stack).join(10)
+        await gone.until(*range(10, 20))
+        gone.acknowledge(10, 19)
+        gone.leave()
+        back = await Consumer(stack).join(10)
+        await until(lambda: back.driver.ledger.is_idle)
+        assert await progress(stack) == [(0, 10, 19)]
+        number = gone.deliveries[0].delivery
+        back.say(Ack([DeliveryRange(number, 10, 19)], 1, Ballot(*stack.ballot)))
+        assert await back.confirmed(1) == []
+        slow.acknowledge(4, 5)
+        slow.acknowledge(4, 5, confirmation=1)
+        assert await slow.confirmed(1) == [], "it may say it twice, too"
+
+    async def test_of_several_those_are_refused_that_nobody_has_dealt_with(
+        self, stack: Stack
+    ) -> None:
+        await stack.append(1, *[b"x"] * 8)
+        await stack.stream("letters")
+        member = await Consumer(stack).join(8, max_attempts=1, dead_letter_stream="letters")
+        await member.until(*range(8))
+        member.acknowledge(2, 3)
+        member.refuse(6, 0.0)
+        member.acknowledge(0, 9, 1, delivery=99)
+        member.acknowledge(0, 9, 2)
+        refused = [
+            [(each.first_offset, each.last_offset) for each in await member.confirmed(asked)]
+            for asked in (1, 2)
+        ]
+        assert refused == [[(0, 1), (4, 9)], [(6, 6), (8, 9)]], "6 is to be a dead letter"
 
     async def test_a_member_that_never_asks_is_refused(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hadron.delivery.effects import Effects, Rules
+from hadron.delivery.effects import Effects, Exhausted, Rules
 from hadron.delivery.held import Held
 from hadron.delivery.machine import Group
 from hadron.delivery.members import Delivery
@@ -126,6 +126,86 @@ class TestARollback:
         again = deliver(group, 4, 30.0)
         assert again is not None
         assert (again.first, again.last, again.attempt) == (1, 2, 2)
+
+
+class TestWhatItsMemberSaysMeanwhile:
+    """It has heard of the rollback, its leader has not."""
+
+    def test_what_it_gives_back_is_delivered_again_after_the_rollback(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=3))
+        member = join(group, 4)
+        drain(group, 4)
+        group.take(A, [(0, 2)], 0.0)
+        assert group.refuse(member.number, 1, 0, 0, 1.0, delay_s=0.0) == Effects()
+        assert group.refuse(member.number, 1, 1, 1, 1.0, delay_s=30.0) == Effects()
+        assert (member.credit, group.waiting.records) == (0, 0), "it may be committed"
+        assert group.untake(A, [(0, 2)], 2.0).ended == [(0, 0, 1), (1, 1, 1)]
+        assert (member.credit, member.holds()) == (2, [(2, 3)])
+        other = join(group, 4)
+        again = deliver(group, 4, 2.0)
+        assert again is not None
+        assert (again.member, again.first, again.last) == (other.number, 0, 0)
+        assert again.attempt == 2
+        assert group.next_due(3.0) == 31.0, "it began when it was said"
+        assert drain(group, 4, 31.0) == [(other.number, 1, 1)]
+
+    def test_what_it_acknowledges_is_acknowledged_after_the_rollback(self) -> None:
+        group = Group(0, ())
+        member = join(group, 4)
+        drain(group, 8)
+        group.take(A, [(1, 2)], 0.0)
+        assert group.acknowledge(member.number, 1, 0, 3) == [(0, 0), (3, 3)]
+        assert group.refuse(member.number, 1, 1, 1, 0.0) == Effects(), "the first word counts"
+        assert group.untake(A, [(1, 2)], 1.0) == Effects(acknowledged=[(1, 2)])
+        assert (member.credit, member.acknowledged, group.unsettled) == (4, 4, 0)
+        assert drain(group, 8) == [(1, 4, 7)]
+
+    @pytest.mark.parametrize("is_strict", [True, False])
+    def test_order_holds(self, is_strict: bool) -> None:
+        """Offsets 1, 4 and 7 have a key."""
+        rules = Rules(is_strict=is_strict, is_by_key=not is_strict)
+        group = Group(1, (), rules=rules)
+        member = join(group)
+        assert drain(group, 8)[0][1] == 1
+        group.take(A, [(1, 1)], 0.0)
+        group.acknowledge(member.number, 1, 1, 1)
+        acknowledged = group.untake(A, [(1, 1)], 1.0).acknowledged
+        assert drain(group, 8, 1.0) == [], "it is not committed"
+        group.settled(acknowledged, 1.0)
+        assert drain(group, 8, 1.0) == ([(1, 2, 2)] if is_strict else [(1, 4, 4)])
+
+    def test_a_last_attempt_ends_with_the_rollback(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=1))
+        member = join(group, 4)
+        drain(group, 4)
+        group.take(A, [(0, 1)], 0.0)
+        group.refuse(member.number, 1, 0, 1, 0.0, reason="no such flight")
+        group.finish([(1, 1)], 0.0)
+        assert group.untake(A, [(0, 0)], 1.0).exhausted == [Exhausted(0, 0, 1, "no such flight")]
+        assert (member.credit, group.taken.records) == (2, 0)
+
+    def test_it_counts_although_the_member_has_gone(self) -> None:
+        group = Group(0, (), rules=Rules(max_attempts=3))
+        gone = join(group, 4)
+        drain(group, 3)
+        group.take(A, [(0, 2)], 0.0)
+        group.acknowledge(gone.number, 1, 0, 0)
+        group.refuse(gone.number, 1, 1, 1, 0.0, is_unseen=True)
+        group.leave(gone.number, 0.0)
+        effects = group.untake(A, [(0, 2)], 1.0)
+        assert effects == Effects(ended=[(2, 2, 1)], acknowledged=[(0, 0)])
+        join(group)
+        assert drain(group, 3, 1.0) == [(2, 1, 1), (2, 2, 2)]
+
+    def test_it_is_nobody_elses_to_say(self) -> None:
+        group = Group(0, ())
+        member, other = join(group, 2), join(group, 2)
+        drain(group, 4)
+        group.take(A, [(0, 1)], 0.0)
+        group.acknowledge(other.number, 1, 0, 1)
+        group.refuse(member.number, 2, 0, 1, 0.0)
+        assert group.untake(A, [(0, 1)], 1.0) == Effects()
+        assert member.holds() == [(0, 1)]
 
 
 class TestOrder:

@@ -86,7 +86,7 @@ class TestAParticipant:
         await prepare(stack, A, (1, 2))
         member.acknowledge(0, 3, confirmation=1)
         (refused,) = await member.confirmed(1)
-        assert (refused.first_offset, refused.last_offset) == (0, 3)
+        assert (refused.first_offset, refused.last_offset) == (1, 2)
         member.refuse(1, 0.0)
         told = member.events("conflict")
         assert [(each.transaction, each.ranges[0].first_offset) for each in told] == [
@@ -97,7 +97,7 @@ class TestAParticipant:
         await abort(stack, A)
         member.acknowledge(1, 2, confirmation=2, delivery=1)
         assert await member.confirmed(2) == []
-        assert await progress(stack) == [(4, None, None)]
+        assert await progress(stack) == [(4, None, None)], "what it has said before counts now"
 
     async def test_who_is_still_at_work_does_not_lose_it(self, stack: Stack) -> None:
         member = await member_of(stack, ack_deadline_ms=10_000)
@@ -245,6 +245,27 @@ class TestTheDriversOwn:
         stack.locks.free(own, stack.locks.take(own, [lock]))
         member.acknowledge(0, 3, confirmation=1)
         assert await member.confirmed(1) == []
+
+    async def test_what_their_member_gives_back_before_their_leader_hears_of_the_rollback(
+        self, stack: Stack
+    ) -> None:
+        """They were with it for ever: it had said all that it had to say of them."""
+        member = await member_of(stack)
+        await member.until(0, 1, 2, 3)
+        own = TransactionId.of(SET, stack.controller.ballot, 1)
+        lock = Lock(DELIVERIES, await group_id(stack), "", ((0, 1),))
+        taken = stack.locks.take(own, [lock])
+        member.refuse(0, 0.0)
+        member.acknowledge(1, 1)
+        other = await Consumer(stack).join()
+        assert other.offsets == []
+        stack.locks.free(own, taken)
+        await other.until(0)
+        assert other.deliveries[0].attempt == 2
+        assert member.session.member.credit == 98
+        other.acknowledge(0, 0, confirmation=1)
+        assert await other.confirmed(1) == []
+        assert await progress(stack) == [(2, None, None)]
 
     async def test_what_was_decided_while_somebody_joins(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch

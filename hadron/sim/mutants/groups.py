@@ -40,9 +40,14 @@ plant(
     "late acknowledgement counted for another member's delivery",
     "whoever acknowledges a record settles it, also when another member holds it by now",
     Edit(
-        "delivery.machine:Group._held_by_nobody",
-        "return self.waiting.take(first, last)",
-        "return self.waiting.take(first, last) or [(first, last)]",
+        "delivery.machine:Group.acknowledge",
+        "counted += self.waiting.take(first, last)",
+        "counted += self.waiting.take(first, last) or [(first, last)]",
+    ),
+    Edit(
+        "delivery.machine:Group.acknowledge_late",
+        "counted += self.waiting.take(a, b)",
+        "counted += self.waiting.take(a, b) or [(a, b)]",
     ),
     scenarios=("acknowledgement-after-the-deadline",),
 )
@@ -66,7 +71,7 @@ plant(
 plant(
     "refused acknowledgements not told",
     "a member that asks later whether its acknowledgements counted hears of the last message only",
-    Edit("delivery.sessions:MemberSession.note_refused", "self.refused.append(item)", "return"),
+    Edit("delivery.sessions:MemberSession.note_refused", "self.refused += ", "_ = "),
     scenarios=("acknowledgement-held-back-by-the-network",),
 )
 

@@ -42,8 +42,10 @@ class Token:
 
 
 class Asserted(NamedTuple):
+    """`sure`: offsets that are not to be refused."""
+
     item: DeliveryRange
-    is_sure: bool
+    sure: frozenset[int]
 
 
 @dataclass(eq=False)
@@ -93,10 +95,7 @@ class Call:
         if self.life is None:
             self.rules.complain(f"{self.holder.name} has joined {self.group}, which is none")
             return
-        driver = self.find()
-        if self.life.driver is not driver:
-            self.life.renew(driver)
-            self.rules.reached["driver"] += 1
+        self.rules.served(self.life, self.find(), trio.current_time())
 
     def deliver(self, given: Assignment, batch: StampedBatch, *, attach: bool) -> None:  # noqa: ARG002
         if self.life is None or not self.is_current():
@@ -124,25 +123,29 @@ class Call:
         """Nothing waits for it."""
 
     def confirm(self, confirmation: int, refused: Sequence[DeliveryRange], floor: int) -> None:
-        rules, life, told = self.rules, self.life, Counter(refused)
+        rules, life = self.rules, self.life
         if not self.is_current():
             return
         if life is None or confirmation not in self.asked:
             rules.complain(f"{self.holder.name}: {confirmation} is confirmed, and was not asked")
             return
-        asked = self.asked.pop(confirmation)
         rules.reached["refused"] += len(refused)
-        for item, times in Counter(each.item for each in asked).items():
-            _, first, last = item
-            what = f"{self.holder.name} of {self.group}: {first} to {last}"
+        told = Counter((number, offset) for number, a, b in refused for offset in range(a, b + 1))
+        said, unsure = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        for (number, first, last), sure in self.asked.pop(confirmation):
+            for offset in range(first, last + 1):
+                said[number, offset] += 1
+                unsure[number, offset] += offset not in sure
+        begin = max(rules.first, life.progress.floor)
+        for which, times in said.items():
+            offset = which[1]
+            what = f"{self.holder.name} of {self.group}: {offset}"
             # The same may have been said before, and counted then.
-            if told[item] > sum(each.item == item and not each.is_sure for each in asked):
-                rules.complain(f"{what} are refused, and counted")
-            is_refused = told.pop(item, 0) >= times
-            first = max(first, rules.first, life.progress.floor)
-            for offset in () if is_refused else range(first, last + 1):
-                if offset not in life.progress.settled:
-                    rules.complain(f"{what} are confirmed, and {offset} is not settled")
+            if told[which] > unsure[which]:
+                rules.complain(f"{what} is refused, and counted")
+            is_refused = told.pop(which, 0) >= times
+            if not is_refused and offset >= begin and offset not in life.progress.settled:
+                rules.complain(f"{what} is confirmed, and not settled")
         if told.total():
             rules.complain(f"{self.holder.name}: refused is {told}, which it never said")
         if floor > rules.floor(life):
@@ -189,7 +192,7 @@ class Call:
         for token, (first, last) in parts:
             begin = first - token.first
             numbers = token.records[begin : begin + last - first + 1]
-            is_sure = self.rules.acknowledged(
+            sure = self.rules.acknowledged(
                 life,
                 self.holder,
                 token.number,
@@ -200,7 +203,7 @@ class Call:
                 is_late=not is_own,
             )
             items.append(DeliveryRange(token.number, first, last))
-            self._unasked.append(Asserted(items[-1], is_sure))
+            self._unasked.append(Asserted(items[-1], sure))
         question = 0
         if confirms:
             self._questions += 1

@@ -46,6 +46,14 @@ class Given:
     expires: float
 
 
+class GaveBack(NamedTuple):
+    """A member's word: it could not use a record."""
+
+    at: float
+    delay_s: float
+    is_unseen: bool
+
+
 @dataclass(eq=False)
 class Progress:
     """What is committed of a group between its making, or a reset, and the next one."""
@@ -83,10 +91,15 @@ class Life:
         """G16: each is to be alone with its member."""
         self.spared: Counter[int] = Counter()
         """G16: attempts that each lost with a member that had others."""
+        self.words: dict[int, GaveBack | None] = {}
+        """G15: what holders have said of what transactions have, None for an acknowledgement: that
+        counts once these are rolled back."""
         self.letter_refused_at = float("-inf")
         self.overruled: set[int] = set()
         """A transaction wanted them, and the log gave them to another one. Where that one is rolled
         back they are with their members again, and the first may be decided all the same: once."""
+        self.is_given_up = False
+        """Its leader knows that it knows nothing any more: somebody else may serve it."""
         self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
-from hadron.sim.rooms.group_lives import Committed, Given, Holder, Life, Progress, Record
+from hadron.sim.rooms.group_lives import Committed, GaveBack, Given, Holder, Life, Progress, Record
 from hadron.sim.rooms.group_log import offsets_of
 from hadron.state.groups.attempts import Attempts
 from hadron.state.groups.progress import GroupOptions
@@ -123,6 +123,25 @@ class Rules:
             self.complain(f"{life.name}: its floor is {floor}, and all below {wanted} is settled")
 
     # --- deliveries -----------------------------------------------------------------------------
+
+    def served(self, life: Life, driver: object, now: float) -> None:
+        """Whoever joins it is served by this. G5: of its delays its leader forgets none."""
+        if life.driver is driver:
+            return
+        waits = [
+            each
+            for each, until in life.not_before.items()
+            if until > now + _SLACK_S and each >= self.first and each not in life.progress.settled
+        ]
+        if waits and life.driver is not None and not life.is_given_up:
+            self.complain(f"{life.name}: at {now:.3f} its leader forgets that {waits} are to wait")
+        life.renew(driver)
+        self.reached["driver"] += 1
+
+    def given_up(self, group_id: int) -> None:
+        """What ends its deliveries, or changes it, is refused by the log."""
+        if group_id in self.lives:
+            self.lives[group_id].is_given_up = True
 
     def delivered(
         self,
@@ -240,14 +259,15 @@ class Rules:
         *,
         is_own: bool,
         is_late: bool,
-    ) -> bool:
-        """Whether all of it surely counts. `is_own`: the delivery is one of this ballot to this
-        call; `numbers` are of the records as they were delivered, none where that was before the
-        group was made."""
-        is_sure, released = True, list[Given]()
+    ) -> frozenset[int]:
+        """What of it is surely not refused: it counts, or was dealt with before. `is_own`: the
+        delivery is one of this ballot to this call; `numbers` are of the records as they were
+        delivered, none where that was before the group was made."""
+        sure, is_of_these, released = set[int](), True, list[Given]()
         for place, offset in enumerate(range(wanted[0], wanted[1] + 1)):
             if not numbers or self.number_at(offset) != numbers[place]:
-                is_sure = False
+                # Then the leader need not take the others, either.
+                is_of_these = False
                 self.reached["ack of what was lost, or reset"] += 1
                 continue
             given = life.held.get(offset)
@@ -256,23 +276,29 @@ class Rules:
                 if is_whose:
                     released.append(life.held.pop(offset))
                     self._accept(life, offset, by, now)
+                    sure.add(offset)
                 else:
                     self.reached["ack of what another holds"] += 1
-                is_sure = is_sure and is_whose
             else:
-                is_sure = self._nobodys(life, offset, by, now, is_late=is_late) and is_sure
+                if is_own and self._has_taken(life, offset, by, number):
+                    life.words.setdefault(offset, None)
+                if self._nobodys(life, offset, by, now, is_late=is_late):
+                    sure.add(offset)
         self._rearm(life, released, now)
-        return is_sure
+        return frozenset(sure) if is_of_these else frozenset()
 
     def _nobodys(self, life: Life, offset: int, by: Holder, now: float, *, is_late: bool) -> bool:
-        """Whether an acknowledgement of what no member holds surely counts."""
+        """Whether an acknowledgement of what no member holds surely counts, or has before."""
         if offset in life.taken:
             self.reached["ack of what is taken"] += 1
             return False
         first = max(self.first, life.progress.floor)
-        if offset in life.progress.settled or offset in life.accepted or offset < first:
-            return False
         used_up = 0 < life.options.max_attempts <= life.ended.get(offset, 0)
+        if offset in life.progress.settled or offset in life.accepted or offset < first:
+            # Of a dead letter, or what retention drops, its leader hears later.
+            is_known = not used_up and offset >= first
+            self.reached["ack of what was dealt with"] += is_known
+            return is_known
         if used_up:
             if self._may_be_refused(life, offset) or offset not in life.dying:
                 life.rightful.add((offset, self.records[offset].number))
@@ -282,6 +308,11 @@ class Rules:
         self.reached["late ack" if is_late else "ack of what waits"] += 1
         self._accept(life, offset, by, now)
         return True
+
+    def _has_taken(self, life: Life, offset: int, by: Holder, number: int) -> bool:
+        """Whether a transaction has it out of this delivery."""
+        _, given = life.taken.get(offset, (None, None))
+        return given is not None and given.holder is by and given.number == number
 
     def _accept(self, life: Life, offset: int, by: Holder, now: float) -> None:
         life.apart.discard(offset)
@@ -305,15 +336,18 @@ class Rules:
         delay_s: float,
         is_unseen: bool,
     ) -> None:
-        released = list[Given]()
+        released, is_heard = list[Given](), False
         for offset in range(wanted[0], wanted[1] + 1):
             given = life.held.get(offset)
             if given is not None and given.holder is by and given.number == number:
                 released.append(life.held.pop(offset))
                 self._end(life, offset, now, delay_s=delay_s, is_unseen=is_unseen)
-        if released and not is_unseen:
+            elif self._has_taken(life, offset, by, number) and offset not in life.words:
+                life.words[offset] = GaveBack(now, delay_s, is_unseen)
+                is_heard = True
+        if (released or is_heard) and not is_unseen:
             by.dealt_at = now
-        by.gives_back = by.gives_back or bool(released)
+        by.gives_back = by.gives_back or is_heard or bool(released)
         self._rearm(life, released, now)
 
     def extended(self, life: Life, by: Holder, number: int | None, now: float) -> None:
@@ -428,7 +462,9 @@ class Rules:
                 _, given = life.taken.pop(offset)
                 if given is None:
                     continue
-                if given.holder.is_over:
+                if offset in life.words:
+                    self._keep_word(life, offset, given.holder, now)
+                elif given.holder.is_over:
                     is_alone = offset in life.apart or life.is_strict
                     self._lost(life, offset, now, is_shared=not is_alone)
                     self.reached["untaken, and its member has gone"] += 1
@@ -437,6 +473,18 @@ class Rules:
                     back.append(given)
                     self.reached["untaken"] += 1
             self._arm(life, back, now)
+
+    def _keep_word(self, life: Life, offset: int, holder: Holder, now: float) -> None:
+        """What its holder has said of it counts now."""
+        holder.is_stalled = False
+        word = life.words.pop(offset)
+        if word is None:
+            self._accept(life, offset, holder, now)
+            self.reached["untaken, and was acknowledged"] += 1
+        else:
+            delay_s = max(0.0, word.at + word.delay_s - now)
+            self._end(life, offset, now, delay_s=delay_s, is_unseen=word.is_unseen)
+            self.reached["untaken, and was given back"] += 1
 
     def finished(self, group_id: int, ranges: Iterable[Range], floor: int, now: float) -> None:
         """A transaction has acknowledged these."""
@@ -453,6 +501,7 @@ class Rules:
             else:
                 self.complain(f"{life.name}: a transaction ends {offset}, and has not taken it")
             life.overruled.discard(offset)
+            life.words.pop(offset, None)
             if given is not None:
                 given.holder.dealt_at = now
                 given.holder.is_stalled = False

@@ -262,6 +262,8 @@ class World:
     def _refused(self, command: Command) -> None:
         if isinstance(command, DeadLetterRecords):
             self.rules.letter_refused(command.group_id, trio.current_time())
+        elif isinstance(command, AckRecords | EndDeliveries | ResetGroup | DeleteGroup):
+            self.rules.given_up(command.group_id)
 
     def submit(self, command: Command, body: bytes = b"") -> None:
         self.log.submit(command, body, done=lambda _result, _error: None)

@@ -69,7 +69,7 @@ LIMITS: Final = {
     ),
     "rows digested at once": Limit(("state.digests:SLICE_ROWS",), (1, 5)),
     # Groups.
-    "bytes read for a group": Limit(("delivery.driver:_READ_BYTES",), (1, 300)),
+    "bytes read for a group": Limit(("delivery.shelf:_READ_BYTES",), (1, 300)),
     "deliveries of a turn": Limit(("delivery.driver:_DELIVERIES_PER_TURN",), (1,)),
     "unsettled pieces of a group": Limit(("delivery.machine:MAX_UNSETTLED",), (1, 4, 12)),
     "records in flight of a group": Limit(("delivery.machine:MAX_GROUP_IN_FLIGHT",), (1, 9)),

@@ -110,12 +110,25 @@ BUGS: Final[dict[str, Edit]] = {
     ),
     "what comes back from a transaction, and whose member has gone, was never delivered": Edit(
         "delivery.machine:Group.untake",
-        "self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)",
+        "self._end(place, span, now, cause, effects, _MEMBER_GONE)",
         "self._put_again(Again(first, last, place.tries, now, 0), effects)",
     ),
     "what comes back from a transaction goes to its member, which has gone": Edit(
         "delivery.machine:Group.untake",
-        "self._end(place, [(first, last)], now, cause, effects, _MEMBER_GONE)",
+        "self._end(place, span, now, cause, effects, _MEMBER_GONE)",
+        "pass",
+    ),
+    "what is to wait is given out at once when the last member has left meanwhile": Edit(
+        "delivery.groups:Groups._forget_if_idle", "and not driver.knows_more", ""
+    ),
+    "what a member gives back that a transaction has stays with it after the rollback": Edit(
+        "delivery.machine:Group.refuse",
+        "self.taken.hear(member, number, first, last, refusal)",
+        "False",
+    ),
+    "what a member acknowledges that a transaction has stays with it after the rollback": Edit(
+        "delivery.machine:Group.acknowledge",
+        "self.taken.hear(member, number, first, last, DEALT_WITH)",
         "pass",
     ),
     "whoever serves a group anew gives out what transactions have of it": Edit(

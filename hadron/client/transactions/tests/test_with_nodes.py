@@ -188,6 +188,40 @@ async def test_what_is_refused_is_told_and_nothing_of_it_is_done(tmp_path: Path)
         assert await values(client, "us") == [b"done"]
 
 
+@pytest.mark.parametrize("driver", [EU, US])
+async def test_what_was_rolled_back_is_given_back_at_once(tmp_path: Path, driver: str) -> None:
+    """The deliveries' leader may hear that before it hears of the rollback: they stayed with a
+    member that had nothing more to say of them."""
+    async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
+        await declare(client)
+        async with client.producer("in") as producer:
+            await producer.send_many([b"one", b"two"])
+        async with client.subscribe("in", group="g", start="earliest") as subscription:
+            one, two = await anext(subscription), await anext(subscription)
+
+            async def are_taken() -> bool:
+                (group,) = await client.describe_group("in", "g")
+                return group.group.in_transactions == 2
+
+            async with client.transaction(driver=driver) as tx:
+                await tx.ack(one)
+                await tx.ack(two)
+                await eventually(are_taken)
+                await tx.rollback()
+            await one.nack(delay_s=0)
+            await two.ack()
+            with trio.fail_after(30):
+                again = await anext(subscription)
+            assert (again.offset, again.attempt) == (one.offset, 2)
+            await again.ack()
+
+            async def is_dealt_with() -> bool:
+                (group,) = await client.describe_group("in", "g")
+                return group.group.floor == 2
+
+            await eventually(is_dealt_with)
+
+
 async def test_an_operator_rolls_back(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, ONE) as cluster, cluster.client() as client:
         await declare(client)
