@@ -102,6 +102,16 @@ class Life:
         """Its leader knows that it knows nothing any more: somebody else may serve it."""
         self.taken = {each: (owner, None) for each, (owner, _) in self.taken.items()}
 
+    def given(self) -> list[tuple[int, Given]]:
+        """What members hold, and what transactions have taken from them."""
+        taken = [(each, given) for each, (_, given) in self.taken.items() if given is not None]
+        return [*self.held.items(), *taken]
+
+    def has_taken(self, offset: int, by: Holder, number: int) -> bool:
+        """Whether a transaction has it out of this delivery."""
+        _, given = self.taken.get(offset, (None, None))
+        return given is not None and given.holder is by and given.number == number
+
     @property
     def is_by_key(self) -> bool:
         return self.options.order == ORDER_KEY

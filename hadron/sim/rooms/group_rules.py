@@ -176,7 +176,7 @@ class Rules:
             to.filled = 0 if ends_batch else to.filled
         if life.is_strict and count > 1:
             self.complain(f"{what}: more than one in strict order")
-        beside = [each for each, held in self._all_of(life) if held.holder is to]
+        beside = [each for each, held in life.given() if held.holder is to]
         if beside and not life.apart.isdisjoint([*beside, *range(first, last + 1)]):
             self.complain(f"{what}, which holds {beside}, and one of these is to be alone")
         if count > 1 and not life.apart.isdisjoint(range(first, last + 1)):
@@ -228,12 +228,7 @@ class Rules:
                 return
 
     def _window(self, life: Life, holder: Holder) -> int:
-        return sum(given.holder is holder for _, given in self._all_of(life))
-
-    def _all_of(self, life: Life) -> list[tuple[int, Given]]:
-        """What members hold, and what transactions have taken from them."""
-        taken = [(each, given) for each, (_, given) in life.taken.items() if given is not None]
-        return [*life.held.items(), *taken]
+        return sum(given.holder is holder for _, given in life.given())
 
     def check_deadlines(self, now: float) -> None:
         """Called whenever time has passed and all has come to rest."""
@@ -280,7 +275,7 @@ class Rules:
                 else:
                     self.reached["ack of what another holds"] += 1
             else:
-                if is_own and self._has_taken(life, offset, by, number):
+                if is_own and life.has_taken(offset, by, number):
                     life.words.setdefault(offset, None)
                 if self._nobodys(life, offset, by, now, is_late=is_late):
                     sure.add(offset)
@@ -308,11 +303,6 @@ class Rules:
         self.reached["late ack" if is_late else "ack of what waits"] += 1
         self._accept(life, offset, by, now)
         return True
-
-    def _has_taken(self, life: Life, offset: int, by: Holder, number: int) -> bool:
-        """Whether a transaction has it out of this delivery."""
-        _, given = life.taken.get(offset, (None, None))
-        return given is not None and given.holder is by and given.number == number
 
     def _accept(self, life: Life, offset: int, by: Holder, now: float) -> None:
         life.apart.discard(offset)
@@ -342,7 +332,7 @@ class Rules:
             if given is not None and given.holder is by and given.number == number:
                 released.append(life.held.pop(offset))
                 self._end(life, offset, now, delay_s=delay_s, is_unseen=is_unseen)
-            elif self._has_taken(life, offset, by, number) and offset not in life.words:
+            elif life.has_taken(offset, by, number) and offset not in life.words:
                 life.words[offset] = GaveBack(now, delay_s, is_unseen)
                 is_heard = True
         if (released or is_heard) and not is_unseen:
