@@ -59,8 +59,8 @@ class Member:
         credit: how many more records it takes; below 0 when its window was made smaller.
         batch_size: records that it wants at a time, 0 for no batches.
         dealt_at: when it last acknowledged or refused something.
-        is_stalled: a deadline of it passed in which it dealt with nothing, nor has it since: it
-            gets one record at a time.
+        is_stalled: a deadline of it passed in which it dealt with nothing, nor has it in time
+            since: it gets one record at a time.
         filled: records of the batch that it is being sent.
         waiting_since: when there was the first record for its next batch.
         has_apart: what it was given last is to be alone with it.

@@ -37,22 +37,6 @@ plant(
 )
 
 plant(
-    "late acknowledgement counted for another member's delivery",
-    "whoever acknowledges a record settles it, also when another member holds it by now",
-    Edit(
-        "delivery.machine:Group.acknowledge",
-        "counted += self.waiting.take(first, last)",
-        "counted += self.waiting.take(first, last) or [(first, last)]",
-    ),
-    Edit(
-        "delivery.machine:Group.acknowledge_late",
-        "counted += self.waiting.take(a, b)",
-        "counted += self.waiting.take(a, b) or [(a, b)]",
-    ),
-    scenarios=("acknowledgement-after-the-deadline",),
-)
-
-plant(
     "acknowledgement from before a reset counted",
     "nobody looks whether a delivery is from before the group was reset, the client neither",
     Edit("delivery.driver:GroupDriver._count", "if token <= self.progress.fence:", "if False:"),

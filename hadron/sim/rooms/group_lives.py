@@ -32,7 +32,8 @@ class Holder:
     gives_back: bool = False
     """Something, since it has acknowledged anything."""
     tried: int = 0
-    """The latest delivery that it was given since."""
+    """The latest delivery that it was given since, or since it was too late: it gets no other
+    while it works on that one."""
 
 
 @dataclass(eq=False)

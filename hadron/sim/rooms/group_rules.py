@@ -168,7 +168,7 @@ class Rules:
             self.complain(f"{what}, which has gone, or does not read")
         if to.is_stalled and count > 1:
             self.complain(f"{what}, which let a deadline pass and dealt with nothing since")
-        to.tried = number if to.gives_back else 0
+        to.tried = number if to.gives_back or to.is_stalled else 0
         if to.batch_size:
             to.filled += count
             if to.filled > to.batch_size:

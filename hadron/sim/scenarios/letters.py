@@ -3,6 +3,8 @@ has them, and what stands behind them."""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import trio
 
 from hadron.fakes.disk import FAST, SLOW, Speed
@@ -128,38 +130,44 @@ async def key_of_a_record_that_retention_drops(play: Play) -> None:
 
 @scenario("D2: a key is free once retention has dropped its record on its way to the dead letters")
 async def key_of_a_dead_letter_that_retention_drops(play: Play) -> None:
-    """Three records of three keys stand together on their way to the dead letters, whose stream is
-    gone; n1 reaches nobody, so that this waits. Meanwhile the first one gets too old, and another
-    record comes: all three are refused when the group has just passed over the first. What has its
-    key must have its turn."""
-    world = play.world
-    plan = GroupPlan("g", order="key", max_attempts=1)
+    """Three records of three keys are to become dead letters of each of four groups, and their
+    stream is deleted in the same moment; n1 reaches nobody, so that all of this waits. Meanwhile
+    the first record gets too old, and another one comes: all three are refused when a group has
+    just passed over the first, or just not yet. What has its key must have its turn."""
+    world, numbers = play.world, range(4)
     await _keep(play, Retention(max_age_ms=4_000))
     await publish_keys(play, ["a"])
     await trio.sleep(2.5)
     for key in ("b", "c", "a"):
         await publish_keys(play, [key])
-    async with (
-        join_group(play, "g0", plan) as member,
-        join_group(play, "g1", GroupPlan("g")) as other,
-    ):
-        await member.take(0, 1, 2)
-        await _delete_letters(play)
+    async with trio.open_nursery() as nursery, AsyncExitStack() as joined:
+        for each in numbers:
+            plan = GroupPlan(f"g{each}", order="key", max_attempts=1)
+            member = await joined.enter_async_context(join_group(play, f"lost{each}", plan))
+            await member.take(0, 1, 2)
+        others = [
+            await joined.enter_async_context(join_group(play, f"left{each}", GroupPlan(f"g{each}")))
+            for each in numbers
+        ]
         play.part("n1")
         # On a slow replica the first of these is a commit of its own, and all that follows is one.
         for name in ("n2", "n3"):
             world.disks[name].speed = SLOW
         for _ in range(2):
             await play.produce(play.value(), timeout_s=0.1)
-        world.network.kill("g0")
+        nursery.start_soon(play.delete, LETTERS)
+        for each in numbers:
+            world.network.kill(f"lost{each}")
         await world.wait_for("retention", lambda: play.first_offset("n1") > 0)
         await play.produce(play.value(), timeout_s=0.1)
         play.join("n1")
         await _keep(play, Retention())
-        await other.take(1, 2, 3)
-        await other.ack(1, 2, 3)
-        await other.confirm()
-    await drain(play, GroupPlan("g"))
+        for other in others:
+            await other.take(1, 2, 3)
+            await other.ack(1, 2, 3)
+            await other.confirm()
+    for each in numbers:
+        await drain(play, GroupPlan(f"g{each}"), host=f"d{each}")
 
 
 @scenario("D2: retention goes by the limits that there are when it drops something")

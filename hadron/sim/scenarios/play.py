@@ -31,7 +31,9 @@ from hadron.sim.runs.run import Judgement, Outcome, run_seed
 from hadron.sim.runs.workload import Run, judgement
 from hadron.sim.world.backups import Backups
 from hadron.sim.world.replica_set import SETTINGS, World
+from hadron.state import schema
 from hadron.state.groups.progress import AckRecords
+from hadron.state.schema import DeleteObjects
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.together import DoTogether
 from hadron.wire.messages import method, streams_pb2
@@ -155,6 +157,20 @@ class Play(Run):
         assert leader._leadership is not None
         ranges = tuple((offset, offset) for offset in offsets)
         await leader._leadership.controller.execute(AckRecords(self._group(group)[0], ranges))
+
+    async def delete(self, name: str) -> None:
+        """A stream is deleted, at the leader itself: also while that reaches nobody, as no client
+        does it then."""
+        noted = self.history.apply("o0", [("Stream", name)], deletes=True)
+        leader = self.world.node(self.world.config.leader.name).member
+        assert leader._leadership is not None
+        tables = leader._store.writer.connection
+        stream_id = tables.execute(
+            "SELECT id FROM hadron_schema_object WHERE name = ?", (name,)
+        ).get
+        command = DeleteObjects(schema.current_index(tables), (stream_id,))
+        await leader._leadership.controller.execute(command)
+        self.history.ok(noted)
 
     def dead_letters(self, group: str) -> int:
         """How many the leader's tables count."""
