@@ -119,7 +119,7 @@ class Consumer(AckSender):
             on_revoked=self._revoked,
             on_ended=lambda channel: self.on_gone(channel, None, 0, -1),
             on_change=self._notify,
-            clock=self._clock,
+            clock=self._session.ports.clock,
         )
         if self._paused:
             member.pause()

@@ -18,6 +18,7 @@ from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.connecting.session import Session
 from hadron.client.consuming.acks import LateAcks
 from hadron.client.consuming.channel import Channel, Parcel
+from hadron.client.consuming.settings import since_text
 from hadron.model.errors import (
     ConflictError,
     ConnectionLostError,
@@ -26,6 +27,7 @@ from hadron.model.errors import (
     NotReadyError,
     PeerError,
 )
+from hadron.model.ports import Clock
 from hadron.model.ranges import runs
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import ballot_from, groups_pb2, method
@@ -33,6 +35,9 @@ from hadron.wire.messages import ballot_from, groups_pb2, method
 _log = logging.getLogger(__name__)
 
 _SUBSCRIBE: Final = method("Subscribe")
+
+_LATE_S: Final = 1.0
+"""A leader that is asked so long after the member has come was away then."""
 
 _HEARTBEAT: Final = groups_pb2.SubscribeRequest(heartbeat=groups_pb2.SubscribeRequest.Heartbeat())
 
@@ -47,7 +52,7 @@ class Membership:
             records now, and the range of these.
         on_ended: called with a channel that is over: all that it has brought and that is not
             acknowledged goes out again.
-        clock: whose seconds pass while this process or its machine stands still.
+        clock: whose monotonic seconds pass while this process or its machine stands still.
         on_change: called when the call was opened, lost or has failed for good, and when there is
             something to acknowledge.
     """
@@ -61,7 +66,7 @@ class Membership:
         on_revoked: Callable[[Channel, int, int, int], None],
         on_ended: Callable[[Channel], None],
         on_change: Callable[[], None],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self.stream = opening.open.stream
         self.partition = opening.open.partition
@@ -80,7 +85,9 @@ class Membership:
         self._opening = opening
         promised_ms = opening.open.heartbeat_interval_ms * opening.open.heartbeat_threshold
         self._patience_s = promised_ms / 1_000 or float("inf")
-        self._clock = clock
+        self._clock = clock.monotonic_s
+        self._began_s, self._began_ms = clock.monotonic_s(), clock.now_ms()
+        self._has_joined = False
         self._in_batches = bool(opening.open.batch_size)
         self._on_parcel = on_parcel
         self._on_revoked = on_revoked
@@ -92,7 +99,15 @@ class Membership:
     # --- the call (`reconnecting_call.Owner`) -------------------------------------------------
 
     def opening(self) -> groups_pb2.SubscribeRequest:
-        return self._opening
+        """Who wants the latest of a partition that is away waits for what is logged from now on:
+        its end is where it was when this began, as the clocks have it."""
+        is_late = self._clock() - self._began_s > _LATE_S
+        if self._opening.open.start != "latest" or self._has_joined or not is_late:
+            return self._opening
+        opening = groups_pb2.SubscribeRequest()
+        opening.CopyFrom(self._opening)
+        opening.open.start = since_text(self._began_ms)
+        return opening
 
     def opened(self, call: OpenedCall) -> None:
         self.channel = Channel(call, self._late, self._late_ack)
@@ -124,7 +139,7 @@ class Membership:
         elif kind == "opened":
             channel.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
-            self.is_open = True
+            self.is_open = self._has_joined = True
             self.outage.over()
             if message.opened.HasField("fence"):
                 fence = message.opened.fence

@@ -133,7 +133,7 @@ class MemberSettings:
 def start_text(start: object, called: str = "start") -> str:
     """The wire's form of where a group starts; `called`: the argument. Raises `RequestError`."""
     if isinstance(start, datetime):
-        return f"@{max(1, instant_ms(called, start))}"
+        return since_text(instant_ms(called, start))
     is_offset = isinstance(start, int) and not isinstance(start, bool) and start >= 0
     if start not in ("earliest", "latest") and not is_offset:
         raise RequestError(
@@ -141,6 +141,11 @@ def start_text(start: object, called: str = "start") -> str:
             'use "earliest", "latest", an offset, or a datetime',
         )
     return str(start)
+
+
+def since_text(at_ms: int) -> str:
+    """The wire's form of a start at a time, in milliseconds since the Unix epoch."""
+    return f"@{max(1, at_ms)}"
 
 
 def _ms(seconds: float) -> int:
