@@ -294,7 +294,7 @@ class SpanReader:
         names = await self._catalog.partitions(plan.stream, plan.partition)
         self._stream = stream = await self._catalog.stream(plan.stream)
         if plan.stream_id not in (None, stream.id):
-            raise self._another()
+            raise self._deleted("; another one has its name now")
         found: dict[str, Sequence[PartitionOffsets]] = {}
         failed: dict[str, HadronError] = {}
 
@@ -341,7 +341,7 @@ class SpanReader:
                 self._session.background.start(self._look)
             return
         if known.id != stream.id:
-            self._gone = self._another()
+            self._gone = self._deleted("; another one has its name now")
             return
         spec = known.spec
         assert isinstance(spec, StreamSpec)
@@ -352,18 +352,18 @@ class SpanReader:
         if not self._joining:
             self._stream = known
 
-    def _another(self) -> NotFoundError:
+    def _deleted(self, since: str = "") -> NotFoundError:
         return NotFoundError(
-            f"stream {self._plan.stream!r} was deleted; another one has its name now",
-            "read that one from its beginning",
+            f"stream {self._plan.stream!r} was deleted{since}",
+            "read the one that has its name, if there is one, from its beginning",
         )
 
     async def _look(self) -> None:
         """Look the stream up again."""
         try:
             await self._catalog.stream(self._plan.stream)
-        except NotFoundError as error:
-            self._gone = error
+        except NotFoundError:
+            self._gone = self._deleted()
         except HadronError as error:
             # The next answer, which a node does not keep for long, has it looked up once more.
             _log.debug("stream %s was not looked up again: %s", self._plan.stream, error)

@@ -286,7 +286,9 @@ def test_where_the_configuration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigurationError, match="there is no cluster in"):
         find_config(tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    monkeypatch.setattr(detached, "_PORTS", ports := free_ports(3))
+    ports, http_ports = free_ports(3), free_ports(3)
+    monkeypatch.setattr(detached, "_PORTS", ports)
+    monkeypatch.setattr(detached, "_HTTP_PORTS", http_ports)
     found = find_config(tmp_path / "new", create=True)
     assert found == tmp_path / "new" / "cluster.yaml"
     addresses = [node.address for node in DetachedCluster(found).nodes()]
