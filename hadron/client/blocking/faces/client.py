@@ -220,7 +220,8 @@ class SyncClient(ClientBase):
 
         Args:
             start: where a group that does not exist yet begins; a datetime means the first record
-                appended then or later.
+                appended then or later. "latest" of a partition that is away means what is logged
+                there from now on.
             partitions: which ones to consume, or the one; None is all, also those that are added
                 later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
