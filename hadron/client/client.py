@@ -269,8 +269,7 @@ class Client(
 
         Args:
             start: where a group that does not exist yet begins; a datetime means the first record
-                appended then or later. "latest" of a partition that is away means what is logged
-                there from now on.
+                appended then or later, "latest" what is appended from now on.
             partitions: which ones to consume, or the one; None is all, also those that are added
                 later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
@@ -477,10 +476,10 @@ def connect(
     """A client, for use as `async with hadron.connect(url) as client`, under trio or asyncio.
 
     Args:
-        url: `hadron://[token@]host1,host2[/namespace][?tls=1]`; any nodes of the cluster. With
-            `grpc://`, their doors for gRPC, where nothing else gets through (`hadron[grpc]`). None
-            looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT` or the current
-            one, the cluster in this directory, `hadron://127.0.0.1:7000`.
+        url: `hadron://[token@]host1,host2[/namespace][?cluster=NAME]`; any nodes of the cluster.
+            With `grpc://`, their doors for gRPC, where nothing else gets through (the extra
+            `grpc`). None looks it up as commands do: `HADRON_URL`, the context of `HADRON_CONTEXT`
+            or the current one, the cluster in this directory, `hadron://127.0.0.1:7000`.
         connect_timeout_s: how long entering the block tries to reach a node.
         request_timeout_s: how long one question is retried.
         ports: clock, randomness and network, for tests.

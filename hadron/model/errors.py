@@ -256,6 +256,11 @@ class StrangerError(FrameError):
     """The other side speaks another protocol: the port is not the one that was meant."""
 
 
+class OtherClusterError(PeerError):
+    """The node that answers is of another cluster than the one that is meant: its address has
+    another process now, or always had."""
+
+
 class UnreachableError(PeerError):
     """The node that was to forward a call could not reach the leader: nothing was sent there."""
 

@@ -233,6 +233,7 @@ class Member:
             host.discovery.leader,
             host.discovery.introduce,
             ClientPorts(host.network, host.clock, host.random),
+            host.config.cluster,
         )
         services = (
             replication,

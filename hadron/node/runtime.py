@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from hadron.model.errors import ConfigurationError, CorruptionError, NotReadyError
+from hadron.model.extras import install
 from hadron.model.ports import Clock, Disk, Listener, Network, Random, Transport
 from hadron.node.causes import damage_in
 from hadron.node.discovery import Discovery
@@ -97,7 +98,7 @@ class Node:
                 raise ConfigurationError(
                     f"node {self.host.node.name} has `grpc:`, and what serves it is not "
                     f"installed: {error}",
-                    "pip install 'hadron[grpc]', or leave the key out",
+                    f"{install('grpc')}; or leave the key out",
                 ) from error
 
             await run_with_grpc(self, self._run_with_http, task_status)

@@ -21,6 +21,7 @@ import trio
 from hadron.client.connecting.background import Background
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.session import Link
+from hadron.client.connecting.topology import OneCluster, Recognize
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
@@ -61,6 +62,7 @@ class ForwardingService:
         replica_set: this node's own.
         leader: the address of a replica set's leader; None for an unknown one.
         introduce: says on a connection to a leader which node this is.
+        cluster: this node's own.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class ForwardingService:
         leader: Callable[[str], str | None],
         introduce: Callable[[Connection], None],
         ports: ClientPorts,
+        cluster: str = "",
     ) -> None:
         self._replica_set = replica_set
+        self._recognize = OneCluster(cluster).recognize
         self._leader = leader
         self._introduce = introduce
         self._ports = ports
@@ -113,7 +117,7 @@ class ForwardingService:
         way = self._ways.get(address)
         if way is None:
             way = self._ways[address] = _Way(
-                address, self._ports, self._background, self._introduce
+                address, self._ports, self._background, self._introduce, self._recognize
             )
         relay = _Relay(way, call, inner, request, attachment)
         way.check_room(request.replica_set, relay.waiting_bytes)
@@ -150,6 +154,7 @@ class _Way:
         ports: ClientPorts,
         background: Background,
         introduce: Callable[[Connection], None],
+        recognize: Recognize,
     ) -> None:
         self._address = address
         self._introduce = introduce
@@ -159,6 +164,7 @@ class _Way:
             ports,
             background,
             ShuttingDownError("the node that forwards is stopping"),
+            recognize,
             keepalive_s=_KEEPALIVE_S,
             silence_limit_s=_SILENCE_LIMIT_S,
         )

@@ -9,8 +9,9 @@ import importlib
 from typing import Final
 
 from hadron.model.errors import ConfigurationError
+from hadron.model.extras import install
 
-INSTALL: Final = "install the extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere"
+INSTALL: Final = install("spark")
 """No package index has Hadron yet: the way is a clone, from inside it or by its path. Commands'
 help and the README say the same (`test_extra`)."""
 

@@ -431,7 +431,7 @@ def test_a_local_cluster_is_the_default(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     assert Session().url == DEFAULT_URL
     write_config(tmp_path / LOCAL_CLUSTER, 2, "os", [7100, 7101])
-    assert Session().url == "hadron://127.0.0.1:7100,127.0.0.1:7101"
+    assert Session().url == "hadron://127.0.0.1:7100,127.0.0.1:7101?cluster=local"
     assert Session(server="hadron://other").url == "hadron://other"
 
 

@@ -114,15 +114,18 @@ def find_server(url: str | None = None, context: str | None = None) -> str:
 
 
 def local_cluster() -> str:
-    """The URL of every node of the cluster that was made in this directory; "" without one."""
+    """The URL of every node of the cluster that was made in this directory, and of no other that
+    has its ports now; "" without one."""
     path = Path(LOCAL_CLUSTER)
     if not path.is_file():
         return ""
     import yaml
 
     try:
-        nodes = yaml.safe_load(path.read_text())["replica_set"]["nodes"]
-        return "hadron://" + ",".join(str(node["address"]) for node in nodes)
+        made = yaml.safe_load(path.read_text())
+        nodes = made["replica_set"]["nodes"]
+        addresses = ",".join(str(node["address"]) for node in nodes)
+        return f"hadron://{addresses}?cluster={made['cluster']}"
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} does not tell the cluster's addresses: {type(error).__name__}: "

@@ -22,6 +22,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from hadron.model.errors import RequestError, StrangerError
+from hadron.model.extras import install
 from hadron.model.ports import Listener, Transport
 from hadron.model.version import VERSION
 from hadron.wire._pb.frames_pb2 import FramesPart
@@ -116,7 +117,7 @@ def _library() -> Any:
         import grpc
     except ImportError as error:
         raise RequestError(
-            "a grpc:// URL needs grpcio, which is not installed", "pip install 'hadron[grpc]'"
+            "a grpc:// URL needs grpcio, which is not installed", install("grpc")
         ) from error
     return grpc
 

@@ -21,7 +21,7 @@ from hadron.client.connecting.background import Background, SingleFlight
 from hadron.client.connecting.outages import TELL_AFTER_S, Lookout
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.probes import Probes
-from hadron.client.connecting.topology import Topology, owner_not_found
+from hadron.client.connecting.topology import OneCluster, Recognize, Topology, owner_not_found
 from hadron.client.connecting.tunnels import Tunnels
 from hadron.client.connecting.url import Endpoint
 from hadron.client.terms.arguments import seconds_of
@@ -38,6 +38,7 @@ from hadron.model.errors import (
     NotFoundError,
     NotLeaderError,
     NotReadyError,
+    OtherClusterError,
     OverloadedError,
     PeerError,
     StrangerError,
@@ -94,15 +95,18 @@ class Link:
         ports: ClientPorts,
         background: Background,
         closed: HadronError,
+        recognize: Recognize,
         *,
         keepalive_s: float = KEEPALIVE_S,
         silence_limit_s: float = SILENCE_LIMIT_S,
     ) -> None:
+        """`recognize`: of the cluster that is meant; nothing is said to a node of another one."""
         self.address = address
         self.connection: Connection | None = None
         self.greeting = cluster_pb2.TopologyResponse()
         """What the node said of the cluster when it was dialed last."""
         self._ports = ports
+        self._recognize = recognize
         self._background = background
         self._dialing = SingleFlight(background, self._dial, closed)
         self._patience = keepalive_s, silence_limit_s
@@ -140,8 +144,9 @@ class Link:
         scope = self._background.start(connection.run)
         try:
             if not scope.cancel_called:
-                self.greeting = await probes.ask(connection)
-                self.connection = connection
+                greeting = await probes.ask(connection)
+                self._recognize(self.address, greeting)
+                self.greeting, self.connection = greeting, connection
         finally:
             if self.connection is not connection:
                 connection.close()
@@ -182,6 +187,7 @@ class Session:
         self._refreshed = 0
         """Where the addresses begin that are asked next, if those are too many."""
         self._started = False
+        self._recognize = OneCluster(endpoint.cluster).recognize
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -197,7 +203,8 @@ class Session:
                     await self.refresh()
                     self.background.start(self.lookout.run)
                     return
-                except StrangerError:
+                except (StrangerError, OtherClusterError):
+                    # It will not become another one by waiting.
                     raise
                 except PeerError as error:
                     trouble, hint = error.message, error.hint
@@ -404,7 +411,7 @@ class Session:
     def _link(self, address: str) -> Link:
         link = self._links.get(address)
         if link is None:
-            link = Link(address, self.ports, self.background, self._closing)
+            link = Link(address, self.ports, self.background, self._closing, self._recognize)
             self._links[address] = link
         return link
 
@@ -436,9 +443,9 @@ class Session:
         await answered.wait()
         if len(troubles) == len(addresses):
             message = "; ".join(error.message for error in troubles.values())
-            if all(isinstance(error, StrangerError) for error in troubles.values()):
-                # It will not become another port by waiting.
-                raise StrangerError(message, next(iter(troubles.values())).hint)
+            for kind in (StrangerError, OtherClusterError):
+                if all(isinstance(error, kind) for error in troubles.values()):
+                    raise kind(message, next(iter(troubles.values())).hint)
             raise PeerError(message, _hint_for(troubles.values()))
         return True
 

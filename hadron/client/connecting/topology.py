@@ -10,11 +10,14 @@ early, and the leader of the epoch before may well be serving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import NotFoundError, OtherClusterError
 from hadron.wire.messages import cluster_pb2
+
+Recognize = Callable[[str, cluster_pb2.TopologyResponse], None]
+"""`OneCluster.recognize`."""
 
 _EPOCHS: Final = 4
 """Configurations of one replica set that are remembered: the newest."""
@@ -109,6 +112,24 @@ class Topology:
             for node in entry.nodes
         ]
         return list(dict.fromkeys([*first, *current, *others]))
+
+
+class OneCluster:
+    """The cluster that is meant: the one that is named, or that the first node that answers is of
+    (CLIENTS K14)."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+
+    def recognize(self, address: str, said: cluster_pb2.TopologyResponse) -> None:
+        """Raises `OtherClusterError` for a node of another one: its streams may have the same
+        names, and the same ids."""
+        self._name = self._name or said.cluster
+        if said.cluster not in ("", self._name):
+            raise OtherClusterError(
+                f"{address} is a node of cluster {said.cluster!r}, and not of {self._name!r}",
+                f"start {self._name!r} there again; to use {said.cluster!r}, connect to it anew",
+            )
 
 
 def owner_not_found(metadata: str, known: Iterable[str]) -> NotFoundError:

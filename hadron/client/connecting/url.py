@@ -1,4 +1,5 @@
-"""Where a client connects to: `hadron://[token@]host1,host2[/namespace][?tls=1]`, or `grpc://…`.
+"""Where a client connects to: `hadron://[token@]host1,host2[/namespace][?cluster=NAME][&tls=1]`,
+or `grpc://…`.
 
 A module of its own because the CLI, the Spark connector and the client read the same form, and a
 mistyped address should be told apart from a node that is down before anything is dialed.
@@ -46,6 +47,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         namespace: where stream and pipeline names are looked up.
         token: who is asking; "" for nobody in particular.
         tls: whether connections are encrypted.
+        cluster: the cluster that is meant, whoever is at these addresses; "" for whichever that is.
         over_grpc: the addresses are those of nodes' doors for gRPC, and only they are reached.
     """
 
@@ -53,6 +55,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
     token: str = ""
     tls: bool = False
+    cluster: str = ""
     over_grpc: bool = False
 
 
@@ -80,11 +83,13 @@ def parse_url(url: str) -> Endpoint:
     addresses = tuple(_address(shown, host, _SCHEMES[scheme]) for host in hosts.split(","))
     if namespace:
         check_name("namespace", namespace)
+    settings = _settings(shown, query)
     return Endpoint(
         addresses=tuple(dict.fromkeys(addresses)),
         namespace=namespace or DEFAULT_NAMESPACE,
         token=token,
-        tls=_tls(shown, query),
+        tls=settings.get("tls") == "1",
+        cluster=settings.get("cluster", ""),
         over_grpc=scheme != _SCHEME,
     )
 
@@ -158,11 +163,15 @@ def _address(url: str, text: str, default_port: int) -> str:
     return f"{host}:{port or default_port}"
 
 
-def _tls(url: str, query: str) -> bool:
-    tls = False
+def _settings(url: str, query: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     for item in filter(None, query.split("&")):
         name, _, value = item.partition("=")
-        if name != "tls" or value not in ("0", "1"):
-            raise RequestError(f"{item!r} in {url!r} is not a setting", "the only one is tls=1")
-        tls = value == "1"
-    return tls
+        if name == "cluster":
+            check_name("cluster", value)
+        elif name != "tls" or value not in ("0", "1"):
+            raise RequestError(
+                f"{item!r} in {url!r} is not a setting", "there are cluster=NAME and tls=1"
+            )
+        found[name] = value
+    return found

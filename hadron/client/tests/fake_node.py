@@ -342,6 +342,7 @@ class FakeNode:
     def __init__(
         self, *, partitions: tuple[str, ...] = ("local/p0",), streams: tuple[str, ...] = ("s",)
     ) -> None:
+        self.cluster = "fake"
         self.partition_names = partitions
         self.objects: dict[tuple[str, str], schema_pb2.SchemaObject] = {}
         for name in streams:
@@ -627,7 +628,7 @@ class FakeNode:
             for name in self.partition_names
         ]
         answer = cluster_pb2.TopologyResponse(
-            cluster="fake", node="n1", replica_sets=sets, metadata=self.partition_names[0]
+            cluster=self.cluster, node="n1", replica_sets=sets, metadata=self.partition_names[0]
         )
         call.send(answer, end=True)
 

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
+import anyio.abc
 import pytest
 
 from hadron.client import connect
 from hadron.client.connecting.url import _warn_of_token
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served, start, until
-from hadron.model.errors import NotFoundError, PeerError, RequestError
+from hadron.model.errors import NotFoundError, OtherClusterError, PeerError, RequestError
 from hadron.model.schema import SchemaObject, StreamSpec
 
 
@@ -60,6 +61,53 @@ async def test_one_address_of_several_is_enough() -> None:
         assert (await client.status(node.address)).node == "n1"
         with pytest.raises(PeerError):
             await client.status(unused_address())
+
+
+@both
+async def test_nothing_is_said_to_another_cluster_that_has_the_address() -> None:
+    """Its streams have the same names, and the same ids."""
+    mine, other = FakeNode(), FakeNode()
+    other.cluster = "other"
+
+    async def serve(
+        node: FakeNode,
+        address: str,
+        *,
+        task_status: anyio.abc.TaskStatus[tuple[str, anyio.CancelScope]],
+    ) -> None:
+        with anyio.CancelScope() as scope:
+            async with node.listen(address) as url:
+                task_status.started((url, scope))
+                await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        url, scope = await tasks.start(serve, mine, "127.0.0.1:0")
+        async with connect(url, request_timeout_s=0.3) as client, client.producer("s") as producer:
+            await producer.send(b"first")
+            scope.cancel()
+            await until(lambda: not mine.connections)
+            _, scope = await tasks.start(serve, other, mine.address)
+            with pytest.raises(PeerError, match="of cluster 'other', and not of 'fake'"):
+                await client.offsets("s")
+            sent = await producer.send_soon(b"second")
+            with pytest.raises(PeerError, match="of cluster 'other', and not of 'fake'"):
+                await client.offsets("s")
+            assert not other.logs
+            scope.cancel()
+            await tasks.start(serve, mine, mine.address)
+            await sent.wait()
+        tasks.cancel_scope.cancel()
+
+
+@both
+async def test_another_cluster_than_the_one_in_the_url_is_refused_at_once() -> None:
+    node = FakeNode()
+    async with node.listen() as url:
+        with pytest.raises(OtherClusterError, match="of cluster 'fake', and not of 'eu'"):
+            async with connect(f"{url}?cluster=eu"):
+                pass
+        async with connect(f"{url}?cluster=fake") as client:
+            assert (await client.status()).state == "serving"
 
 
 @both

@@ -14,6 +14,7 @@ import trio
 
 from hadron.client import Client, Producer, Subscription
 from hadron.client.connecting import probes, session, tunnels
+from hadron.client.connecting.topology import OneCluster
 from hadron.client.producing import sender
 from hadron.fakes.connections import SimTransport
 from hadron.fakes.network import HostNetwork
@@ -786,7 +787,9 @@ async def test_calls_are_opened_in_the_order_in_which_they_came() -> None:
     opened: list[str] = []
     async with trio.open_nursery() as nursery:
         background: Any = SimpleNamespace(start=nursery.start_soon)
-        way = forwarding._Way("leader:7000", cast(Any, None), background, lambda _: None)
+        way = forwarding._Way(
+            "leader:7000", cast(Any, None), background, lambda _: None, OneCluster().recognize
+        )
         link = _Dialed()
         way._link = cast(Any, link)
         for name in "abcd":

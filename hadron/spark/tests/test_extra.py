@@ -122,9 +122,10 @@ def test_one_way_to_install_it_is_told_everywhere() -> None:
     way = extra.INSTALL.partition(": ")[2]
     for path in ("README.md", "hadron/cli/commands/demo.py", "hadron/cli/commands/pipeline.py"):
         assert way in " ".join((root / path).read_text().split()), path
+    told = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "config").rglob("*.yaml")]
     named = [
         path
-        for path in [root / "README.md", *(root / "hadron").rglob("*.py")]
-        if re.search(r"hadron\[(spark|dev)\]", path.read_text()) and "tests" not in path.parts
+        for path in [*told, *(root / "hadron").rglob("*.py")]
+        if re.search(r"hadron\[\w+\]'", path.read_text()) and "tests" not in path.parts
     ]
     assert named == []

@@ -17,6 +17,11 @@ from hadron.model.errors import RequestError
         ("hadron://a/", Endpoint(addresses=("a:7000",))),
         ("grpc://a,b:9/x", Endpoint(addresses=("a:7100", "b:9"), namespace="x", over_grpc=True)),
         ("hadron://t0k@a?tls=1", Endpoint(addresses=("a:7000",), token="t0k", tls=True)),
+        ("hadron://a?cluster=eu", Endpoint(addresses=("a:7000",), cluster="eu")),
+        (
+            "hadron://a/x?tls=0&cluster=eu",
+            Endpoint(addresses=("a:7000",), namespace="x", cluster="eu"),
+        ),
         ("hadron://[::1]:7001,[::2]", Endpoint(addresses=("[::1]:7001", "[::2]:7000"))),
     ],
 )
@@ -69,6 +74,7 @@ def test_a_url_without_its_scheme_is_corrected(url: str, meant: str) -> None:
         ("hadron://a/no/slash", "'no/slash'"),
         ("hadron://a?tls=yes", "'tls=yes'"),
         ("hadron://a?ssl=1", "'ssl=1'"),
+        ("hadron://a?cluster=", "''"),
     ],
 )
 def test_bad_urls_are_named(url: str, named: str) -> None:
