@@ -104,9 +104,10 @@ def _check_stream(judge: Judge, notes: Notes, obj: SchemaObject, before: StreamS
         found = f"no partitions, and the cluster has {len(judge.replica_sets)} replica sets"
         notes.note(("partitions",), found, f"some of {judge.known_sets or 'those to come'}")
     old = tuple(before.partitions) if before is not None else ()
+    in_use = frozenset(old)
     for index, partition in enumerate(spec.partitions):
         # What is in use was known when it was declared; its replica set may just be away.
-        if partition not in old:
+        if partition not in in_use:
             judge.check_replica_set(notes, ("partitions", index), partition)
     if before is not None and not judge.allow_destructive:
         _check_retention(judge, notes, obj, spec, before)
@@ -127,7 +128,8 @@ def _check_retention(
 def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> None:
     if tuple(spec.partitions[: len(old)]) == old:
         return
-    removed = [name for name in old if name not in spec.partitions]
+    stay = frozenset(spec.partitions)
+    removed = [name for name in old if name not in stay]
     for name in removed:
         found = (
             f"{shorten(name)} was removed, which would put its records out of reach and "
