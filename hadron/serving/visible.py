@@ -87,9 +87,11 @@ class VisibleStreams:
         """Find out what `ended_at` tells of a stream; until then it tells nothing."""
         begun = self._begun.get(stream_id)
         if begun is not None and stream_id not in self._ends:
-            self._ends[stream_id] = await self._store.readers.run(
+            ends = await self._store.readers.run(
                 lambda db: ballot_ends(db, stream_id, begun, _BALLOTS)
             )
+            if self._begun.get(stream_id) is begun:
+                self._ends[stream_id] = ends
 
     def ended_at(self, stream_id: int, ballot: Ballot) -> int:
         """Where a stream ended when `ballot`, an earlier one, was over: what lies behind has come

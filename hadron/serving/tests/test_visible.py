@@ -198,6 +198,22 @@ async def test_what_is_kept_is_looked_through_once_for_all_that_are_deleted_toge
             assert [each.base_offset for each in found] == [3]
 
 
+async def test_what_is_learned_of_a_stream_that_is_gone_by_then_is_forgotten(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the same id may be opened again: where the other one ended means nothing in it."""
+    visible = forgetful(stack)
+    visible.observe(stack.controller.observers)
+
+    async def learned(_read: object) -> list[tuple[Ballot, int]]:
+        await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (1,)))
+        return [(OTHER, 5)]
+
+    monkeypatch.setattr(stack.store.readers, "run", learned)
+    await visible.learn_ends(1)
+    assert visible.ended_at(1, OTHER) == 0
+
+
 async def test_nothing_is_remembered_of_streams_that_are_gone(stack: Stack) -> None:
     visible = forgetful(stack)
     visible.observe(stack.controller.observers)
