@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -102,7 +102,7 @@ class Groups(Part):
         self._collecting = False
         self._ephemeral = 0
         self._ground: Ground | None = None
-        visible.on_gone(self._end_stream)
+        visible.on_gone(self._end_streams)
         locks.listen(DELIVERIES, self._taken, self._freed)
         locks.on_acknowledged(self._acknowledged)
 
@@ -384,10 +384,10 @@ class Groups(Part):
         """The ephemeral groups."""
         return [driver for driver in self._drivers.values() if driver.is_ephemeral]
 
-    def _end_stream(self, stream_id: int) -> None:
-        """A stream was deleted: its groups went with it."""
+    def _end_streams(self, stream_ids: Collection[int]) -> None:
+        """Streams were deleted: their groups went with them."""
         for key, driver in list(self._drivers.items()):
-            if key[0] == stream_id:
+            if key[0] in stream_ids:
                 gone = NotFoundError(f"the stream of consumer group {key[1]!r} was deleted")
                 self._forget(key, driver, gone)
 

@@ -9,7 +9,7 @@ from hadron.metadata.judging import INSIST, Key, key_of
 from hadron.metadata.validation import RULES
 from hadron.model.documents.problem import Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.problems import did_you_mean, shorten
+from hadron.model.problems import Suggestions, shorten
 from hadron.model.schema import SchemaObject, Tombstone, label_of
 
 _DEFAULT: Final = ("Namespace", DEFAULT_NAMESPACE, DEFAULT_NAMESPACE)
@@ -22,13 +22,14 @@ def validate_deletion(
 ) -> list[Problem]:
     """Every reason to refuse; none means that all of `keys` may be deleted at once."""
     problems: list[Problem] = []
+    suggestions = Suggestions()
     for key in keys:
         kind, _, _ = key
         label = label_of(*key)
         if key == _DEFAULT:
             problems.append(Problem(label, (), "the default namespace cannot be deleted"))
         elif key not in existing:
-            found = _missing(key, existing)
+            found = _missing(key, existing, suggestions)
             problems.append(Problem(label, (), found, hint=_look(key, existing)))
         elif kind in RULES and RULES[kind].holds and not allow_destructive:
             problems.append(Problem(label, (), f"deleting it loses {RULES[kind].holds}", INSIST))
@@ -66,12 +67,12 @@ def meant(
     return list(dict.fromkeys(keys)), problems
 
 
-def _missing(key: Key, existing: Mapping[Key, SchemaObject]) -> str:
+def _missing(key: Key, existing: Mapping[Key, SchemaObject], suggestions: Suggestions) -> str:
     kind, namespace, name = key
     if _is_nowhere(key, existing):
         return f"there is no namespace {shorten(namespace)}"
-    names = [each[2] for each in existing if each[:2] == (kind, namespace)]
-    return f"it does not exist{did_you_mean(name, names)}"
+    names = (each[2] for each in existing if each[:2] == (kind, namespace))
+    return f"it does not exist{suggestions.of(name, names)}"
 
 
 def _look(key: Key, existing: Mapping[Key, SchemaObject]) -> str:

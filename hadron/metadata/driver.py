@@ -91,7 +91,7 @@ class SchemaDriver(Part):
         allow_destructive: bool,
     ) -> list[Change]:
         """What applying `objects` would do; raises as `apply` does."""
-        existing = self._existing()
+        existing = self._catalog.by_key()
         objects = with_partitions(keep_hashes(objects, existing), existing, self._replica_sets())
         lost = (
             {}
@@ -153,7 +153,7 @@ class SchemaDriver(Part):
         it is not meant, and what was deleted after it is done. Raises as `apply` does."""
         self._check_owns()
         async with self._one_at_a_time, self._confirmed():
-            existing = self._existing()
+            existing = self._catalog.by_key()
             gone_since = self._catalog.deleted_since(since) if since is not None else ()
             keys, problems = meant(names, existing, since, gone_since)
             problems += validate_deletion(keys, existing, allow_destructive=allow_destructive)
@@ -195,9 +195,6 @@ class SchemaDriver(Part):
             registered = await self._controller.execute(command)
         assert isinstance(registered, RegisteredSet)
         return registered
-
-    def _existing(self) -> dict[Key, SchemaObject]:
-        return {key_of(item): item for item in self._catalog.all()}
 
     def _check_owns(self) -> None:
         if self._metadata:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from hadron.model.documents.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.problems import ValuePath, did_you_mean, shorten
+from hadron.model.problems import ValuePath, shorten, some_of
 from hadron.model.schema import SchemaObject, Spec, StreamSpec, Tombstone
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class Judge:
     Attributes:
         broken: objects with problems of their own, which nothing can be judged by.
         losses: of retentions that are shortened; those that are not in it may drop anything.
+        known_sets: the replica sets, or the first of them, in words; "" when there is none.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Judge:
         self.replica_sets = replica_sets
         self.allow_destructive = allow_destructive
         self.losses = losses
+        self.known_sets = some_of(sorted(replica_sets))
         self._views: dict[Callable[..., Any], Any] = {}
 
     def view(self, make: Callable[[Iterable[SchemaObject]], T]) -> T:
@@ -65,8 +67,8 @@ class Judge:
         # By key: there may be thousands of objects, and this is asked for each of them.
         if name == DEFAULT_NAMESPACE or ("Namespace", DEFAULT_NAMESPACE, name) in self.after:
             return
-        known = [key[2] for key in self.after if key[0] == "Namespace"]
-        found = f"there is no namespace {shorten(name)}{did_you_mean(name, known)}"
+        known = (key[2] for key in self.after if key[0] == "Namespace")
+        found = f"there is no namespace {shorten(name)}{notes.meant(name, known)}"
         notes.note(
             path,
             found,
@@ -76,9 +78,9 @@ class Judge:
 
     def check_replica_set(self, notes: Notes, path: ValuePath, name: str) -> None:
         if name not in self.replica_sets:
-            meant = did_you_mean(name, self.replica_sets)
-            known = ", ".join(sorted(self.replica_sets)) or "none is known yet"
+            meant = notes.meant(name, self.replica_sets)
             found = f"there is no replica set {shorten(name)}{meant}"
+            known = self.known_sets or "none is known yet"
             notes.note(path, found, f"one of the cluster's ({known})", unheard=name)
 
     def check_home(self, notes: Notes, spec: Any, before: Spec | None) -> None:
@@ -103,11 +105,11 @@ class Judge:
             return None
         if key in self.after:
             return self.after[key].spec
-        others = [other[2] for other in self.after if other[:2] == (kind, namespace)]
+        others = (other[2] for other in self.after if other[:2] == (kind, namespace))
         what = kind.lower()
         text = f"there is no {what} {shorten(name)} in namespace {namespace}"
         expected = f"an existing {what}, or its declaration beside this"
-        notes.note(path, f"{text}{did_you_mean(name, others)}", expected)
+        notes.note(path, f"{text}{notes.meant(name, others)}", expected)
         return None
 
 

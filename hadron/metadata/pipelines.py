@@ -10,7 +10,7 @@ from hadron.metadata.judging import Judge, Key, KindRules, note_move
 from hadron.metadata.pipeline_loops import Loops
 from hadron.model.documents.problem import Notes, Problem
 from hadron.model.pipelines import PipelineSpec, StageSpec, StreamPipelineSpec
-from hadron.model.problems import ValuePath, shorten
+from hadron.model.problems import ValuePath, shorten, some_of
 from hadron.model.schema import SchemaObject, Spec, StreamSpec
 
 
@@ -27,14 +27,13 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -
         _check_writable(notes, path, obj.spec.to.stream, output)
     else:
         _check_staged(judge, notes, obj, before)
-    for loop in judge.view(Loops).of(obj):
-        if loop.is_endless:
-            notes.note(
-                loop.path,
-                f"{loop}, and every record is taken there: each output would make another one, "
-                "for ever",
-                "another stream, or `triggers` which the outputs' types do not match",
-            )
+    for loop in judge.view(Loops).of(obj, only_endless=True):
+        notes.note(
+            loop.path,
+            f"{loop}, and every record is taken there: each output would make another one, "
+            "for ever",
+            "another stream, or `triggers` which the outputs' types do not match",
+        )
 
 
 def _check_staged(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
@@ -97,7 +96,7 @@ def _check_output(
         return
     why = "" if stage.output.partition else ", the pipeline's replica set,"
     found = f"{shorten(partition)}{why} is no partition of stream {stage.output.stream}"
-    expected = f"one of {', '.join(stream.partitions)}"
+    expected = f"one of {some_of(stream.partitions)}"
     notes.note((*path, "partition"), found, expected)
 
 

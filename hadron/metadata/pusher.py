@@ -141,7 +141,7 @@ class SchemaPusher(Part):
         async with trio.open_nursery() as nursery:
             while True:
                 changed = self._sets.changed
-                targets = [item for item in self._sets.targets() if item.address]
+                targets = dict.fromkeys(item for item in self._sets.targets() if item.address)
                 for gone in [item for item in scopes if item not in targets]:
                     scopes.pop(gone).cancel()
                 for target in targets:

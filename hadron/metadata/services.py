@@ -8,7 +8,7 @@ from typing import Final
 from hadron.metadata.judging import INSIST, Judge, Key, KindRules, note_move
 from hadron.model.documents.problem import Notes
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.problems import did_you_mean, shorten
+from hadron.model.problems import shorten, some_of
 from hadron.model.schema import SchemaObject, Spec
 from hadron.model.services import ExchangeSpec, QueueSpec, ScheduleSpec, TokenSpec
 
@@ -39,14 +39,14 @@ def _check_schedule(judge: Judge, notes: Notes, obj: SchemaObject, _before: obje
         if not isinstance(queue, QueueSpec) or not target.lane:
             return
         if target.lane not in queue.lane_names:
-            meant = did_you_mean(target.lane, queue.lane_names)
+            meant = notes.meant(target.lane, queue.lane_names)
             found = f"queue {target.queue} has no lane {shorten(target.lane)}{meant}"
-            notes.note(("target", "lane"), found, f"one of {', '.join(queue.lane_names)}")
+            notes.note(("target", "lane"), found, f"one of {some_of(queue.lane_names)}")
         return
     stream = judge.find_stream(notes, ("target", "stream"), obj.namespace, target.stream)
     if stream is not None and target.partition not in stream.partitions:
         found = f"{shorten(target.partition)} is no partition of stream {target.stream}"
-        notes.note(("target", "partition"), found, f"one of {', '.join(stream.partitions)}")
+        notes.note(("target", "partition"), found, f"one of {some_of(stream.partitions)}")
 
 
 def _target(obj: SchemaObject) -> Iterator[Key]:
@@ -72,7 +72,7 @@ def _check_exchange(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec 
         stream = judge.find_stream(notes, (key,), obj.namespace, name) if name else None
         if stream is not None and spec.replica_set not in stream.partitions:
             found = f"stream {name} has no partition on {shorten(spec.replica_set)}"
-            notes.note((key,), found, f"a stream there; it has {', '.join(stream.partitions)}")
+            notes.note((key,), found, f"a stream there; it has {some_of(stream.partitions)}")
 
 
 def _bridged(obj: SchemaObject) -> Iterator[Key]:

@@ -15,7 +15,7 @@ from hadron.metadata.judging import INSIST, Judge, Key, KindRules, Losses, key_o
 from hadron.metadata.shortening import shortened
 from hadron.model.documents.checks import check_object
 from hadron.model.documents.problem import Notes, Problem
-from hadron.model.problems import shorten
+from hadron.model.problems import Suggestions, shorten, some_of
 from hadron.model.schema import SchemaObject, StreamSpec
 
 
@@ -36,7 +36,8 @@ def validate(
         allow_destructive: permits changes that lose something.
         losses: of retentions that are shortened; those that are not in it may drop anything.
     """
-    own = [problem for obj in objects for problem in check_object(obj)]
+    suggestions = Suggestions()
+    own = [problem for obj in objects for problem in check_object(obj, suggestions)]
     repeated = _check_unique(objects)
     labels = {problem.label for problem in own}
     broken = frozenset(key_of(obj) for obj in objects if obj.label in labels)
@@ -51,9 +52,12 @@ def validate(
     )
     # What an object with problems of its own refers to would only be noise.
     related = [
-        problem for obj in objects if key_of(obj) not in broken for problem in _check(judge, obj)
+        problem
+        for obj in objects
+        if key_of(obj) not in broken
+        for problem in _check(judge, obj, suggestions)
     ]
-    return [*own, *repeated, *related, *_check_dependents(judge, objects)]
+    return [*own, *repeated, *related, *_check_dependents(judge, objects, suggestions)]
 
 
 def _check_unique(objects: Iterable[SchemaObject]) -> list[Problem]:
@@ -67,9 +71,9 @@ def _check_unique(objects: Iterable[SchemaObject]) -> list[Problem]:
     return problems
 
 
-def _check(judge: Judge, obj: SchemaObject) -> list[Problem]:
+def _check(judge: Judge, obj: SchemaObject, suggestions: Suggestions) -> list[Problem]:
     """Compare one object with the schema before and after the change."""
-    notes = Notes(obj.label)
+    notes = Notes(obj.label, suggestions)
     rules = RULES.get(obj.kind)
     if rules is not None:
         judge.find_namespace(notes, ("namespace",), obj.namespace)
@@ -78,14 +82,16 @@ def _check(judge: Judge, obj: SchemaObject) -> list[Problem]:
     return notes.problems
 
 
-def _check_dependents(judge: Judge, objects: Sequence[SchemaObject]) -> list[Problem]:
+def _check_dependents(
+    judge: Judge, objects: Sequence[SchemaObject], suggestions: Suggestions
+) -> list[Problem]:
     """What stays as it is, and would refer to what goes away."""
     declared = {key_of(obj) for obj in objects}
     problems: list[Problem] = []
     for key, obj in judge.existing.items():
         rules = RULES.get(obj.kind)
         if key not in declared and rules is not None and rules.recheck is not None:
-            notes = Notes(obj.label)
+            notes = Notes(obj.label, suggestions)
             rules.recheck(judge, notes, obj, declared)
             problems += notes.problems
     return problems
@@ -95,13 +101,13 @@ def _check_stream(judge: Judge, notes: Notes, obj: SchemaObject, before: StreamS
     spec = obj.spec
     assert isinstance(spec, StreamSpec)
     if not spec.partitions:
-        names = sorted(judge.replica_sets)
-        found = f"no partitions, and the cluster has {len(names)} replica sets"
-        notes.note(("partitions",), found, f"some of {', '.join(names) or 'those to come'}")
+        found = f"no partitions, and the cluster has {len(judge.replica_sets)} replica sets"
+        notes.note(("partitions",), found, f"some of {judge.known_sets or 'those to come'}")
     old = tuple(before.partitions) if before is not None else ()
+    in_use = frozenset(old)
     for index, partition in enumerate(spec.partitions):
         # What is in use was known when it was declared; its replica set may just be away.
-        if partition not in old:
+        if partition not in in_use:
             judge.check_replica_set(notes, ("partitions", index), partition)
     if before is not None and not judge.allow_destructive:
         _check_retention(judge, notes, obj, spec, before)
@@ -122,7 +128,8 @@ def _check_retention(
 def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> None:
     if tuple(spec.partitions[: len(old)]) == old:
         return
-    removed = [name for name in old if name not in spec.partitions]
+    stay = frozenset(spec.partitions)
+    removed = [name for name in old if name not in stay]
     for name in removed:
         found = (
             f"{shorten(name)} was removed, which would put its records out of reach and "
@@ -131,7 +138,7 @@ def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> N
         notes.note(("partitions",), found, f"every existing partition, or {INSIST}")
     if not removed:
         found = "the order of existing partitions was changed, which would move keys"
-        expected = f"{', '.join(old)} first and new ones behind, or {INSIST}"
+        expected = f"{some_of(old)} first and new ones behind, or {INSIST}"
         notes.note(("partitions",), found, expected)
 
 
@@ -146,8 +153,8 @@ def _refuse_change(before: SchemaObject, after: SchemaObject) -> list[Problem]:
         has = f"{old.keys}, as it was created" if old.keys else "nothing, as it was created"
         return [Problem(after.label, ("keys",), found, f"{has}; or another stream")]
     if old.has_key_index and old.partitions != new.partitions:
-        found = f"{', '.join(new.partitions)}: keys would move, and their index says where they are"
-        expected = f"{', '.join(old.partitions)}, as it was created; or another stream"
+        found = f"{some_of(new.partitions)}: keys would move, and their index says where they are"
+        expected = f"{some_of(old.partitions)}, as it was created; or another stream"
         return [Problem(after.label, ("partitions",), found, expected)]
     return []
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
 from itertools import takewhile
 from typing import TypeVar
 
@@ -33,8 +35,9 @@ class Catalog:
         """Those that the metadata set has registered, by name; not that one itself."""
         self._by_name: dict[tuple[str, str, str], SchemaObject] = {}
         self._by_id: dict[int, SchemaObject] = {}
-        self._gone: dict[int, Tombstone] = {}
-        """By id, the latest last: what names to call deleted objects by."""
+        self._gone: OrderedDict[int, Tombstone] = OrderedDict()
+        """By id, the latest last: what names to call deleted objects by. Of a plain one, the first
+        is looked for behind all that went before it."""
         self._ids: list[int] | None = None
         """Sorted; None when they have to be sorted anew."""
         self._listeners: list[Callable[[], None]] = []
@@ -53,7 +56,7 @@ class Catalog:
     def _remember(self, tombstone: Tombstone) -> None:
         self._gone[tombstone.id] = tombstone
         if len(self._gone) > MAX_TOMBSTONES:
-            del self._gone[next(iter(self._gone))]
+            self._gone.popitem(last=False)
 
     def _remove(self, tombstone: Tombstone) -> None:
         object_id = tombstone.id
@@ -114,6 +117,10 @@ class Catalog:
     def all(self) -> list[SchemaObject]:
         return list(self._by_name.values())
 
+    def by_key(self) -> dict[tuple[str, str, str], SchemaObject]:
+        """All objects by (kind, namespace, name), as they are now: a copy."""
+        return self._by_name.copy()
+
     def ascending(self, after_id: int | None = None) -> Iterator[SchemaObject]:
         """All objects by id, or those behind one; what was never declared has the id 0."""
         if self._ids is None:
@@ -137,12 +144,9 @@ class Catalog:
         item = self._by_name.get((kind, namespace, name))
         if item is not None:
             return item
-        others = sorted(
-            known.name
-            for known in self._by_name.values()
-            if known.kind == kind and known.namespace == namespace
-        )
-        listed = ", ".join(others[:10]) + (", …" if len(others) > 10 else "")
+        # The first are found without putting all into order: whoever asks errs at everybody's cost.
+        others = [known[2] for known in self._by_name if known[:2] == (kind, namespace)]
+        listed = ", ".join(nsmallest(10, others)) + (", …" if len(others) > 10 else "")
         raise NotFoundError(
             f"{kind.lower()} {name!r} does not exist in namespace {namespace!r}"
             f"{did_you_mean(name, others)}",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 import trio
@@ -69,7 +70,7 @@ class VisibleStreams:
         self._waiting: set[trio.Event] = set()
         self._ended: HadronError | None = None
         self._on_opened: list[Callable[[int], None]] = []
-        self._on_gone: list[Callable[[int], None]] = []
+        self._on_gone: list[Callable[[Collection[int]], None]] = []
         self._recent: dict[int, deque[StampedBatch]] = {}
         self._order: deque[tuple[int, int]] = deque()
         self._recent_bytes = 0
@@ -86,9 +87,11 @@ class VisibleStreams:
         """Find out what `ended_at` tells of a stream; until then it tells nothing."""
         begun = self._begun.get(stream_id)
         if begun is not None and stream_id not in self._ends:
-            self._ends[stream_id] = await self._store.readers.run(
+            ends = await self._store.readers.run(
                 lambda db: ballot_ends(db, stream_id, begun, _BALLOTS)
             )
+            if self._begun.get(stream_id) is begun:
+                self._ends[stream_id] = ends
 
     def ended_at(self, stream_id: int, ballot: Ballot) -> int:
         """Where a stream ended when `ballot`, an earlier one, was over: what lies behind has come
@@ -103,7 +106,14 @@ class VisibleStreams:
         stop that. It costs the same beside however many others: each long poll is one."""
         watchers = self._watchers.setdefault(stream_id, {})
         watchers[watcher] = None
-        return lambda: watchers.pop(watcher)
+
+        def stop() -> None:
+            del watchers[watcher]
+            # Streams come and go, and each was watched once.
+            if not watchers and self._watchers.get(stream_id) is watchers:
+                del self._watchers[stream_id]
+
+        return stop
 
     async def wait_beyond(self, stream_id: int, offset: int) -> None:
         """Until the visible end lies behind `offset`. Raises `NotFoundError` once the stream is
@@ -142,9 +152,9 @@ class VisibleStreams:
         """Call `listener` with the id of each stream that has a partition here from now on."""
         self._on_opened.append(listener)
 
-    def on_gone(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` with the id of each stream that is deleted, right before nothing of it
-        can be read any more; it ends whatever it serves from there."""
+    def on_gone(self, listener: Callable[[Collection[int]], None]) -> None:
+        """Call `listener` with the ids of streams that are deleted together, right before nothing
+        of them can be read any more; it ends whatever it serves from there."""
         self._on_gone.append(listener)
 
     def observe(self, observers: Observers) -> None:
@@ -158,40 +168,46 @@ class VisibleStreams:
     def _on_visible(
         self, events: Sequence[BatchAppended | PartitionTrimmed | PartitionOpened | PartitionClosed]
     ) -> None:
-        moved: dict[int, None] = {}
-        for event in events:
-            stream_id = event.stream_id
-            moved[stream_id] = None
-            if isinstance(event, BatchAppended):
-                self._advance(event)
-            elif isinstance(event, PartitionTrimmed):
-                self._trimmed(stream_id, event.first_offset)
-            elif isinstance(event, PartitionOpened):
-                self._first[stream_id] = self._next[stream_id] = 0
-                for listener in self._on_opened:
-                    listener(stream_id)
-            else:
-                self._give_up(stream_id)
-        for stream_id in moved:
+        # Those that a deletion closes follow each other: what is kept is looked through once.
+        for is_closing, alike in groupby(events, lambda each: isinstance(each, PartitionClosed)):
+            if is_closing:
+                self._give_up(dict.fromkeys(each.stream_id for each in alike))
+                continue
+            for event in alike:
+                self._move(event)
+        for stream_id in dict.fromkeys(event.stream_id for event in events):
             for watcher in tuple(self._watchers.get(stream_id, ())):
                 watcher()
+
+    def _move(
+        self, event: BatchAppended | PartitionTrimmed | PartitionOpened | PartitionClosed
+    ) -> None:
+        stream_id = event.stream_id
+        if isinstance(event, BatchAppended):
+            self._advance(event)
+        elif isinstance(event, PartitionTrimmed):
+            self._trimmed(stream_id, event.first_offset)
+        else:
+            self._first[stream_id] = self._next[stream_id] = 0
+            for listener in self._on_opened:
+                listener(stream_id)
 
     def _trimmed(self, stream_id: int, first_offset: int) -> None:
         limits = self.bounds(stream_id)
         assert limits.first_offset <= first_offset <= limits.next_offset, (first_offset, limits)
         self._first[stream_id] = first_offset
 
-    def _give_up(self, stream_id: int) -> None:
+    def _give_up(self, stream_ids: Collection[int]) -> None:
         for listener in self._on_gone:
-            listener(stream_id)
-        del self._next[stream_id], self._first[stream_id]
-        self._recent.pop(stream_id, None)
-        kept = deque[tuple[int, int]]()
-        for each, size in self._order:
-            if each == stream_id:
-                self._recent_bytes -= size
-            else:
-                kept.append((each, size))
+            listener(stream_ids)
+        for stream_id in stream_ids:
+            del self._next[stream_id], self._first[stream_id]
+            self._recent.pop(stream_id, None)
+            # One of the same id may be opened here again, from its beginning.
+            self._begun.pop(stream_id, None)
+            self._ends.pop(stream_id, None)
+        kept = deque(each for each in self._order if each[0] not in stream_ids)
+        self._recent_bytes = sum(size for _, size in kept)
         self._order = kept
 
     def _advance(self, event: BatchAppended) -> None:

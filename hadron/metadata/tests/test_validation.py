@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import msgspec
@@ -329,3 +330,65 @@ def test_what_pipelines_do_with_what_is_given_up() -> None:
     ):
         problems = _validate(_pipeline(_stage(), **wrong), existing=there)
         assert any(told in each for each in problems), problems
+
+
+def test_what_was_meant_is_sought_for_the_first_mistakes_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a value's own, and of what it refers to, in as many objects as there are."""
+    asked: list[str] = []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda given, *_, **__: asked.append(given))
+    existing = _existing(_stream(), *map(_namespace, ("billing", "other")))
+    for wrong in (
+        [_pipeline(_stage(engine="sparc"), _stage("b", after=("verdikt",)))],
+        [_pipeline(start="earlyest", input="flihgts"), _stream("s", "local/p2")],
+        [_stream("s", namespace="biling")],
+    ):
+        many = [
+            msgspec.structs.replace(obj, name=f"{obj.name}{number}")
+            for number in range(50)
+            for obj in wrong
+        ]
+        asked.clear()
+        assert len(_validate(*many, existing=existing)) >= len(many)
+        assert len(asked) == 10
+
+
+def test_of_many_that_there_are_some_are_named() -> None:
+    sets = {f"local/p{number:03d}" for number in range(100)}
+    (problem,) = _validate(_stream("s", "local/q"), replica_sets=sets)
+    assert problem.endswith("local/p018, local/p019 and 80 more)")
+
+
+def test_who_waits_for_more_stages_than_there_may_be_is_not_looked_at_any_further() -> None:
+    """Each name is compared with those before it, and a message holds a million."""
+    stages = _stage(after=("a",) * 100_000), _stage("b", dependencies=("verdict",) * 101)
+    problems = _validate(_pipeline(*stages), existing=_existing(_stream()))
+    assert [each.split("departures: ")[1] for each in problems] == [
+        "stages[0].after: 100000 names, expected at most 100",
+        "stages[1].dependencies: 101 names, expected at most 100",
+    ]
+
+
+class _Name(str):
+    """One that counts how often one was compared with another."""
+
+    __slots__ = ()
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Name.times += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_partition_is_not_looked_for_among_all_others() -> None:
+    sets: set[str] = {_Name(f"local/p{number:03d}") for number in range(200)}
+    names = sorted(sets)
+    existing = _existing(_stream("flights", *names))
+    _Name.times = 0
+    assert _validate(_stream("flights", *names), existing=existing, replica_sets=sets) == []
+    (told,) = _validate(_stream("flights", *names[1:]), existing=existing, replica_sets=sets)
+    assert "'local/p000' was removed" in told
+    assert _Name.times < 3 * len(names)

@@ -11,13 +11,14 @@ from hadron.model.documents.problem import Notes, Problem
 from hadron.model.ids import DEFAULT_NAMESPACE, NAME_FORM, is_valid_name
 from hadron.model.kinds import KINDS
 from hadron.model.limits import MAX_DESCRIPTION_LENGTH
-from hadron.model.problems import shorten
+from hadron.model.problems import Suggestions, shorten
 from hadron.model.schema import SchemaObject
 
 
-def check_object(obj: SchemaObject) -> list[Problem]:
-    """Every problem of `obj` on its own; none when it may be declared somewhere."""
-    notes = Notes(obj.label)
+def check_object(obj: SchemaObject, suggestions: Suggestions | None = None) -> list[Problem]:
+    """Every problem of `obj` on its own; none when it may be declared somewhere. `suggestions` are
+    those of all that is judged with it."""
+    notes = Notes(obj.label, suggestions)
     kind, spec = KINDS.get(obj.kind), obj.spec
     if kind is None or not isinstance(spec, kind.specs):
         notes.note(("kind",), f"unknown kind {shorten(obj.kind)}", f"one of {', '.join(KINDS)}")

@@ -14,7 +14,7 @@ from hadron.model.documents.waits import check_wait
 from hadron.model.errors import RequestError
 from hadron.model.ids import is_valid_name
 from hadron.model.pipelines import APPEND, PipelineSpec, StreamPipelineSpec
-from hadron.model.problems import ValuePath, did_you_mean, shorten
+from hadron.model.problems import ValuePath, shorten
 from hadron.model.units import parse_time_ms
 
 START_FORM: Final = "earliest, latest, an offset, or an RFC 3339 time such as 2013-01-01T05:00:00Z"
@@ -105,14 +105,14 @@ def _check_streaming(notes: Notes, spec: StreamPipelineSpec) -> None:
     known = (*READ_OPTIONS, *WRITE_OPTIONS)
     for name in spec.options:
         if name not in known and not name.startswith(SPARK_OPTION):
-            found = f"{shorten(name)} is no option of a pipeline{did_you_mean(name, known)}"
+            found = f"{shorten(name)} is no option of a pipeline{notes.meant(name, known)}"
             expected = f"{', '.join(known)}, or a setting of Spark's, {SPARK_OPTION}…"
             notes.note(("options", name), found, expected)
 
 
 def _check_start(notes: Notes, path: ValuePath, start: str) -> None:
     if not is_valid_start(start):
-        meant = did_you_mean(start, ("earliest", "latest"))
+        meant = notes.meant(start, ("earliest", "latest"))
         notes.note(path, f"{shorten(start)} is not a start{meant}", START_FORM)
 
 

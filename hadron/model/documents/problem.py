@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hadron.model.errors import SchemaError
-from hadron.model.problems import ValuePath, list_problems, show_path
+from hadron.model.problems import Suggestions, ValuePath, list_problems, show_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,17 @@ class Problem:
 class Notes:
     """Collects the problems of one object."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, suggestions: Suggestions | None = None) -> None:
         self.label = label
+        self._suggestions = suggestions or Suggestions()
         self.problems: list[Problem] = []
 
     def note(self, path: ValuePath, found: str, expected: str, *, unheard: str = "") -> None:
         self.problems.append(Problem(self.label, path, found, expected, unheard))
+
+    def meant(self, given: str, known: Iterable[str]) -> str:
+        """Which of the known words `given` may stand for, as far as a request is told."""
+        return self._suggestions.of(given, known)
 
 
 def schema_error(problems: Sequence[Problem]) -> SchemaError:

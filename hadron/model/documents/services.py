@@ -11,7 +11,7 @@ from hadron.model.documents.problem import Notes
 from hadron.model.documents.waits import MAX_ATTEMPTS, check_wait
 from hadron.model.errors import RequestError
 from hadron.model.ids import NAME_FORM, is_valid_name, is_valid_replica_set_name
-from hadron.model.problems import did_you_mean, one_of, shorten
+from hadron.model.problems import one_of, shorten
 from hadron.model.services import (
     SINGLE,
     STREAM,
@@ -62,7 +62,7 @@ def _check_endpoint(notes: Notes, spec: EndpointSpec) -> None:
     check_replica_set(notes, spec.replica_set)
     for key, shape in (("input", spec.input), ("output", spec.output)):
         if shape not in SHAPES:
-            found = f"{shorten(shape)} is unknown{did_you_mean(shape, SHAPES)}"
+            found = f"{shorten(shape)} is unknown{notes.meant(shape, SHAPES)}"
             notes.note((key,), found, one_of(SHAPES))
     if spec.idempotent and spec.input == STREAM:
         # Nobody keeps what was streamed, so it could not be given to another server.
@@ -107,7 +107,7 @@ def _check_schedule(notes: Notes, spec: ScheduleSpec) -> None:
             expected = error.hint.removeprefix("expected ") or CRON_FORM
             notes.note(("cron",), error.message, expected)
     if spec.catch_up not in CATCH_UP:
-        found = f"{shorten(spec.catch_up)} is unknown{did_you_mean(spec.catch_up, CATCH_UP)}"
+        found = f"{shorten(spec.catch_up)} is unknown{notes.meant(spec.catch_up, CATCH_UP)}"
         notes.note(("catch_up",), found, one_of(CATCH_UP))
     size = len(spec.value.encode(errors="replace"))
     if size > MAX_SCHEDULED_BYTES:
@@ -147,7 +147,7 @@ def _check_token(notes: Notes, spec: TokenSpec) -> None:
     if not spec.access:
         notes.note(("access",), "missing", one_of(ACCESS))
     elif spec.access not in ACCESS:
-        found = f"{shorten(spec.access)} is unknown{did_you_mean(spec.access, ACCESS)}"
+        found = f"{shorten(spec.access)} is unknown{notes.meant(spec.access, ACCESS)}"
         notes.note(("access",), found, one_of(ACCESS))
     if len(spec.namespaces) > MAX_NAMESPACES:
         found = f"{len(spec.namespaces)} namespaces"

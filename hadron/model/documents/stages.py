@@ -22,7 +22,7 @@ from hadron.model.pipelines import (
     branch_of,
     branches_of,
 )
-from hadron.model.problems import ValuePath, did_you_mean, one_of, shorten
+from hadron.model.problems import ValuePath, one_of, shorten, some_of
 
 ENGINES: Final = ("spark", "handler")
 RUN_FORM: Final = "package.module:function"
@@ -45,6 +45,8 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> 
         # Not looked at any further: the checks below grow with the square of their number.
         notes.note(("stages",), f"{len(stages)} stages", f"at most {MAX_STAGES}")
         return
+    if _has_long_lists(notes, stages):
+        return
     names: set[str] = set()
     for index, stage in enumerate(stages):
         _check_stage(notes, ("stages", index), stage)
@@ -64,12 +66,24 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> 
         notes.note(("stages",), found, "an entry stage without dependencies and after")
 
 
+def _has_long_lists(notes: Notes, stages: Sequence[StageSpec]) -> bool:
+    """Note those that name more stages than there may be: none is looked at any further, because
+    each name is compared with those before it."""
+    found = False
+    for index, stage in enumerate(stages):
+        for key, names in (("dependencies", stage.dependencies), ("after", stage.after)):
+            if len(names) > MAX_STAGES:
+                notes.note(("stages", index, key), f"{len(names)} names", f"at most {MAX_STAGES}")
+                found = True
+    return found
+
+
 def _check_on_failure(notes: Notes, stages: Sequence[StageSpec], name: str) -> None:
     """It begins when an instance is given up, and is no part of the way there."""
     by_name = {stage.name: (index, stage) for index, stage in enumerate(stages)}
     if name not in by_name:
-        found = f"there is no stage {shorten(name)}{did_you_mean(name, by_name)}"
-        notes.note(("on_failure",), found, f"one of {', '.join(by_name)}")
+        found = f"there is no stage {shorten(name)}{notes.meant(name, by_name)}"
+        notes.note(("on_failure",), found, f"one of {some_of(by_name)}")
         return
     index, stage = by_name[name]
     if stage.wait is not None:
@@ -158,8 +172,8 @@ def _check_branches(notes: Notes, stages: Sequence[StageSpec], on_failure: str) 
             continue
         path = ("stages", index, "wait", "on_timeout")
         if name not in by_name:
-            found = f"there is no stage {shorten(name)}{did_you_mean(name, (FAIL, *by_name))}"
-            notes.note(path, found, f"fail, or one of {', '.join(by_name)}")
+            found = f"there is no stage {shorten(name)}{notes.meant(name, (FAIL, *by_name))}"
+            notes.note(path, found, f"fail, or one of {some_of(by_name)}")
             continue
         if name in seen or name in (stage.name, on_failure):
             found = f"stage {shorten(name)} runs for another reason"
@@ -190,7 +204,7 @@ def _before(by_name: Mapping[str, tuple[int, StageSpec]], stage: StageSpec) -> s
 def _check_run(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
     run = (*path, "run")
     if stage.engine not in ENGINES:
-        found = f"{shorten(stage.engine)} is unknown{did_you_mean(stage.engine, ENGINES)}"
+        found = f"{shorten(stage.engine)} is unknown{notes.meant(stage.engine, ENGINES)}"
         notes.note((*path, "engine"), found, one_of(ENGINES))
     elif stage.engine == "handler":
         for key, value in (("run", stage.run), ("schema", stage.schema)):
@@ -237,7 +251,7 @@ def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
                 elif name == stage.name:
                     notes.note(path, f"{shorten(name)} is the stage itself", "another stage")
                 elif name not in by_name:
-                    found = f"there is no stage {shorten(name)}{did_you_mean(name, by_name)}"
+                    found = f"there is no stage {shorten(name)}{notes.meant(name, by_name)}"
                     notes.note(path, found, _other_stages(by_name, stage))
                 elif key == "dependencies" and not by_name[name].has_output:
                     found = f"stage {shorten(name)} has no output to depend on"
@@ -262,7 +276,7 @@ def _check_columns(notes: Notes, path: ValuePath, stage: StageSpec) -> None:
 
 def _other_stages(by_name: dict[str, StageSpec], stage: StageSpec) -> str:
     others = [name for name in by_name if name != stage.name]
-    return f"one of {', '.join(others)}" if others else "none: there is no other stage"
+    return f"one of {some_of(others)}" if others else "none: there is no other stage"
 
 
 def _check_cycles(notes: Notes, stages: Sequence[StageSpec]) -> None:

@@ -71,3 +71,18 @@ def test_a_leader_that_is_behind_says_so_and_not_that_there_is_nothing() -> None
             leading.find("Stream", "", name, object_id, 3)
         with pytest.raises(NotFoundError):
             leading.find("Stream", "", name, object_id, 2)
+
+
+def test_all_by_key_is_a_copy() -> None:
+    catalog = Catalog([stream("a", 1)], 1)
+    found = catalog.by_key()
+    catalog.change(2, objects=[stream("b", 2)])
+    assert found == {("Stream", "default", "a"): stream("a", 1)}
+    assert list(catalog.by_key().values()) == catalog.all()
+
+
+def test_of_many_that_there_are_the_first_are_named() -> None:
+    catalog = Catalog([stream(f"s{number:02d}", number + 1) for number in reversed(range(12))], 12)
+    with pytest.raises(NotFoundError) as raised:
+        catalog.named("Stream", "default", "s12")
+    assert "there are: s00, s01, s02, s03, s04, s05, s06, s07, s08, s09, …; or" in raised.value.hint

@@ -29,7 +29,7 @@ async def test_a_deleted_stream_is_gone_at_once_and_its_rows_soon(
             await stack.append(gone, b"v")
         await stack.append(kept, b"stays")
         told: list[int] = []
-        stack.visible.on_gone(told.append)
+        stack.visible.on_gone(told.extend)
         moved: list[None] = []
         stack.visible.watch(gone, lambda: moved.append(None))
         await stack.controller.execute(DeleteObjects(stack.catalog.metadata_index, (gone,)))
