@@ -153,9 +153,13 @@ class SchemaService:
         self._check_known()
         if request.min_index > self._copy.index and request.max_wait_ms:
             call.spawn(self._wait_and_get, call, request)
-        else:
-            self._copy.catalog.check_index(request.min_index)
+            return
+        self._copy.catalog.check_index(request.min_index)
+        if call.writable:
             self._answer_get(call, request)
+        else:
+            # It has not taken yet what it was sent before (BOUNDS W3).
+            call.spawn(self._wait_and_get, call, request)
 
     async def _confirm_and_get(
         self, call: _Get, request: schema_pb2.GetObjectsRequest, leading: Leading
