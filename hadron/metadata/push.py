@@ -193,22 +193,22 @@ def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:
     nothing = Changes(changes.from_index, changes.to_index, changes.is_whole, lost=changes.lost)
     total = 0
     for field in ("deleted", "replica_sets", "objects"):
-        items: tuple[_Item, ...] = getattr(changes, field)
+        items: tuple[Item, ...] = getattr(changes, field)
         for some, size in _slices(items, part_bytes):
             total += size
             parts.append(msgspec.structs.replace(nothing, **{field: tuple(some)}))
     return parts if total > part_bytes else [changes]
 
 
-_Item = StoredObject | Tombstone | RegisteredSet
+Item = StoredObject | Tombstone | RegisteredSet
 
 
-def _slices(items: tuple[_Item, ...], part_bytes: int) -> Iterator[tuple[list[_Item], int]]:
+def _slices(items: tuple[Item, ...], part_bytes: int) -> Iterator[tuple[list[Item], int]]:
     """With the bytes of each."""
-    some: list[_Item] = []
+    some: list[Item] = []
     total = 0
     for item in items:
-        size = _size(item)
+        size = size_of(item)
         if some and total + size > part_bytes:
             yield some, total
             some, total = [], 0
@@ -218,7 +218,8 @@ def _slices(items: tuple[_Item, ...], part_bytes: int) -> Iterator[tuple[list[_I
         yield some, total
 
 
-def _size(item: _Item) -> int:
+def size_of(item: Item) -> int:
+    """Its bytes in a part, about."""
     # On the event loop, for every object of the schema where somebody knows nothing of it.
     size = _ROW_BYTES + _utf8_bytes(item.name)
     if isinstance(item, RegisteredSet):

@@ -12,7 +12,7 @@ from hadron.metadata.adopter import SchemaAdopter
 from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.judging import Key
 from hadron.metadata.messages import changes_to, check_index
-from hadron.metadata.push import split
+from hadron.metadata.watching import Part, Watch
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import spec_from_json
@@ -22,7 +22,7 @@ from hadron.serving.catalog import Catalog
 from hadron.serving.entrance import Led, led
 from hadron.serving.leading import Door, Leading
 from hadron.serving.schema_copy import SchemaCopy
-from hadron.state.adoption import Changes
+from hadron.state.adoption import PART_BYTES
 from hadron.wire.calls import Call
 from hadron.wire.messages import schema_pb2
 from hadron.wire.services import Served, served
@@ -153,9 +153,13 @@ class SchemaService:
         self._check_known()
         if request.min_index > self._copy.index and request.max_wait_ms:
             call.spawn(self._wait_and_get, call, request)
-        else:
-            self._copy.catalog.check_index(request.min_index)
+            return
+        self._copy.catalog.check_index(request.min_index)
+        if call.writable:
             self._answer_get(call, request)
+        else:
+            # It has not taken yet what it was sent before (BOUNDS W3).
+            call.spawn(self._wait_and_get, call, request)
 
     async def _confirm_and_get(
         self, call: _Get, request: schema_pb2.GetObjectsRequest, leading: Leading
@@ -199,26 +203,41 @@ class SchemaService:
 
     async def _tell_changes(self, call: _Watch, index: int) -> None:
         """The first message comes at once, also when it holds nothing but the index."""
+        watch = Watch(index)
         is_first = True
         while call.is_open:
             changed = self._copy.changed
-            found = await self._copy.changes_since(index)
-            if found.to_index > index or is_first:
-                await _send_in_parts(call, found)
-                index, is_first = max(index, found.to_index), False
-            await changed.wait()
+            part = await self._tell_part(call, watch, is_first=is_first)
+            if part is None:
+                await self._copy.settled()
+                continue
+            is_first = False
+            if part.following is None:
+                await changed.wait()
+
+    async def _tell_part(self, call: _Watch, watch: Watch, *, is_first: bool) -> Part | None:
+        """A part is read once the watcher takes it, within room for it: who reads slowly costs one,
+        and not the schema (BOUNDS W3). None when it may not be told yet; a majority, which may be
+        away, is waited for without room."""
+        await _until_writable(call)
+        async with call.room(PART_BYTES):
+            part = await self._copy.query(watch.read)
+            if part is None:
+                return None
+            if part.changes.to_index > watch.from_index or is_first:
+                message = changes_to(part.changes)
+                message.more_follows = part.following is not None
+                call.send(message)
+            watch.told(part)
+            return part
 
 
-async def _send_in_parts(call: _Watch, changes: Changes) -> None:
-    parts = split(changes)
-    for part in parts:
+async def _until_writable(call: _Watch) -> None:
+    while not call.writable:
         room = trio.Event()
         call.on_writable = room.set
-        if not call.writable:
-            await room.wait()
-        message = changes_to(part)
-        message.more_follows = part is not parts[-1]
-        call.send(message)
+        # Another call may have taken it by the time that this one is woken.
+        await room.wait()
 
 
 def _since(request: schema_pb2.ApplySchemaRequest | schema_pb2.DeleteObjectsRequest) -> int | None:

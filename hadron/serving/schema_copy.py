@@ -19,7 +19,7 @@ from hadron.partition.controller import Controller
 from hadron.replication.follower import FollowerLog
 from hadron.serving.catalog import Catalog, behind
 from hadron.state import registry, schema
-from hadron.state.adoption import Changes, changes_since, parse
+from hadron.state.adoption import changes_since, parse
 from hadron.storage.database import read_transaction
 from hadron.storage.log import get_meta
 from hadron.storage.store import Store
@@ -85,19 +85,35 @@ class SchemaCopy:
             raise behind(catalog.metadata_index, index)
         return catalog
 
-    async def changes_since(self, index: int) -> Changes:
-        """What is different from the schema at `index`; raises `NotReadyError` like `catalog`, also
-        for a while after this node has led."""
-
-        def read(db: Database) -> Changes:
-            return changes_since(db, index)
-
-        if self._leading is not None:
-            return await self._leading.query(read)
-        found = await self._read_committed(read)
-        if found is None:
+    async def query(self, read: Callable[[Database], T]) -> T | None:
+        """Read the tables. None when what they have of the schema is more than is visible: who asks
+        again once it is `settled` holds no room meanwhile. Raises `NotReadyError` like `catalog`,
+        also for a while after this node has led."""
+        leading = self._leading
+        if leading is None:
+            found = await self._read_committed(read)
+        else:
+            found = await self._read_visible(read)
+        if self._leading is not leading or (leading is None and found is None):
+            # A leader's tables may be another history's by now.
             raise _unknown()
         return found
+
+    async def _read_visible(self, read: Callable[[Database], T]) -> T | None:
+        """As a leader: not all that was read is committed, but all of the schema is (PROTOCOL A2),
+        whose every change takes an index."""
+
+        def job(connection: apsw.Connection) -> tuple[T, int]:
+            with read_transaction(connection):
+                return read(connection), schema.current_index(connection)
+
+        found, index = await self._store.readers.run(job)
+        return found if index <= self.index else None
+
+    async def settled(self) -> None:
+        """Return once what the tables have now is committed; raises when leading ends."""
+        if self._leading is not None:
+            await self._leading.query(schema.current_index)
 
     # --- being told -----------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from hadron.model.tables import PREFIX
 from hadron.state import registry, schema
 from hadron.state.events import SchemaChanged
 from hadron.state.machine import Command, Context, Feature, encode
-from hadron.state.schema import SCHEMA_FORGOTTEN, SCHEMA_OBJECT, SCHEMA_SOURCE, SCHEMA_TOMBSTONE
+from hadron.state.schema import SCHEMA_OBJECT, SCHEMA_SOURCE, SCHEMA_TOMBSTONE
 
 SCHEMA_STAGED: Final = PREFIX + "schema_staged"
 SCHEMA_KEPT: Final = PREFIX + "schema_kept"
@@ -455,27 +455,36 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
     to_index = schema.current_index(db)
     if from_index >= to_index:
         return Changes(from_index, to_index)
-    row = db.execute(f"SELECT metadata_index FROM {SCHEMA_FORGOTTEN}").fetchone()
-    is_whole = whole or (row is not None and from_index < row[0])
+    is_whole = whole or from_index < schema.forgotten_index(db)
     after = 0 if is_whole else from_index
-    objects = db.execute(
-        f"SELECT id, kind, namespace, name, spec, metadata_index FROM {SCHEMA_OBJECT}"
-        " WHERE metadata_index > ? ORDER BY metadata_index",
-        (after,),
-    )
-    deleted = db.execute(
-        f"SELECT metadata_index, id, kind, namespace, name FROM {SCHEMA_TOMBSTONE}"
-        # Also of what came and went in between: others have seen it, and ask whoever adopts this.
-        " WHERE metadata_index > ? ORDER BY metadata_index",
-        (after,),
-    )
     return Changes(
         from_index,
         to_index,
         is_whole,
-        tuple(StoredObject(*row) for row in objects),
-        tuple(Tombstone(*row) for row in deleted),
+        tuple(objects_after(db, after)),
+        tuple(tombstones_after(db, after)),
         tuple(registry.registered_sets(db, after)),
         schema.lost_ranges(db),
         schema.lost_since(db, from_index),
     )
+
+
+def objects_after(db: Database, index: int) -> Iterator[StoredObject]:
+    """Those whose last change came after `index`, in that order; read as they are taken."""
+    rows = db.execute(
+        f"SELECT id, kind, namespace, name, spec, metadata_index FROM {SCHEMA_OBJECT}"
+        " WHERE metadata_index > ? ORDER BY metadata_index",
+        (index,),
+    )
+    return (StoredObject(*row) for row in rows)
+
+
+def tombstones_after(db: Database, index: int) -> Iterator[Tombstone]:
+    """Deletions after `index`, in their order, as far as they are remembered. Also of what came and
+    went in between: others have seen it, and ask whoever adopts this."""
+    rows = db.execute(
+        f"SELECT metadata_index, id, kind, namespace, name FROM {SCHEMA_TOMBSTONE}"
+        " WHERE metadata_index > ? ORDER BY metadata_index",
+        (index,),
+    )
+    return (Tombstone(*row) for row in rows)

@@ -274,6 +274,12 @@ def current_index(db: Database) -> int:
     return 0 if row is None else row[0]
 
 
+def forgotten_index(db: Database) -> int:
+    """Deletions up to here are not remembered one by one."""
+    row = db.execute(f"SELECT metadata_index FROM {SCHEMA_FORGOTTEN}").fetchone()
+    return 0 if row is None else row[0]
+
+
 def lost_since(db: Database, index: int) -> int | None:
     """Where the schema ended when what leads on to `index` was lost; None where nothing was."""
     row = db.execute(

@@ -13,8 +13,10 @@ from hadron.model.errors import FencedError, HadronError, NotLeaderError, NotRea
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.support import make_stream
 from hadron.server.schema import to_message
+from hadron.serving.schema_copy import SchemaCopy
 from hadron.testing.nodes import Nodes, running_nodes
-from hadron.wire.messages import method, schema_pb2
+from hadron.wire.budget import LEAST_BYTES, READING_BYTES
+from hadron.wire.messages import method, schema_pb2, streams_pb2
 
 GET = method("GetObjects")
 
@@ -102,3 +104,55 @@ async def test_a_leadership_that_has_ended_is_let_go(tmp_path: Path, clock: Mock
         leadership.controller.stop(FencedError("another ballot is needed"))
         await nodes.wait_for("ended", lambda: not catalog._listeners)
         await nodes.wait_serving()
+
+
+async def test_who_watches_without_a_majority_keeps_nobody_from_reading(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is written and not committed, so nobody may be told of it: as many wait as could
+    fill all the room that there is for reading."""
+    waiting = 0
+    settled = SchemaCopy.settled
+
+    async def counted(copy: SchemaCopy) -> None:
+        nonlocal waiting
+        waiting += 1
+        await settled(copy)
+        waiting -= 1
+
+    monkeypatch.setattr(SchemaCopy, "settled", counted)
+    watches = 4 * READING_BYTES // LEAST_BYTES
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes, "a")
+        async with nodes.client() as client, client.producer("a") as producer:
+            await producer.send(b"x")
+        # It is read from the disk from here on.
+        await nodes.restart("n1")
+        await nodes.wait_serving()
+        await nodes.wait_in_step()
+        await nodes.crash("n2", "n3")
+        stream = SchemaObject(kind="Stream", name="b", spec=StreamSpec(partitions=("local/p0",)))
+        apply = schema_pb2.ApplySchemaRequest(objects=[to_message(stream)])
+        told: list[int] = []
+        async with (
+            nodes.connection("n1") as one,
+            nodes.connection("n1") as two,
+            nodes.connection("n1") as reader,
+        ):
+            one.call(method("ApplySchema"), apply, on_message=lambda *_: None)
+            await nodes.wait_for(
+                "written", lambda: nodes.status("n1").last_lsn > nodes.status("n1").committed_lsn
+            )
+            for connection in (one, two) * (watches // 2):
+                connection.call(
+                    method("WatchSchema"),
+                    schema_pb2.WatchSchemaRequest(),
+                    on_message=lambda message, _: told.append(message.to_index),
+                )
+            await nodes.wait_for("all wait", lambda: waiting == watches)
+            fetch = streams_pb2.FetchRequest(stream="a")
+            _, records = await reader.request(method("Fetch"), fetch, timeout_s=1)
+            assert records
+            assert not told
+            await nodes.start("n2")
+            await nodes.wait_for("told", lambda: told == [2] * watches)

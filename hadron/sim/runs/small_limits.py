@@ -97,7 +97,9 @@ LIMITS: Final = {
     ),
     "bytes of invocations": Limit(("pipelines.dispatcher:_INVOCATIONS_BYTES",), (1, 600)),
     # The schema.
-    "bytes of the schema in an entry": Limit(("metadata.push:split()",), (150, 400)),
+    "bytes of the schema in an entry": Limit(
+        ("metadata.push:split()", "metadata.watching:_PART_BYTES"), (150, 400)
+    ),
     "tombstones": Limit(("state.schema:MAX_TOMBSTONES", "serving.catalog:MAX_TOMBSTONES"), (3,)),
     "objects of a page": Limit(("client.schema.catalog:_PAGE_OBJECTS",), (1, 2)),
     # Clients.

@@ -37,7 +37,7 @@ class HearsTables:
                     "offset_at": self.bounded,
                 },
             ),
-            (SchemaCopy, {"_read_committed": self.reads_schema}),
+            (SchemaCopy, {"_read_committed": self.reads_schema, "_read_visible": self.bounded}),
             (
                 StateMachine,
                 {
