@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -19,15 +20,42 @@ from hadron.metadata.validation import RULES, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.errors import NotLeaderError, RequestError
 from hadron.model.limits import MAX_MESSAGE_BYTES
-from hadron.model.schema import RegisteredSet, SchemaObject, spec_to_json
+from hadron.model.schema import RegisteredSet, SchemaObject, Tombstone, spec_to_json
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.state.registry import RegisterReplicaSet
 from hadron.state.schema import ApplySchema, Deleted, DeleteObjects, ObjectChange
 
+T = TypeVar("T")
+
 _OBJECT_BYTES: Final = 64
 """Of an object in a message beside its names and its specification: kind, id, index, lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The schema that a change is judged against, and logged on: no part of it is looked up anew,
+    for others may have moved it by then.
+
+    Attributes:
+        gone_since: what was deleted after the index that was asked for.
+    """
+
+    objects: dict[Key, SchemaObject]
+    index: int
+    gone_since: tuple[Tombstone, ...]
+
+    @classmethod
+    def of(cls, catalog: Catalog, since: int | None) -> Standing:
+        gone = () if since is None else tuple(catalog.deleted_since(since))
+        return cls({key_of(item): item for item in catalog.all()}, catalog.metadata_index, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome(Generic[T]):
+    result: T
+    has_logged: bool
 
 
 class SchemaDriver(Part):
@@ -74,24 +102,28 @@ class SchemaDriver(Part):
         majority says that this node still leads.
         """
         self._check_owns()
-        async with self._one_at_a_time, self._confirmed():
+
+        async def change(stands: Standing) -> _Outcome[tuple[list[Change], int]]:
             changes = await self._plan(
-                objects, since, is_dry=dry_run, allow_destructive=allow_destructive
+                objects, stands, since, is_dry=dry_run, allow_destructive=allow_destructive
             )
-            if not dry_run and any(change.action != "unchanged" for change in changes):
-                changes = await self._log(changes)
-            return changes, self._catalog.metadata_index
+            if dry_run or all(change.action == "unchanged" for change in changes):
+                return _Outcome((changes, stands.index), has_logged=False)
+            return _Outcome(await self._log(changes, stands.index), has_logged=True)
+
+        return await self._confirmed(change, since, is_dry=dry_run)
 
     async def _plan(
         self,
         objects: Sequence[SchemaObject],
+        stands: Standing,
         since: int | None,
         *,
         is_dry: bool,
         allow_destructive: bool,
     ) -> list[Change]:
         """What applying `objects` would do; raises as `apply` does."""
-        existing = self._existing()
+        existing = stands.objects
         objects = with_partitions(keep_hashes(objects, existing), existing, self._replica_sets())
         lost = (
             {}
@@ -111,17 +143,18 @@ class SchemaDriver(Part):
         changes = plan(objects, existing) if not problems else []
         problems += [each for change in changes for each in _refused_changes(change)]
         if since is not None:
-            problems += overtaken(changes, since, self._catalog.deleted_since(since))
+            problems += overtaken(changes, since, stands.gone_since)
         if problems:
             raise schema_error(problems)
         _check_answer(item for change in changes for item in (change.before, change.after) if item)
         return changes
 
-    async def _log(self, changes: Sequence[Change]) -> list[Change]:
-        """Log those that change something, as one entry; returns all, as they came to be."""
+    async def _log(self, changes: Sequence[Change], index: int) -> tuple[list[Change], int]:
+        """Log those that change something, as one entry, on the schema at `index`; returns all, as
+        they came to be, and the index after them."""
         applied: tuple[SchemaObject, ...] = await self._controller.execute(
             ApplySchema(
-                self._catalog.metadata_index,
+                index,
                 tuple(
                     ObjectChange(
                         change.after.kind,
@@ -135,10 +168,11 @@ class SchemaDriver(Part):
             )
         )
         done = {key_of(item): item for item in applied}
-        return [
+        changes = [
             Change(change.action, change.before, done.get(key_of(change.after), change.after))
             for change in changes
         ]
+        return changes, applied[-1].metadata_index
 
     async def delete(
         self,
@@ -152,39 +186,57 @@ class SchemaDriver(Part):
         were, and the metadata index after it. With `since`, a metadata index, what was made after
         it is not meant, and what was deleted after it is done. Raises as `apply` does."""
         self._check_owns()
-        async with self._one_at_a_time, self._confirmed():
-            existing = self._existing()
-            gone_since = self._catalog.deleted_since(since) if since is not None else ()
-            keys, problems = meant(names, existing, since, gone_since)
+
+        async def change(stands: Standing) -> _Outcome[tuple[list[SchemaObject], int]]:
+            existing = stands.objects
+            keys, problems = meant(names, existing, since, stands.gone_since)
             problems += validate_deletion(keys, existing, allow_destructive=allow_destructive)
             if problems:
                 raise schema_error(problems)
             gone = [existing[key] for key in keys]
             _check_answer(gone)
             if dry_run or not gone:
-                return gone, self._catalog.metadata_index
-            deleted: Deleted = await self._controller.execute(
-                DeleteObjects(self._catalog.metadata_index, tuple(item.id for item in gone))
-            )
-            return gone, deleted.metadata_index
+                return _Outcome((gone, stands.index), has_logged=False)
+            command = DeleteObjects(stands.index, tuple(item.id for item in gone))
+            deleted: Deleted = await self._controller.execute(command)
+            return _Outcome((gone, deleted.metadata_index), has_logged=True)
 
-    @asynccontextmanager
-    async def _confirmed(self) -> AsyncIterator[None]:
-        """What the block comes to leaves once a majority has said that this node leads (PROTOCOL
-        A2), unless it has logged something, which says as much.
+        return await self._confirmed(change, since, is_dry=dry_run)
+
+    async def _confirmed(
+        self,
+        change: Callable[[Standing], Awaitable[_Outcome[T]]],
+        since: int | None,
+        *,
+        is_dry: bool,
+    ) -> T:
+        """What `change` comes to, told how the schema stands. It leaves once a majority has said
+        that this node leads (PROTOCOL A2), unless it has logged something, which says as much.
 
         *(n2 is promoted and a stream made, while n1, alone, still believes that it leads. Asked to
         delete the stream, it would say that there is none; and of objects that others have changed
-        since, that nothing would change.)* One at a time: the index tells what this one has logged.
+        since, that nothing would change.)*
+
+        Where the schema has moved meanwhile, it is judged anew. Changes go one at a time, but who
+        hangs up lets the next one begin, and what it has logged becomes visible during that one;
+        the next one's is behind it in the log, so this ends. A dry run waits for nobody, and is of
+        the schema as it was.
         """
-        before = self._catalog.metadata_index
-        try:
-            yield
-        except RequestError:
-            await self._controller.confirm_leadership()
-            raise
-        if self._catalog.metadata_index == before:
-            await self._controller.confirm_leadership()
+        async with nullcontext() if is_dry else self._one_at_a_time:
+            while True:
+                stands, refusal = Standing.of(self._catalog, since), None
+                try:
+                    outcome = await change(stands)
+                    if outcome.has_logged:
+                        return outcome.result
+                except RequestError as error:
+                    refusal = error
+                if is_dry or self._catalog.metadata_index == stands.index:
+                    break
+        await self._controller.confirm_leadership()
+        if refusal is not None:
+            raise refusal
+        return outcome.result
 
     async def register(self, command: RegisterReplicaSet) -> RegisteredSet:
         """Log that a replica set has introduced itself; one that has before changes nothing.
@@ -195,9 +247,6 @@ class SchemaDriver(Part):
             registered = await self._controller.execute(command)
         assert isinstance(registered, RegisteredSet)
         return registered
-
-    def _existing(self) -> dict[Key, SchemaObject]:
-        return {key_of(item): item for item in self._catalog.all()}
 
     def _check_owns(self) -> None:
         if self._metadata:

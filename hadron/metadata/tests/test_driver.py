@@ -1,0 +1,163 @@
+"""A change of the schema is judged against the schema that it is logged on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hadron.metadata.driver import SchemaDriver
+from hadron.model.errors import SchemaError
+from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec
+from hadron.model.services import ExchangeSpec
+from hadron.serving.tests.stack import SET, Stack, leading
+from hadron.state.schema import DeleteObjects
+from hadron.state.streams.retention import Kept
+
+DAY_MS = 86_400_000
+NOTHING = Kept(0, 0, 0)
+
+
+class Driver:
+    """A driver, and who answers what it asks of others."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.count: Callable[[str, int, int], Awaitable[Kept]] = self._count
+        self.known = {SET}
+        self.sought: list[set[str]] = []
+        self.seek: Callable[[Collection[str]], Awaitable[None]] = self._seek
+        self.confirmed = 0
+        self.driver = SchemaDriver(
+            stack.controller,
+            stack.catalog,
+            lambda: self.known,
+            lambda names: self.seek(names),
+            lambda *asked: self.count(*asked),
+        )
+
+    async def _count(self, *_: Any) -> Kept:
+        return NOTHING
+
+    async def _seek(self, names: Collection[str]) -> None:
+        self.sought.append(set(names))
+
+    async def apply(self, *objects: SchemaObject, **options: Any) -> dict[str, str]:
+        """What happened to each, by its name."""
+        given = {"dry_run": False, "allow_destructive": False, **options}
+        changes, index = await self.driver.apply(objects, **given)
+        assert given["dry_run"] or index == self.stack.catalog.metadata_index
+        return {change.after.name: change.action for change in changes}
+
+    async def delete(self, name: str) -> None:
+        await self.driver.delete(
+            [(("Stream", "default", name), 0)], dry_run=False, allow_destructive=True
+        )
+
+    def id_of(self, name: str) -> int:
+        return self.stack.catalog.stream("default", name)[0].id
+
+    def deletion(self, name: str) -> DeleteObjects:
+        """Of somebody who has hung up: who waits for it holds no lock."""
+        return DeleteObjects(self.stack.catalog.metadata_index, (self.id_of(name),))
+
+    def delete_meanwhile(self, name: str) -> None:
+        """It becomes visible while the next question waits."""
+
+        async def count(*_: Any) -> Kept:
+            self.count = self._count
+            await self.stack.controller.execute(self.deletion(name))
+            return NOTHING
+
+        self.count = count
+
+
+def declared(name: str, spec: Spec) -> SchemaObject:
+    return SchemaObject(kind=type(spec).__name__.removesuffix("Spec"), name=name, spec=spec)
+
+
+def stream(name: str, days: int, *partitions: str) -> SchemaObject:
+    limits = Retention(max_age_ms=days * DAY_MS)
+    return declared(name, StreamSpec(partitions=partitions or (SET,), retention=limits))
+
+
+@pytest.fixture
+async def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Driver]:
+    async with _driving(tmp_path, monkeypatch) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _driving(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Driver]:
+    async with leading(directory) as stack:
+        made = Driver(stack)
+        confirm = stack.controller.confirm_leadership
+
+        async def counted() -> None:
+            made.confirmed += 1
+            await confirm()
+
+        monkeypatch.setattr(stack.controller, "confirm_leadership", counted)
+        await made.apply(stream("doomed", 7), stream("other", 7))
+        yield made
+
+
+async def test_nothing_is_declared_on_what_was_deleted_while_it_was_judged(driver: Driver) -> None:
+    bridge = ExchangeSpec(replica_set=SET, from_stream="doomed")
+    driver.delete_meanwhile("doomed")
+    with pytest.raises(SchemaError, match="there is no stream 'doomed'"):
+        await driver.apply(stream("other", 1), declared("e", bridge))
+    assert [item.name for item in driver.stack.catalog.all()] == ["default", "other"]
+
+
+async def test_what_was_deleted_while_it_was_judged_is_not_made_anew(driver: Driver) -> None:
+    since = driver.stack.catalog.metadata_index
+    driver.delete_meanwhile("doomed")
+    with pytest.raises(SchemaError, match="it was deleted at index 3, after this was asked for"):
+        await driver.apply(stream("other", 1), stream("doomed", 9), since=since)
+    driver.delete_meanwhile("other")
+    # Who does not say where the schema stood wants it whatever there was.
+    assert await driver.apply(stream("other", 1)) == {"other": "created"}
+
+
+async def test_a_refusal_is_of_the_schema_as_it_is(driver: Driver) -> None:
+    async def count(*_: Any) -> Kept:
+        driver.count = driver._count
+        await driver.stack.controller.execute(driver.deletion("other"))
+        return Kept(10, 10, 1)
+
+    driver.count = count
+    assert await driver.apply(stream("other", 1)) == {"other": "created"}
+
+
+async def test_who_is_overtaken_is_judged_anew(driver: Driver) -> None:
+    """The command before is in the log already, and not visible yet."""
+    for name in ("a", "b"):
+        await driver.apply(stream(name, 7))
+    changes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: driver.apply(stream("other", 9)),
+        lambda: driver.delete("other"),
+    ]
+    for name, change in zip(("a", "b"), changes, strict=True):
+        heard: list[Any] = []
+        driver.stack.controller.submit(
+            driver.deletion(name), done=lambda *told, heard=heard: heard.append(told)
+        )
+        await change()
+        ((_, error),) = heard
+        assert error is None
+    assert [item.name for item in driver.stack.catalog.all()] == ["default", "doomed"]
+
+
+async def test_what_another_one_has_logged_confirms_nothing(driver: Driver) -> None:
+    driver.delete_meanwhile("doomed")
+    before = driver.confirmed
+    assert await driver.apply(stream("other", 1), dry_run=True) == {"other": "changed"}
+    assert driver.confirmed == before + 1
+    assert await driver.apply(stream("other", 1)) == {"other": "changed"}
+    assert driver.confirmed == before + 1, "what is logged says as much"
+    assert await driver.apply(stream("other", 1)) == {"other": "unchanged"}
+    assert driver.confirmed == before + 2
