@@ -1,4 +1,6 @@
-"""How much shorter retentions would drop at once, asked of those who have the records.
+"""How much limits of retention would drop at once, asked of those who have the records: by those
+that are shortened everywhere, and by all where a partition is added. It may have been there before,
+and what was taken from the stream is kept without limits.
 
 The metadata set's leader judges a change, and the records are anywhere in the cluster. What is not
 told within a second is not known, and counts as something.
@@ -6,7 +8,8 @@ told within a second is not known, and counts as something.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -14,7 +17,7 @@ import trio
 from hadron.metadata.judging import Key, Losses, key_of
 from hadron.metadata.shortening import shortened
 from hadron.model.errors import HadronError
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.state.streams.retention import Kept
 
 CountKept = Callable[[str, int, int], Awaitable[Kept]]
@@ -23,63 +26,99 @@ CountKept = Callable[[str, int, int], Awaitable[Kept]]
 _ANSWER_WITHIN_S: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One that may lose something.
+
+    Attributes:
+        limits: as they will hold.
+        counted: the partitions where a limit may drop something, by its key.
+    """
+
+    key: Key
+    id: int
+    limits: Retention
+    counted: Mapping[str, Sequence[str]]
+
+    @property
+    def partitions(self) -> Sequence[str]:
+        return list(dict.fromkeys(name for names in self.counted.values() for name in names))
+
+
 async def losses(
     objects: Sequence[SchemaObject],
     existing: Mapping[Key, SchemaObject],
     count: CountKept,
     now_ms: int,
 ) -> Losses:
-    """What each limit that is shortened drops, in words; "" where that is nothing."""
+    """What each limit drops that is shortened, or comes to a partition that is added, in words; ""
+    where that is nothing."""
     found: dict[tuple[Key, str], str] = {}
     async with trio.open_nursery() as nursery:
-        for declared in objects:
-            before = existing.get(key_of(declared))
-            if before is not None and _is_shortened(before, declared):
-                nursery.start_soon(_look, before, declared, count, now_ms, found)
+        for stream in _losing(objects, existing):
+            nursery.start_soon(_look, stream, count, now_ms, found)
     return found
 
 
-def _is_shortened(before: SchemaObject, after: SchemaObject) -> bool:
-    assert isinstance(before.spec, StreamSpec) == isinstance(after.spec, StreamSpec)
-    return (
-        isinstance(before.spec, StreamSpec)
-        and isinstance(after.spec, StreamSpec)
-        and bool(shortened(before.spec.retention, after.spec.retention))
-    )
+def _losing(
+    objects: Sequence[SchemaObject], existing: Mapping[Key, SchemaObject]
+) -> Iterator[_Stream]:
+    for declared in objects:
+        before, after = existing.get(key_of(declared)), declared.spec
+        if before is None or not isinstance(after, StreamSpec):
+            continue
+        assert isinstance(before.spec, StreamSpec)
+        counted = _counted(before.spec, after)
+        if any(counted.values()):
+            yield _Stream(key_of(declared), before.id, after.retention, counted)
+
+
+def _counted(before: StreamSpec, after: StreamSpec) -> dict[str, list[str]]:
+    shorter = {each.key for each in shortened(before.retention, after.retention)}
+    return {
+        limit.key: [
+            name
+            for name in dict.fromkeys(after.partitions)
+            if limit.key in shorter or name not in before.partitions
+        ]
+        for limit in shortened(Retention(), after.retention)
+    }
 
 
 async def _look(
-    before: SchemaObject,
-    after: SchemaObject,
-    count: CountKept,
-    now_ms: int,
-    found: dict[tuple[Key, str], str],
+    stream: _Stream, count: CountKept, now_ms: int, found: dict[tuple[Key, str], str]
 ) -> None:
-    assert isinstance(before.spec, StreamSpec)
-    assert isinstance(after.spec, StreamSpec)
-    limits, kept = after.spec.retention, dict[str, Kept]()
+    limits, kept = stream.limits, dict[str, Kept]()
 
     async def ask(partition: str) -> None:
         try:
             with trio.move_on_after(_ANSWER_WITHIN_S):
-                kept[partition] = await count(partition, before.id, now_ms - limits.max_age_ms)
+                kept[partition] = await count(partition, stream.id, now_ms - limits.max_age_ms)
         except (HadronError, OSError):
             # Not known, as what is away.
             return
 
     async with trio.open_nursery() as nursery:
-        for partition in before.spec.partitions:
+        for partition in stream.partitions:
             nursery.start_soon(ask, partition)
-    silent = [each for each in before.spec.partitions if each not in kept]
-    key = key_of(after)
-    if limits.max_age_ms:
-        older = sum(each.older for each in kept.values())
-        of = f"{older} of {sum(each.records for each in kept.values())} records"
-        found[key, "max_age"] = _told(of if older else "", silent)
-    if limits.max_bytes:
-        beyond = sum(max(0, each.bytes - limits.max_bytes) for each in kept.values())
-        of = f"{beyond} of {sum(each.bytes for each in kept.values())} bytes"
-        found[key, "max_bytes"] = _told(of if beyond else "", silent)
+    for key, partitions in stream.counted.items():
+        silent = [name for name in partitions if name not in kept]
+        told = [kept[name] for name in partitions if name in kept]
+        found[stream.key, key] = _told(_beyond(key, limits, told), silent)
+
+
+def _beyond(key: str, limits: Retention, told: Sequence[Kept]) -> str:
+    """What a limit drops of what partitions have, in words; "" for nothing."""
+    if key == "max_age":
+        goes, of, what = (
+            sum(each.older for each in told),
+            sum(each.records for each in told),
+            "records",
+        )
+    else:
+        goes = sum(max(0, each.bytes - limits.max_bytes) for each in told)
+        of, what = sum(each.bytes for each in told), "bytes"
+    return f"{goes} of {of} {what}" if goes else ""
 
 
 def _told(goes: str, silent: Sequence[str]) -> str:

@@ -469,7 +469,36 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
         await client.apply(kept(Retention(max_age_ms=60_000)), allow_destructive=True)
 
 
-@pytest.mark.parametrize("answer", ["older", "lost"])
+async def test_a_partition_that_comes_back_loses_nothing_that_nobody_has_counted(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadron.metadata.losses._ANSWER_WITHIN_S", 20.0)
+
+    def kept(max_bytes: int, *partitions: str) -> list[SchemaObject]:
+        spec = StreamSpec(partitions=partitions, retention=Retention(max_bytes=max_bytes))
+        return [SchemaObject(kind="Stream", name="s", spec=spec)]
+
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
+        await client.apply(kept(1 << 20, META, EU))
+        async with client.producer("s") as producer:
+            for _ in range(3):
+                await producer.send(b"x" * 2_000, partition=EU)
+        await client.apply(kept(1 << 20, META), allow_destructive=True)
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(2_000, META, EU))
+        assert "2kB instead of 1MiB" in str(refused.value)
+        assert "about 4300 of 6300 bytes" in str(refused.value)
+        # Nothing is dropped where nobody is asked.
+        await client.apply(kept(1_000, META))
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(2_000, META, EU))
+        assert "'eu/p0' added" in str(refused.value)
+        assert "about 4300 of 6300 bytes" in str(refused.value)
+        await client.apply(kept(1 << 20, META, EU))
+        assert [len(each.value) async for each in client.read("s")] == [2_000] * 3
+
+
+@pytest.mark.parametrize("answer", ["older", "lost", "behind"])
 async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -478,6 +507,8 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     async def ask(self: Discovery, replica_set: str, called: Method, request: Any) -> Any:
         if answer == "lost":
             raise NotFoundError("no object has the id 1")
+        if answer == "behind":
+            raise MetadataBehindError("this node knows the schema at index 0, not yet at 1")
         told = await asked(self, replica_set, called, request)
         for each in told.partitions:
             each.ClearField("bytes")
