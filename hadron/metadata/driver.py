@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 import trio
 
 from hadron.metadata.deletion import meant, validate_deletion
 from hadron.metadata.diff import Change, overtaken, plan
-from hadron.metadata.homes import with_partitions
+from hadron.metadata.homes import unheard, with_partitions
 from hadron.metadata.judging import Key, key_of
 from hadron.metadata.losses import CountKept, losses
 from hadron.metadata.tokens import keep_hashes, missing_hashes
@@ -31,6 +30,10 @@ T = TypeVar("T")
 
 _OBJECT_BYTES: Final = 64
 """Of an object in a message beside its names and its specification: kind, id, index, lengths."""
+
+
+_SEEKERS: Final = 4
+"""Who may have everybody asked at the same time for replica sets that nobody has heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class SchemaDriver(Part):
         self._count_kept = count_kept
         self._metadata = metadata
         self._one_at_a_time = trio.Lock()
+        self._seekers = trio.CapacityLimiter(_SEEKERS)
 
     async def apply(
         self,
@@ -102,6 +106,7 @@ class SchemaDriver(Part):
         majority says that this node still leads.
         """
         self._check_owns()
+        await self._seek_homes(objects)
 
         async def change(stands: Standing) -> _Outcome[tuple[list[Change], int]]:
             changes = await self._plan(
@@ -112,6 +117,14 @@ class SchemaDriver(Part):
             return _Outcome(await self._log(changes, stands.index), has_logged=True)
 
         return await self._confirmed(change, since, is_dry=dry_run)
+
+    async def _seek_homes(self, objects: Sequence[SchemaObject]) -> None:
+        """Whoever declares a stream may know of a set a moment before this node does. Nobody else's
+        change waits for it."""
+        if unheard(objects, self._catalog.find, self._replica_sets()):
+            async with self._seekers:
+                if names := unheard(objects, self._catalog.find, self._replica_sets()):
+                    await self._seek(names)
 
     async def _plan(
         self,
@@ -130,14 +143,13 @@ class SchemaDriver(Part):
             if allow_destructive
             else await losses(objects, existing, self._count_kept, self._controller.log_now_ms())
         )
-        judge = partial(
-            validate, objects, existing, allow_destructive=allow_destructive, losses=lost
+        problems = validate(
+            objects,
+            existing,
+            replica_sets=self._replica_sets(),
+            allow_destructive=allow_destructive,
+            losses=lost,
         )
-        problems = judge(replica_sets=self._replica_sets())
-        if unheard := {problem.unheard for problem in problems if problem.unheard}:
-            # Whoever declares a stream may know of a set a moment before this node does.
-            await self._seek(unheard)
-            problems = judge(replica_sets=self._replica_sets())
         if not is_dry:
             problems += missing_hashes(objects)
         changes = plan(objects, existing) if not problems else []

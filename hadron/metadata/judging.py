@@ -79,7 +79,7 @@ class Judge:
             meant = did_you_mean(name, self.replica_sets)
             known = ", ".join(sorted(self.replica_sets)) or "none is known yet"
             found = f"there is no replica set {shorten(name)}{meant}"
-            notes.note(path, found, f"one of the cluster's ({known})", unheard=name)
+            notes.note(path, found, f"one of the cluster's ({known})")
 
     def check_home(self, notes: Notes, spec: Any, before: Spec | None) -> None:
         """Where something lies that has a `replica_set`. One that is in use was known when it was

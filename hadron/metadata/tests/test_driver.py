@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from hadron.metadata.driver import SchemaDriver
 from hadron.model.errors import SchemaError
@@ -161,3 +164,75 @@ async def test_what_another_one_has_logged_confirms_nothing(driver: Driver) -> N
     assert driver.confirmed == before + 1, "what is logged says as much"
     assert await driver.apply(stream("other", 1)) == {"other": "unchanged"}
     assert driver.confirmed == before + 2
+
+
+async def test_no_change_waits_for_who_names_an_unknown_set(driver: Driver) -> None:
+    begun, found = trio.Event(), trio.Event()
+    told: list[Any] = []
+
+    async def seek(names: Collection[str]) -> None:
+        await driver._seek(names)
+        begun.set()
+        await found.wait()
+
+    async def declare(name: str, *, dry_run: bool) -> None:
+        try:
+            told.append(await driver.apply(stream(name, 7, SET, "eu/p0"), dry_run=dry_run))
+        except SchemaError as error:
+            told.append(error)
+
+    driver.seek = seek
+    for dry_run in (True, False):
+        begun, found = trio.Event(), trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(declare, "far", dry_run=dry_run))
+            await begun.wait()
+            with trio.fail_after(10):
+                await driver.apply(stream(f"near-{dry_run}", 7))
+            found.set()
+        assert "there is no replica set 'eu/p0'" in str(told.pop())
+    driver.known.add("eu/p0")
+    await declare("far", dry_run=False)
+    assert told == [{"far": "created"}]
+    assert driver.sought == [{"eu/p0"}] * 2, "what is known is not sought"
+
+
+async def test_a_set_that_is_found_is_known(driver: Driver) -> None:
+    async def seek(names: Collection[str]) -> None:
+        await driver._seek(names)
+        driver.known.update(names)
+
+    driver.seek = seek
+    home = ExchangeSpec(replica_set="us/p0")
+    objects = (stream("far", 7, SET, "eu/p0"), declared("e", home))
+    assert await driver.apply(*objects) == {"far": "created", "e": "created"}
+    assert driver.sought == [{"eu/p0", "us/p0"}]
+    # What is in use was known once: its set may just be away.
+    driver.known = {SET}
+    assert await driver.apply(*objects) == {"far": "unchanged", "e": "unchanged"}
+    assert len(driver.sought) == 1
+
+
+async def test_who_names_unknown_sets_has_few_asked_at_the_same_time(driver: Driver) -> None:
+    go_on, seeking, most = trio.Event(), 0, 0
+
+    async def seek(names: Collection[str]) -> None:
+        nonlocal seeking, most
+        await driver._seek(names)
+        seeking += 1
+        most = max(most, seeking)
+        await go_on.wait()
+        seeking -= 1
+
+    async def declare(number: int) -> None:
+        with pytest.raises(SchemaError):
+            await driver.apply(stream("far", 7, SET, f"us/p{number}"), dry_run=True)
+
+    driver.seek = seek
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(declare, number)
+        await wait_all_tasks_blocked()
+        go_on.set()
+    assert most == 4
+    assert len(driver.sought) == 20

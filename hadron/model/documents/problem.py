@@ -20,8 +20,6 @@ class Problem:
     found: str
     expected: str = ""
     """"" where `found` says it all."""
-    unheard: str = ""
-    """The replica set that it names and nobody here has heard of: other nodes may have, by now."""
     hint: str = ""
     """The way out, where what was expected is not one."""
 
@@ -43,8 +41,8 @@ class Notes:
         self.label = label
         self.problems: list[Problem] = []
 
-    def note(self, path: ValuePath, found: str, expected: str, *, unheard: str = "") -> None:
-        self.problems.append(Problem(self.label, path, found, expected, unheard))
+    def note(self, path: ValuePath, found: str, expected: str) -> None:
+        self.problems.append(Problem(self.label, path, found, expected))
 
 
 def schema_error(problems: Sequence[Problem]) -> SchemaError:
