@@ -21,6 +21,7 @@ from hadron.model.errors import (
     NotLeaderError,
     SchemaError,
 )
+from hadron.model.ids import MAX_EPOCH
 from hadron.model.principals import NodeName, Principal
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.node.discovery import Discovery
@@ -32,13 +33,14 @@ from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.calling import MessageStream
 from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, groups_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import Method, cluster_pb2, groups_pb2, method, schema_pb2, streams_pb2
 from hadron.wire.services import Served
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 ON_EU = StreamSpec(partitions=(EU,))
 APPLY, DELETE, GET = method("ApplySchema"), method("DeleteObjects"), method("GetObjects")
 WATCH, PRODUCE, SUBSCRIBE = method("WatchSchema"), method("Produce"), method("Subscribe")
+TOPOLOGY = method("Topology")
 
 
 async def apply(cluster: Cluster, *objects: tuple[str, str, Spec], at: str = META) -> Any:
@@ -385,6 +387,33 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
         await cluster.wait_for("told again", lambda: len(list(filter(None, said))) > 3)
         with trio.fail_after(60):
             assert await objects(cluster, META, "n1") == (1, [])
+
+
+async def test_who_says_to_know_more_than_there_can_be_ends_no_changes(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster:
+        await in_step(cluster, 2)
+        index = cluster[EU].status("n1").metadata_index
+        forged = schema_pb2.AdoptSchemaRequest(
+            cluster="test", metadata=META, epoch=MAX_EPOCH, is_last=True
+        )
+        forged.changes.from_index, forged.changes.to_index = index, (1 << 63) - 2
+        async with cluster[EU].connection("n1") as connection:
+            known, _ = await connection.request(TOPOLOGY, cluster_pb2.TopologyRequest())
+            (forged.uuid,) = (each.uuid for each in known.replica_sets if each.name == META)
+            await connection.request(method("AdoptSchema"), forged)
+        for number, name in enumerate(("before", "behind"), 1):
+            told = await apply(cluster, ("Stream", name, StreamSpec(partitions=(US,))))
+            assert told.metadata_index == index + number
+            await cluster.wait_for(
+                "said",
+                lambda: any(
+                    "knows the schema at index 9223372036854775806" in text
+                    for text in cluster[META].status("n1").cluster_trouble
+                ),
+            )
+        await objects(cluster, US, "n1", min_index=told.metadata_index, max_wait_ms=60_000)
 
 
 @pytest.mark.long
