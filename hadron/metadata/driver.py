@@ -35,6 +35,10 @@ _OBJECT_BYTES: Final = 64
 _SEEKERS: Final = 4
 """Who may have everybody asked at the same time for replica sets that nobody has heard of."""
 
+_QUESTIONS: Final = 16
+"""Asked of leaders at the same time, each on a connection of its own, of what streams have: an
+apply may shorten thousands, and with all at once they were not answered in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -59,6 +63,14 @@ class Standing:
 class _Outcome(Generic[T]):
     result: T
     has_logged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What limits drop, and of which streams, as they stood when this was asked."""
+
+    streams: dict[Key, SchemaObject | None]
+    lost: dict[tuple[Key, str], str]
 
 
 class SchemaDriver(Part):
@@ -88,6 +100,7 @@ class SchemaDriver(Part):
         self._metadata = metadata
         self._one_at_a_time = trio.Lock()
         self._seekers = trio.CapacityLimiter(_SEEKERS)
+        self._questions = trio.CapacityLimiter(_QUESTIONS)
 
     async def apply(
         self,
@@ -107,11 +120,13 @@ class SchemaDriver(Part):
         """
         self._check_owns()
         await self._seek_homes(objects)
+        counted = None if allow_destructive else _Counted({}, {})
+        if counted is not None and not dry_run:
+            # It may take long, and nobody else's change waits for it.
+            await self._count(objects, Standing.of(self._catalog, since), counted)
 
         async def change(stands: Standing) -> _Outcome[tuple[list[Change], int]]:
-            changes = await self._plan(
-                objects, stands, since, is_dry=dry_run, allow_destructive=allow_destructive
-            )
+            changes = await self._plan(objects, stands, since, counted, is_dry=dry_run)
             if dry_run or all(change.action == "unchanged" for change in changes):
                 return _Outcome((changes, stands.index), has_logged=False)
             return _Outcome(await self._log(changes, stands.index), has_logged=True)
@@ -126,29 +141,42 @@ class SchemaDriver(Part):
                 if names := unheard(objects, self._catalog.find, self._replica_sets()):
                     await self._seek(names)
 
+    async def _count(
+        self, objects: Sequence[SchemaObject], stands: Standing, counted: _Counted
+    ) -> None:
+        """Ask what limits drop, of the streams that are others than when this was asked."""
+        existing = stands.objects
+        anew = [
+            obj
+            for obj in with_partitions(objects, existing, ())
+            if existing.get(key_of(obj)) is not counted.streams.get(key_of(obj))
+        ]
+        now_ms = self._controller.log_now_ms()
+        lost = await losses(anew, existing, self._count_kept, now_ms, self._questions)
+        counted.lost.update(lost)
+        counted.streams.update({key_of(obj): existing.get(key_of(obj)) for obj in anew})
+
     async def _plan(
         self,
         objects: Sequence[SchemaObject],
         stands: Standing,
         since: int | None,
+        counted: _Counted | None,
         *,
         is_dry: bool,
-        allow_destructive: bool,
     ) -> list[Change]:
-        """What applying `objects` would do; raises as `apply` does."""
+        """What applying `objects` would do; raises as `apply` does. Who insists has nothing
+        `counted`."""
+        if counted is not None:
+            await self._count(objects, stands, counted)
         existing = stands.objects
         objects = with_partitions(keep_hashes(objects, existing), existing, self._replica_sets())
-        lost = (
-            {}
-            if allow_destructive
-            else await losses(objects, existing, self._count_kept, self._controller.log_now_ms())
-        )
         problems = validate(
             objects,
             existing,
             replica_sets=self._replica_sets(),
-            allow_destructive=allow_destructive,
-            losses=lost,
+            allow_destructive=counted is None,
+            losses=counted.lost if counted is not None else {},
         )
         if not is_dry:
             problems += missing_hashes(objects)

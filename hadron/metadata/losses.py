@@ -16,7 +16,7 @@ import trio
 
 from hadron.metadata.judging import Key, Losses, key_of
 from hadron.metadata.shortening import shortened
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, RequestError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.state.streams.retention import Kept
 
@@ -50,14 +50,62 @@ async def losses(
     existing: Mapping[Key, SchemaObject],
     count: CountKept,
     now_ms: int,
+    questions: trio.CapacityLimiter,
 ) -> Losses:
     """What each limit drops that is shortened, or comes to a partition that is added, in words; ""
-    where that is nothing."""
-    found: dict[tuple[Key, str], str] = {}
+    where that is nothing.
+
+    Args:
+        questions: how many are asked at the same time.
+    """
+    streams = list(_losing(objects, existing))
+    asked: dict[str, list[_Stream]] = {}
+    for stream in streams:
+        for partition in stream.partitions:
+            asked.setdefault(partition, []).append(stream)
+    kept: dict[tuple[str, int], Kept] = {}
     async with trio.open_nursery() as nursery:
-        for stream in _losing(objects, existing):
-            nursery.start_soon(_look, stream, count, now_ms, found)
-    return found
+        for partition, some in asked.items():
+            nursery.start_soon(_ask, partition, some, count, now_ms, questions, kept)
+    return {
+        (stream.key, limit): _lost(stream, limit, kept)
+        for stream in streams
+        for limit in stream.counted
+    }
+
+
+async def _ask(
+    partition: str,
+    streams: Sequence[_Stream],
+    count: CountKept,
+    now_ms: int,
+    questions: trio.CapacityLimiter,
+    kept: dict[tuple[str, int], Kept],
+) -> None:
+    """Ask a leader of one stream after the other. Who has left a question without an answer, which
+    has a time of its own, is asked no further one."""
+    is_silent = False
+    left = iter(streams)
+
+    async def ask_some() -> None:
+        nonlocal is_silent
+        for stream in left:
+            async with questions:
+                if is_silent:
+                    return
+                before_ms = now_ms - stream.limits.max_age_ms
+                try:
+                    with trio.fail_after(_ANSWER_WITHIN_S):
+                        kept[partition, stream.id] = await count(partition, stream.id, before_ms)
+                except RequestError:
+                    # It is of this stream alone that it cannot tell.
+                    continue
+                except (HadronError, OSError, trio.TooSlowError):
+                    is_silent = True
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(len(streams), round(questions.total_tokens))):
+            nursery.start_soon(ask_some)
 
 
 def _losing(
@@ -85,26 +133,11 @@ def _counted(before: StreamSpec, after: StreamSpec) -> dict[str, list[str]]:
     }
 
 
-async def _look(
-    stream: _Stream, count: CountKept, now_ms: int, found: dict[tuple[Key, str], str]
-) -> None:
-    limits, kept = stream.limits, dict[str, Kept]()
-
-    async def ask(partition: str) -> None:
-        try:
-            with trio.move_on_after(_ANSWER_WITHIN_S):
-                kept[partition] = await count(partition, stream.id, now_ms - limits.max_age_ms)
-        except (HadronError, OSError):
-            # Not known, as what is away.
-            return
-
-    async with trio.open_nursery() as nursery:
-        for partition in stream.partitions:
-            nursery.start_soon(ask, partition)
-    for key, partitions in stream.counted.items():
-        silent = [name for name in partitions if name not in kept]
-        told = [kept[name] for name in partitions if name in kept]
-        found[stream.key, key] = _told(_beyond(key, limits, told), silent)
+def _lost(stream: _Stream, limit: str, kept: Mapping[tuple[str, int], Kept]) -> str:
+    partitions = stream.counted[limit]
+    told = [kept[name, stream.id] for name in partitions if (name, stream.id) in kept]
+    silent = [name for name in partitions if (name, stream.id) not in kept]
+    return _told(_beyond(limit, stream.limits, told), silent)
 
 
 def _beyond(key: str, limits: Retention, told: Sequence[Kept]) -> str:

@@ -68,9 +68,15 @@ class Driver:
         return DeleteObjects(self.stack.catalog.metadata_index, (self.id_of(name),))
 
     def delete_meanwhile(self, name: str) -> None:
-        """It becomes visible while the next question waits."""
+        """It becomes visible while `other` is asked of in its turn, since somebody changes that
+        while it is asked of before."""
 
         async def count(*_: Any) -> Kept:
+            self.count = again
+            await self.stack.declare("Stream", "other", stream("other", 8).spec)
+            return NOTHING
+
+        async def again(*_: Any) -> Kept:
             self.count = self._count
             await self.stack.controller.execute(self.deletion(name))
             return NOTHING
@@ -119,7 +125,7 @@ async def test_nothing_is_declared_on_what_was_deleted_while_it_was_judged(drive
 async def test_what_was_deleted_while_it_was_judged_is_not_made_anew(driver: Driver) -> None:
     since = driver.stack.catalog.metadata_index
     driver.delete_meanwhile("doomed")
-    with pytest.raises(SchemaError, match="it was deleted at index 3, after this was asked for"):
+    with pytest.raises(SchemaError, match="it was deleted at index 4, after this was asked for"):
         await driver.apply(stream("other", 1), stream("doomed", 9), since=since)
     driver.delete_meanwhile("other")
     # Who does not say where the schema stood wants it whatever there was.
@@ -127,10 +133,17 @@ async def test_what_was_deleted_while_it_was_judged_is_not_made_anew(driver: Dri
 
 
 async def test_a_refusal_is_of_the_schema_as_it_is(driver: Driver) -> None:
-    async def count(*_: Any) -> Kept:
-        driver.count = driver._count
-        await driver.stack.controller.execute(driver.deletion("other"))
-        return Kept(10, 10, 1)
+    async def count(*asked: Any) -> Kept:
+        driver.delete_meanwhile("other")
+        await driver.count(*asked)
+        again = driver.count
+
+        async def lost(*asked: Any) -> Kept:
+            await again(*asked)
+            return Kept(10, 10, 1)
+
+        driver.count = lost
+        return NOTHING
 
     driver.count = count
     assert await driver.apply(stream("other", 1)) == {"other": "created"}
@@ -156,7 +169,12 @@ async def test_who_is_overtaken_is_judged_anew(driver: Driver) -> None:
 
 
 async def test_what_another_one_has_logged_confirms_nothing(driver: Driver) -> None:
-    driver.delete_meanwhile("doomed")
+    async def count(*_: Any) -> Kept:
+        driver.count = driver._count
+        await driver.stack.controller.execute(driver.deletion("doomed"))
+        return NOTHING
+
+    driver.count = count
     before = driver.confirmed
     assert await driver.apply(stream("other", 1), dry_run=True) == {"other": "changed"}
     assert driver.confirmed == before + 1
@@ -236,3 +254,25 @@ async def test_who_names_unknown_sets_has_few_asked_at_the_same_time(driver: Dri
         go_on.set()
     assert most == 4
     assert len(driver.sought) == 20
+
+
+async def test_no_change_waits_for_who_has_many_records_counted(driver: Driver) -> None:
+    begun, counted = trio.Event(), trio.Event()
+    asked: list[int] = []
+
+    async def count(_partition: str, stream_id: int, _before_ms: int) -> Kept:
+        asked.append(stream_id)
+        begun.set()
+        await counted.wait()
+        return NOTHING
+
+    driver.count = count
+    streams = [driver.id_of(name) for name in ("doomed", "other")]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.apply, stream("doomed", 1), stream("other", 1))
+        await begun.wait()
+        with trio.fail_after(10):
+            await driver.apply(stream("near", 7))
+            await driver.apply(stream("other", 9))
+        counted.set()
+    assert sorted(asked) == [*streams, driver.id_of("other")], "only what has changed, once more"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import trio
@@ -11,6 +12,7 @@ from trio.testing import MockClock
 from hadron.metadata.judging import Key, key_of
 from hadron.metadata.losses import losses
 from hadron.metadata.validation import validate
+from hadron.model.errors import NotFoundError
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.state.streams.retention import Kept
 
@@ -20,9 +22,9 @@ DAY_MS = 86_400_000
 NOW_MS = 1_700_000_000_000
 
 
-def stream(retention: Retention, *partitions: str, id: int = 0) -> SchemaObject:
+def stream(retention: Retention, *partitions: str, id: int = 0, name: str = "s") -> SchemaObject:
     spec = StreamSpec(partitions=partitions, retention=retention)
-    return SchemaObject(kind="Stream", name="s", spec=spec, id=id)
+    return SchemaObject(kind="Stream", name=name, spec=spec, id=id)
 
 
 class Leaders:
@@ -42,7 +44,9 @@ class Leaders:
 async def lost(
     leaders: Leaders, before: SchemaObject, after: SchemaObject
 ) -> Mapping[tuple[Key, str], str]:
-    return await losses([after], {key_of(before): before}, leaders.count, NOW_MS)
+    return await losses(
+        [after], {key_of(before): before}, leaders.count, NOW_MS, trio.CapacityLimiter(4)
+    )
 
 
 async def test_what_is_shortened_is_asked_everywhere() -> None:
@@ -111,5 +115,42 @@ async def test_nobody_is_asked_where_nothing_can_be_dropped() -> None:
         (stream(Retention(), META, id=3), stream(Retention(), META, EU)),
     ):
         assert await lost(leaders, before, after) == {}
-    assert await losses([stream(Retention(DAY_MS), META)], {}, leaders.count, NOW_MS) == {}
+    new = [stream(Retention(DAY_MS), META)]
+    assert await losses(new, {}, leaders.count, NOW_MS, trio.CapacityLimiter(4)) == {}
     assert leaders.asked == []
+
+
+async def test_of_many_streams_few_are_asked_for_at_the_same_time(
+    autojump_clock: MockClock,
+) -> None:
+    """A question's time is its own, however many there are before it."""
+    asking = most = 0
+    asked: list[str] = []
+
+    async def count(partition: str, stream_id: int, _before_ms: int) -> Kept:
+        nonlocal asking, most
+        asked.append(partition)
+        asking += 1
+        most = max(most, asking)
+        try:
+            # Long, but in time.
+            await trio.sleep(0.9 if partition == META else math.inf)
+        finally:
+            asking -= 1
+        if stream_id == 7:
+            raise NotFoundError("no object has the id 7")
+        return Kept(0, 0, 0)
+
+    before = [
+        stream(Retention(), META, US, id=number, name=f"s{number}") for number in range(1, 101)
+    ]
+    after = [stream(Retention(DAY_MS), META, US, name=each.name) for each in before]
+    existing = {key_of(each): each for each in before}
+    found = await losses(after, existing, count, NOW_MS, trio.CapacityLimiter(16))
+    assert most == 16
+    assert asked.count(META) == 100
+    assert asked.count(US) <= 16, "who is silent is not asked of every stream"
+    assert len(found) == 100
+    for (key, _), told in found.items():
+        silent = "meta, us/p0" if key[2] == "s7" else "us/p0"
+        assert told == f"unknown at {silent}, which did not tell"

@@ -477,6 +477,7 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
     ):
         # Nobody has a record yet, so nothing is lost.
         await client.apply(kept(Retention()))
+        await in_step(cluster, 3)
         await client.apply(kept(Retention(max_age_ms=86_400_000)))
         async with client.producer("all") as producer:
             for partition in (META, EU, US):
