@@ -17,7 +17,7 @@ from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.state.adoption import AdoptObjects, current_source
 from hadron.state.schema import current_index
-from hadron.wire.messages import check_number, schema_pb2
+from hadron.wire.messages import check_epoch, schema_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -115,10 +115,10 @@ class SchemaAdopter(Part):
 
 
 def _command(request: schema_pb2.AdoptSchemaRequest) -> AdoptObjects:
-    changes = changes_from(request.changes)
+    changes = changes_from(request.changes, check_epoch(request.epoch))
     return AdoptObjects(
         check_uuid(request.uuid),
-        check_number("epoch", request.epoch),
+        request.epoch,
         changes.from_index,
         changes.to_index,
         request.part,

@@ -81,7 +81,7 @@ class Judge:
             meant = notes.meant(name, self.replica_sets)
             found = f"there is no replica set {shorten(name)}{meant}"
             known = self.known_sets or "none is known yet"
-            notes.note(path, found, f"one of the cluster's ({known})", unheard=name)
+            notes.note(path, found, f"one of the cluster's ({known})")
 
     def check_home(self, notes: Notes, spec: Any, before: Spec | None) -> None:
         """Where something lies that has a `replica_set`. One that is in use was known when it was

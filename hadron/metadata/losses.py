@@ -1,4 +1,6 @@
-"""How much shorter retentions would drop at once, asked of those who have the records.
+"""How much limits of retention would drop at once, asked of those who have the records: by those
+that are shortened everywhere, and by all where a partition is added. It may have been there before,
+and what was taken from the stream is kept without limits.
 
 The metadata set's leader judges a change, and the records are anywhere in the cluster. What is not
 told within a second is not known, and counts as something.
@@ -6,14 +8,15 @@ told within a second is not known, and counts as something.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import trio
 
 from hadron.metadata.judging import Key, Losses, key_of
 from hadron.metadata.shortening import shortened
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, RequestError
 from hadron.model.problems import some_of
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.state.streams.retention import Kept
@@ -23,8 +26,24 @@ CountKept = Callable[[str, int, int], Awaitable[Kept]]
 
 _ANSWER_WITHIN_S: Final = 1.0
 
-_AT_ONCE: Final = 64
-"""Asked for at a time, of all partitions together; one of each if there are more."""
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One that may lose something.
+
+    Attributes:
+        limits: as they will hold.
+        counted: the partitions where a limit may drop something, by its key.
+    """
+
+    key: Key
+    id: int
+    limits: Retention
+    counted: Mapping[str, Sequence[str]]
+
+    @property
+    def partitions(self) -> Sequence[str]:
+        return list(dict.fromkeys(name for names in self.counted.values() for name in names))
 
 
 async def losses(
@@ -32,82 +51,108 @@ async def losses(
     existing: Mapping[Key, SchemaObject],
     count: CountKept,
     now_ms: int,
+    questions: trio.CapacityLimiter,
 ) -> Losses:
-    """What each limit that is shortened drops, in words; "" where that is nothing."""
-    changes: list[tuple[SchemaObject, StreamSpec, StreamSpec]] = []
-    for declared in objects:
-        before = existing.get(key_of(declared))
-        if before is not None and _is_shortened(before, declared):
-            assert isinstance(before.spec, StreamSpec)
-            assert isinstance(declared.spec, StreamSpec)
-            changes.append((before, before.spec, declared.spec))
-    asked: dict[str, list[tuple[int, int]]] = {}
-    for before, spec, after in changes:
-        for partition in spec.partitions:
-            wanted = before.id, now_ms - after.retention.max_age_ms
-            asked.setdefault(partition, []).append(wanted)
-    kept = await _ask(asked, count)
-    found: dict[tuple[Key, str], str] = {}
-    for before, spec, after in changes:
-        there = {
-            each: kept[each, before.id] for each in spec.partitions if (each, before.id) in kept
-        }
-        silent = [each for each in spec.partitions if each not in there]
-        for limit, text in _dropped(after.retention, there.values(), silent):
-            found[key_of(before), limit] = text
-    return found
+    """What each limit drops that is shortened, or comes to a partition that is added, in words; ""
+    where that is nothing.
+
+    Args:
+        questions: how many are asked at the same time.
+    """
+    streams = list(_losing(objects, existing))
+    asked: dict[str, list[_Stream]] = {}
+    for stream in streams:
+        for partition in stream.partitions:
+            asked.setdefault(partition, []).append(stream)
+    kept: dict[tuple[str, int], Kept] = {}
+    async with trio.open_nursery() as nursery:
+        for partition, some in asked.items():
+            nursery.start_soon(_ask, partition, some, count, now_ms, questions, kept)
+    return {
+        (stream.key, limit): _lost(stream, limit, kept)
+        for stream in streams
+        for limit in stream.counted
+    }
 
 
 async def _ask(
-    asked: Mapping[str, Sequence[tuple[int, int]]], count: CountKept
-) -> dict[tuple[str, int], Kept]:
-    """What is told within a second, by partition and stream. A few are asked for at a time: of ten
-    thousand streams that one change shortens, all would answer in one turn of the loop. Who is away
-    takes nobody else's turn.
+    partition: str,
+    streams: Sequence[_Stream],
+    count: CountKept,
+    now_ms: int,
+    questions: trio.CapacityLimiter,
+    kept: dict[tuple[str, int], Kept],
+) -> None:
+    """Ask a leader of one stream after the other. Who has left a question without an answer, which
+    has a time of its own, is asked no further one."""
+    is_silent = False
+    left = iter(streams)
 
-    Args:
-        asked: by partition, streams' ids and times in ms.
-    """
-    kept: dict[tuple[str, int], Kept] = {}
+    async def ask_some() -> None:
+        nonlocal is_silent
+        for stream in left:
+            async with questions:
+                if is_silent:
+                    return
+                before_ms = now_ms - stream.limits.max_age_ms
+                try:
+                    with trio.fail_after(_ANSWER_WITHIN_S):
+                        kept[partition, stream.id] = await count(partition, stream.id, before_ms)
+                except RequestError:
+                    # It is of this stream alone that it cannot tell.
+                    continue
+                except (HadronError, OSError, trio.TooSlowError):
+                    is_silent = True
 
-    async def ask_on(partition: str, ahead: Iterator[tuple[int, int]]) -> None:
-        for stream_id, before_ms in ahead:
-            try:
-                kept[partition, stream_id] = await count(partition, stream_id, before_ms)
-            except (HadronError, OSError):
-                # Not known, as what is away. It may have failed at once.
-                await trio.lowlevel.checkpoint()
-
-    with trio.move_on_after(_ANSWER_WITHIN_S):
-        async with trio.open_nursery() as nursery:
-            for partition, streams in asked.items():
-                ahead = iter(streams)
-                for _ in range(min(len(streams), max(1, _AT_ONCE // len(asked)))):
-                    nursery.start_soon(ask_on, partition, ahead)
-    return kept
-
-
-def _is_shortened(before: SchemaObject, after: SchemaObject) -> bool:
-    assert isinstance(before.spec, StreamSpec) == isinstance(after.spec, StreamSpec)
-    return (
-        isinstance(before.spec, StreamSpec)
-        and isinstance(after.spec, StreamSpec)
-        and bool(shortened(before.spec.retention, after.spec.retention))
-    )
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(len(streams), round(questions.total_tokens))):
+            nursery.start_soon(ask_some)
 
 
-def _dropped(
-    limits: Retention, kept: Collection[Kept], silent: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """By limit."""
-    if limits.max_age_ms:
-        older = sum(each.older for each in kept)
-        of = f"{older} of {sum(each.records for each in kept)} records"
-        yield "max_age", _told(of if older else "", silent)
-    if limits.max_bytes:
-        beyond = sum(max(0, each.bytes - limits.max_bytes) for each in kept)
-        of = f"{beyond} of {sum(each.bytes for each in kept)} bytes"
-        yield "max_bytes", _told(of if beyond else "", silent)
+def _losing(
+    objects: Sequence[SchemaObject], existing: Mapping[Key, SchemaObject]
+) -> Iterator[_Stream]:
+    for declared in objects:
+        before, after = existing.get(key_of(declared)), declared.spec
+        if before is None or not isinstance(after, StreamSpec):
+            continue
+        assert isinstance(before.spec, StreamSpec)
+        counted = _counted(before.spec, after)
+        if any(counted.values()):
+            yield _Stream(key_of(declared), before.id, after.retention, counted)
+
+
+def _counted(before: StreamSpec, after: StreamSpec) -> dict[str, list[str]]:
+    shorter = {each.key for each in shortened(before.retention, after.retention)}
+    return {
+        limit.key: [
+            name
+            for name in dict.fromkeys(after.partitions)
+            if limit.key in shorter or name not in before.partitions
+        ]
+        for limit in shortened(Retention(), after.retention)
+    }
+
+
+def _lost(stream: _Stream, limit: str, kept: Mapping[tuple[str, int], Kept]) -> str:
+    partitions = stream.counted[limit]
+    told = [kept[name, stream.id] for name in partitions if (name, stream.id) in kept]
+    silent = [name for name in partitions if (name, stream.id) not in kept]
+    return _told(_beyond(limit, stream.limits, told), silent)
+
+
+def _beyond(key: str, limits: Retention, told: Sequence[Kept]) -> str:
+    """What a limit drops of what partitions have, in words; "" for nothing."""
+    if key == "max_age":
+        goes, of, what = (
+            sum(each.older for each in told),
+            sum(each.records for each in told),
+            "records",
+        )
+    else:
+        goes = sum(max(0, each.bytes - limits.max_bytes) for each in told)
+        of, what = sum(each.bytes for each in told), "bytes"
+    return f"{goes} of {of} {what}" if goes else ""
 
 
 def _told(goes: str, silent: Sequence[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hadron.model.errors import FrameError
+from hadron.model.ids import MAX_EPOCH, last_index
 from hadron.model.schema import LostRange, RegisteredSet, Tombstone
 from hadron.state.adoption import Changes, StoredObject
-from hadron.wire.messages import check_number, schema_pb2
+from hadron.wire.messages import check_epoch, schema_pb2
 
 _UUID_BYTES = 16
 
@@ -51,30 +52,31 @@ def changes_to(changes: Changes) -> schema_pb2.SchemaChanges:
     )
 
 
-def changes_from(message: Any) -> Changes:
-    """Raises `FrameError` for numbers and identities that no node makes."""
+def changes_from(message: Any, epoch: int) -> Changes:
+    """What a metadata set in this epoch has changed. Raises `FrameError` for numbers and identities
+    that no node makes."""
+
+    def check(value: int) -> int:
+        return check_index(value, last_index(epoch))
+
     return Changes(
-        check_index(message.from_index),
-        check_index(message.to_index),
+        check(message.from_index),
+        check(message.to_index),
         message.is_whole,
         tuple(
             StoredObject(
-                check_index(item.id),
+                check(item.id),
                 item.kind,
                 item.namespace,
                 item.name,
                 item.spec_json,
-                check_index(item.metadata_index),
+                check(item.metadata_index),
             )
             for item in message.objects
         ),
         tuple(
             Tombstone(
-                check_index(gone.metadata_index),
-                check_index(gone.id),
-                gone.kind,
-                gone.namespace,
-                gone.name,
+                check(gone.metadata_index), check(gone.id), gone.kind, gone.namespace, gone.name
             )
             for gone in message.deleted
         ),
@@ -82,21 +84,20 @@ def changes_from(message: Any) -> Changes:
             RegisteredSet(
                 item.name,
                 check_uuid(item.uuid),
-                check_number("epoch", item.epoch),
-                check_index(item.metadata_index),
+                check_epoch(item.epoch),
+                check(item.metadata_index),
             )
             for item in message.replica_sets
         ),
-        tuple(
-            LostRange(check_index(each.end_index), check_index(each.above_index))
-            for each in message.lost
-        ),
+        tuple(LostRange(check(each.end_index), check(each.above_index)) for each in message.lost),
     )
 
 
-def check_index(value: int) -> int:
-    """Raises `FrameError`."""
-    return check_number("metadata index", value)
+def check_index(value: int, last: int = last_index(MAX_EPOCH)) -> int:
+    """Raises `FrameError` for one above the last that there can be."""
+    if value > last:
+        raise FrameError(f"metadata index {value} is out of range, the highest is {last}")
+    return value
 
 
 def check_uuid(value: bytes) -> bytes:

@@ -16,10 +16,11 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from hadron.metadata.driver import SchemaDriver
-from hadron.metadata.messages import changes_to, check_index, check_uuid
+from hadron.metadata.messages import changes_to, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
 from hadron.model.backoff import Backoff
-from hadron.model.errors import HadronError, HandshakeError
+from hadron.model.errors import FrameError, HadronError, HandshakeError
+from hadron.model.ids import last_index_beside
 from hadron.model.ports import Network, Random
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
@@ -28,7 +29,7 @@ from hadron.state.adoption import changes_since
 from hadron.state.registry import RegisterReplicaSet
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.dialing import dial, talk
-from hadron.wire.messages import check_number, method, schema_pb2
+from hadron.wire.messages import check_epoch, method, schema_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -250,10 +251,23 @@ class SchemaPusher(Part):
         push.heard(
             answer.replica_set,
             check_uuid(answer.uuid),
-            check_number("epoch", answer.epoch),
-            check_index(answer.metadata_index),
+            check_epoch(answer.epoch),
+            self._check_index(answer.metadata_index),
             answer.source,
         )
+
+    def _check_index(self, index: int) -> int:
+        """Raises `FrameError` for one that this metadata set, and those before it, cannot have
+        given: its own would go on above it, up to where there are no more."""
+        own = self._catalog.metadata_index
+        last = last_index_beside(own, self._own.epoch)
+        if index > last:
+            raise FrameError(
+                f"it says that it knows the schema at index {index}: the metadata set stands at "
+                f"{own}, in epoch {self._own.epoch}, and nobody can know more than {last}",
+                "what it has was pushed by somebody else; restore it, or found it anew",
+            )
+        return index
 
 
 async def _wait_while_open(connection: Connection, event: trio.Event) -> None:

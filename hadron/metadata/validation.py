@@ -16,7 +16,7 @@ from hadron.metadata.shortening import shortened
 from hadron.model.documents.checks import check_object
 from hadron.model.documents.problem import Notes, Problem
 from hadron.model.problems import Suggestions, shorten, some_of
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import Retention, SchemaObject, StreamSpec
 
 
 def validate(
@@ -117,12 +117,20 @@ def _check_stream(judge: Judge, notes: Notes, obj: SchemaObject, before: StreamS
 def _check_retention(
     judge: Judge, notes: Notes, obj: SchemaObject, spec: StreamSpec, before: StreamSpec
 ) -> None:
-    for less in shortened(before.retention, spec.retention):
-        amount = judge.losses.get((key_of(obj), less.key))
-        if amount != "":
-            found = f"{less.after} instead of {less.before}, which drops {less.drops} at once"
-            found += f": {amount}" if amount else ""
+    shorter = {less.key: less for less in shortened(before.retention, spec.retention)}
+    added = [name for name in spec.partitions if name not in before.partitions]
+    for limit in shortened(Retention(), spec.retention):
+        less = shorter.get(limit.key)
+        amount = judge.losses.get((key_of(obj), limit.key))
+        if amount == "" or not (less or added):
+            continue
+        drops = f"which drops {limit.drops} at once" + (f": {amount}" if amount else "")
+        if less is not None:
+            found = f"{less.after} instead of {less.before}, {drops}"
             notes.note(("retention", less.key), found, f"{less.before}, or {INSIST}")
+        else:
+            found = f"{', '.join(map(shorten, added))} added, {drops}"
+            notes.note(("partitions",), found, f"those before, a longer retention, or {INSIST}")
 
 
 def _check_partitions(notes: Notes, spec: StreamSpec, old: tuple[str, ...]) -> None:

@@ -56,6 +56,18 @@ class Ballot(NamedTuple):
         return (self.epoch << 32) + (self.recoveries << _CHANGES_BITS)
 
 
+def last_index(epoch: int) -> int:
+    """No index of the schema that was given in this epoch, or before it, is higher."""
+    return ((epoch + 1) << 32) - 1
+
+
+def last_index_beside(own_index: int, epoch: int) -> int:
+    """The highest index that others can have seen, told by a schema that stands at `own_index` in
+    this epoch: they are ahead by what it has lost (PROTOCOL D3), which is less than there may be
+    between two recoveries. Indexes go on above theirs, and what is far ahead would use all up."""
+    return max(own_index, epoch << 32) + (1 << _CHANGES_BITS)
+
+
 NO_BALLOT = Ballot(0, 0)
 
 

@@ -80,6 +80,6 @@ def parts_of(leading: Leading, around: Surroundings) -> Iterator[Part]:
         own = Introduction(around.config.cluster, name, around.uuid, around.epoch)
         yield SchemaPusher(own, controller, catalog, schema, around.sets, around.wires)
     yield DropDriver(controller, catalog)
-    yield RetentionDriver(controller, catalog)
+    yield RetentionDriver(controller, catalog, name)
     yield StagedDriver(controller)
     yield DigestDriver(controller, settings.state_digest_interval_s)

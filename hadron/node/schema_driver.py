@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
+import trio
+
 from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.pusher import ReplicaSets
 from hadron.model.errors import MetadataBehindError, PeerError
@@ -14,6 +16,9 @@ from hadron.state.streams.retention import Kept, kept
 from hadron.wire.messages import Method, method, streams_pb2
 
 _OFFSETS: Final = method("Offsets")
+
+_ADOPTED_WITHIN_S: Final = 0.1
+"""Until a set that is reached has adopted what has just been changed, mostly."""
 
 AskLeader = Callable[[str, Method, Any], Awaitable[Any]]
 """Told (replica set, method, request); raises `HadronError` or `OSError`."""
@@ -39,7 +44,8 @@ def schema_driver(
             await sets.seek(names)
 
     async def count_kept(partition: str, stream_id: int, before_ms: int) -> Kept:
-        """`metadata.losses.CountKept`."""
+        """`metadata.losses.CountKept`. Who does not know the stream yet is asked again, for as long
+        as whoever wants to know has time: it may be behind a recovery, and have records."""
         if partition == name:
             return await controller.query(lambda db: kept(db, stream_id, before_ms))
         if ask is None:
@@ -51,12 +57,13 @@ def schema_driver(
             with_bytes=True,
             metadata_index=leading.catalog.metadata_index,
         )
-        try:
-            answer = await ask(partition, _OFFSETS, request)
-        except MetadataBehindError:
-            # It has not heard of this stream yet, or of its part in it, and so has nothing of it.
-            # NotFoundError is another thing: it knows as much as is known here, but not the stream.
-            return Kept(0, 0, 0)
+        while True:
+            try:
+                answer = await ask(partition, _OFFSETS, request)
+                break
+            except MetadataBehindError:
+                # It has not heard of this stream yet, and soon will have.
+                await trio.sleep(_ADOPTED_WITHIN_S)
         (there,) = answer.partitions
         if not there.HasField("bytes"):
             raise PeerError(f"{partition} does not tell how many bytes it has kept")

@@ -9,7 +9,7 @@ from hadron.model.limits import MAX_MEMBERS
 from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.replica_set import parse_address, parse_name, parse_set_name
-from hadron.wire.messages import check_number, cluster_pb2
+from hadron.wire.messages import check_epoch, check_number, cluster_pb2
 
 _UUID_BYTES = 16
 
@@ -39,7 +39,7 @@ def statement_from(message: cluster_pb2.ReplicaSet) -> KnownSet:
         raise FrameError(f"replica set {shorten(message.name)}: {error.message}") from error
     if len(message.uuid) not in (0, _UUID_BYTES):
         raise FrameError(f"replica set {message.name}: a uuid of {len(message.uuid)} bytes")
-    if not check_number("epoch", message.epoch):
+    if not check_epoch(message.epoch):
         raise FrameError(f"replica set {message.name}: epoch 0")
     leaders = sum(node.role == "leader" for node in nodes)
     if leaders != 1:
@@ -53,7 +53,7 @@ def statement_from(message: cluster_pb2.ReplicaSet) -> KnownSet:
         uuid=message.uuid,
         nodes=nodes,
         agreed=message.agreed,
-        registered=check_number("epoch", message.registered),
+        registered=check_epoch(message.registered),
     )
 
 

@@ -11,6 +11,7 @@ from hadron.model.batch import NO_SEQUENCE, BatchHead, StampedBatch, judge_batch
 from hadron.model.errors import (
     HadronError,
     LogTruncatedError,
+    NotFoundError,
     OffsetMismatchError,
     RecordTooLargeError,
     RequestError,
@@ -325,7 +326,7 @@ async def _wait_and_read(
 def _offsets(
     leading: Leading, call: _Offsets, request: streams_pb2.OffsetsRequest, _attachment: memoryview
 ) -> None:
-    item = _partition(leading, request)
+    item = _kept(leading, request) if request.with_bytes else _partition(leading, request)
     call.spawn(_answer_offsets, leading, call, item.id, request)
 
 
@@ -333,7 +334,14 @@ async def _answer_offsets(
     leading: Leading, call: _Offsets, stream_id: int, request: streams_pb2.OffsetsRequest
 ) -> None:
     at_ms = request.at_ms
-    limits = leading.visible.bounds(stream_id)
+    try:
+        limits = leading.visible.bounds(stream_id)
+    except NotFoundError:
+        if not request.with_bytes:
+            raise
+        nothing = streams_pb2.OffsetsResponse.Partition(partition=leading.replica_set, bytes=0)
+        call.send(streams_pb2.OffsetsResponse(partitions=[nothing]), end=True)
+        return
     at_offset = await leading.visible.offset_at(stream_id, at_ms) if at_ms > 0 else 0
     size = None
     if request.with_bytes:
@@ -367,6 +375,14 @@ def _partition(leading: Leading, request: _Named) -> SchemaObject:
         request.stream_id,
         request.metadata_index,
     )
+
+
+def _kept(leading: Leading, request: streams_pb2.OffsetsRequest) -> SchemaObject:
+    """The stream, also where its partition here was taken from it, or is yet to come: what is kept
+    of it is asked before it has one again (CLUSTER R9)."""
+    if not request.stream_id or request.partition not in ("", leading.replica_set):
+        return _partition(leading, request)
+    return leading.find("Stream", "", "", request.stream_id, request.metadata_index)
 
 
 def _answer_fetch(

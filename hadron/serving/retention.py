@@ -44,11 +44,16 @@ _STEPS_OF_AGE: Final = 100
 
 
 class RetentionDriver(Part):
-    """All streams of a leadership that do not keep everything. `run` must be running."""
+    """All streams of a leadership that do not keep everything. `run` must be running.
 
-    def __init__(self, controller: Controller, catalog: Catalog) -> None:
+    A partition that was taken from its stream keeps what it has: how much a limit drops is asked
+    where it holds, and nobody asks there (CLUSTER R9).
+    """
+
+    def __init__(self, controller: Controller, catalog: Catalog, replica_set: str) -> None:
         self._controller = controller
         self._catalog = catalog
+        self._replica_set = replica_set
         self._woken = trio.Event()
         self._due_s: dict[int, float] = {}
         """When each stream with limits is to be looked at, by trio's clock."""
@@ -143,16 +148,19 @@ class RetentionDriver(Part):
         return [
             item.id
             for item in self._catalog.all()
-            if isinstance(item.spec, StreamSpec) and item.spec.retention != Retention()
+            if isinstance(item.spec, StreamSpec)
+            and self._replica_set in item.spec.partitions
+            and item.spec.retention != Retention()
         ]
 
     def _limits(self, stream_id: int) -> Retention:
-        """As they are now; none of a stream that is gone."""
+        """As they are now; none of a stream that is gone, or has no partition here any more."""
         try:
-            spec = self._catalog.by_id(stream_id).spec
+            spec = self._catalog.partition(stream_id, self._replica_set).spec
         except NotFoundError:
             return Retention()
-        return spec.retention if isinstance(spec, StreamSpec) else Retention()
+        assert isinstance(spec, StreamSpec)
+        return spec.retention
 
     async def _trim(self, stream_id: int) -> float:
         """Drop what is due of one stream, a slice of it, and return in how many seconds it is to be

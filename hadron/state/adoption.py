@@ -16,6 +16,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from hadron.model.errors import HandshakeError, SchemaError
+from hadron.model.ids import last_index
 from hadron.model.kinds import KINDS, spec_from_json
 from hadron.model.ports import Database
 from hadron.model.schema import (
@@ -147,6 +148,12 @@ def check_follows(index: int, command: AdoptObjects) -> None:
         )
     if command.to_index <= index:
         raise SchemaError(f"a push from index {index} to {command.to_index} goes nowhere")
+    last = last_index(command.source_epoch)
+    if command.to_index > last:
+        raise SchemaError(
+            f"a push leads to index {command.to_index}, and in epoch {command.source_epoch} of the "
+            f"metadata set there is none above {last}"
+        )
 
 
 def check_source(db: Database, command: AdoptObjects) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from hadron.model.errors import HandshakeError
+from hadron.model.ids import last_index_beside
 from hadron.model.ports import Database
 from hadron.model.schema import RegisteredSet
 from hadron.model.tables import PREFIX
@@ -43,7 +44,8 @@ class RegisterReplicaSet(Command[RegisteredSet], frozen=True, array_like=True, t
 
 
 def apply_register_replica_set(context: Context, command: RegisterReplicaSet) -> RegisteredSet:
-    """Raises `HandshakeError` when the name belongs to another set."""
+    """Raises `HandshakeError` when the name belongs to another set, or the set has seen an index
+    that there cannot be."""
     known = find(context.db, command.name)
     if known is not None:
         is_known = known.uuid == command.uuid and known.epoch >= command.epoch
@@ -51,6 +53,12 @@ def apply_register_replica_set(context: Context, command: RegisterReplicaSet) ->
             raise NoChange(known)
         check_owner(known, command.uuid, command.epoch)
     index = schema.check_owns(context, schema.current_index(context.db))
+    last = last_index_beside(index, context.ballot.epoch)
+    if command.above_index > last:
+        raise HandshakeError(
+            f"replica set {command.name} has seen the schema at index {command.above_index}: it "
+            f"stands at {index} here, and nobody can have seen more than {last}"
+        )
     index = max(index, command.above_index) + 1
     epoch = command.epoch if known is None else max(known.epoch, command.epoch)
     registered = RegisteredSet(command.name, command.uuid, epoch, index)

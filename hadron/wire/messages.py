@@ -19,6 +19,7 @@ from hadron.model.errors import (
     RequestError,
     error_from_code,
 )
+from hadron.model.ids import MAX_EPOCH
 from hadron.model.ids import Ballot as BallotId
 from hadron.model.ids import LogPosition as LogPositionValue
 from hadron.model.limits import MAX_ITEMS
@@ -146,6 +147,13 @@ def check_number(what: str, value: int) -> int:
     raises `FrameError` for what would not fit."""
     if value >> 63:
         raise FrameError(f"{what} {value} is out of range")
+    return value
+
+
+def check_epoch(value: int) -> int:
+    """Raises `FrameError` for one that no configuration file can have."""
+    if value > MAX_EPOCH:
+        raise FrameError(f"epoch {value} is out of range, the highest is {MAX_EPOCH}")
     return value
 
 

@@ -104,10 +104,14 @@ async def test_numbers_that_no_node_makes_are_refused(tmp_path: Path) -> None:
         ):
             with pytest.raises(FrameError):
                 await adopter(stack).adopt(bad)
-        huge = request(Changes(0, 1))
-        huge.changes.objects.add(id=1 << 63)
-        with pytest.raises(FrameError):
-            await adopter(stack).adopt(huge)
+        with pytest.raises(FrameError, match="epoch 2147483648 is out of range"):
+            await adopter(stack).adopt(request(Changes(0, 1, objects=(STREAM,)), epoch=1 << 31))
+        for index in (1 << 63, (1 << 63) - 2, 2 << 32):
+            huge = request(Changes(0, 1))
+            huge.changes.objects.add(id=index)
+            for bad in (huge, request(Changes(0, index))):
+                with pytest.raises(FrameError, match=f"metadata index {index} is out of range"):
+                    await adopter(stack).adopt(bad)
         malformed = StoredObject(1, "Stream", "default", "s", "{", 1)
         with pytest.raises(SchemaError, match="malformed"):
             await adopter(stack).adopt(request(Changes(0, 1, objects=(malformed,))))
@@ -124,4 +128,4 @@ def test_changes_travel_without_loss() -> None:
         (RegisteredSet("p", UUID, 4, 9),),
         (LostRange(2, 4),),
     )
-    assert changes_from(changes_to(changes)) == changes
+    assert changes_from(changes_to(changes), 1) == changes

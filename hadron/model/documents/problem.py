@@ -20,8 +20,6 @@ class Problem:
     found: str
     expected: str = ""
     """"" where `found` says it all."""
-    unheard: str = ""
-    """The replica set that it names and nobody here has heard of: other nodes may have, by now."""
     hint: str = ""
     """The way out, where what was expected is not one."""
 
@@ -44,8 +42,8 @@ class Notes:
         self._suggestions = suggestions or Suggestions()
         self.problems: list[Problem] = []
 
-    def note(self, path: ValuePath, found: str, expected: str, *, unheard: str = "") -> None:
-        self.problems.append(Problem(self.label, path, found, expected, unheard))
+    def note(self, path: ValuePath, found: str, expected: str) -> None:
+        self.problems.append(Problem(self.label, path, found, expected))
 
     def meant(self, given: str, known: Iterable[str]) -> str:
         """Which of the known words `given` may stand for, as far as a request is told."""

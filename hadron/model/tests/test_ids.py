@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hadron.model.ids import MAX_EPOCH, MAX_RECOVERIES, Ballot
+from hadron.model.ids import MAX_EPOCH, MAX_RECOVERIES, Ballot, last_index, last_index_beside
 
 BALLOTS = st.builds(Ballot, st.integers(1, MAX_EPOCH), st.integers(1, 10**9))
 CHANGES = 1 << 22
@@ -35,6 +35,13 @@ def test_the_last_index_that_there_can_be_is_a_number_of_63_bits() -> None:
     last = Ballot(MAX_EPOCH, 10**18)
     assert last.recoveries == MAX_RECOVERIES
     assert last.first_index + CHANGES <= 1 << 63
+
+
+@given(BALLOTS, st.integers(0, MAX_EPOCH))
+def test_no_index_is_above_the_last_one_of_its_epoch(ballot: Ballot, earlier: int) -> None:
+    assert ballot.first_index + CHANGES - 1 <= last_index(ballot.epoch) < 1 << 63
+    before = last_index(max(0, ballot.epoch - 1 - earlier))
+    assert before < last_index_beside(0, ballot.epoch), "of whoever was there before"
 
 
 def test_a_restore_begins_with_the_epoch() -> None:

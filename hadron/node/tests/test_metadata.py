@@ -21,6 +21,7 @@ from hadron.model.errors import (
     NotLeaderError,
     SchemaError,
 )
+from hadron.model.ids import MAX_EPOCH
 from hadron.model.principals import NodeName, Principal
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec, spec_to_json
 from hadron.node.discovery import Discovery
@@ -32,13 +33,14 @@ from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.calling import MessageStream
 from hadron.wire.calls import AnyCall
 from hadron.wire.connection import Connection
-from hadron.wire.messages import Method, groups_pb2, method, schema_pb2, streams_pb2
+from hadron.wire.messages import Method, cluster_pb2, groups_pb2, method, schema_pb2, streams_pb2
 from hadron.wire.services import Served
 
 META, EU, US = "meta", "eu/p0", "us/p0"
 ON_EU = StreamSpec(partitions=(EU,))
 APPLY, DELETE, GET = method("ApplySchema"), method("DeleteObjects"), method("GetObjects")
 WATCH, PRODUCE, SUBSCRIBE = method("WatchSchema"), method("Produce"), method("Subscribe")
+TOPOLOGY = method("Topology")
 
 
 async def apply(cluster: Cluster, *objects: tuple[str, str, Spec], at: str = META) -> Any:
@@ -387,6 +389,33 @@ async def test_a_set_with_a_name_that_is_taken_is_refused_and_both_sides_say_so(
             assert await objects(cluster, META, "n1") == (1, [])
 
 
+async def test_who_says_to_know_more_than_there_can_be_ends_no_changes(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    async with running_cluster(tmp_path, {META: 1, EU: 1, US: 1}) as cluster:
+        await in_step(cluster, 2)
+        index = cluster[EU].status("n1").metadata_index
+        forged = schema_pb2.AdoptSchemaRequest(
+            cluster="test", metadata=META, epoch=MAX_EPOCH, is_last=True
+        )
+        forged.changes.from_index, forged.changes.to_index = index, (1 << 63) - 2
+        async with cluster[EU].connection("n1") as connection:
+            known, _ = await connection.request(TOPOLOGY, cluster_pb2.TopologyRequest())
+            (forged.uuid,) = (each.uuid for each in known.replica_sets if each.name == META)
+            await connection.request(method("AdoptSchema"), forged)
+        for number, name in enumerate(("before", "behind"), 1):
+            told = await apply(cluster, ("Stream", name, StreamSpec(partitions=(US,))))
+            assert told.metadata_index == index + number
+            await cluster.wait_for(
+                "said",
+                lambda: any(
+                    "knows the schema at index 9223372036854775806" in text
+                    for text in cluster[META].status("n1").cluster_trouble
+                ),
+            )
+        await objects(cluster, US, "n1", min_index=told.metadata_index, max_wait_ms=60_000)
+
+
 @pytest.mark.long
 async def test_clients_go_on_while_the_metadata_set_is_away(
     tmp_path: Path, clock: MockClock
@@ -448,6 +477,7 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
     ):
         # Nobody has a record yet, so nothing is lost.
         await client.apply(kept(Retention()))
+        await in_step(cluster, 3)
         await client.apply(kept(Retention(max_age_ms=86_400_000)))
         async with client.producer("all") as producer:
             for partition in (META, EU, US):
@@ -469,7 +499,36 @@ async def test_a_shorter_retention_is_refused_where_it_drops_something(
         await client.apply(kept(Retention(max_age_ms=60_000)), allow_destructive=True)
 
 
-@pytest.mark.parametrize("answer", ["older", "lost"])
+async def test_a_partition_that_comes_back_loses_nothing_that_nobody_has_counted(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hadron.metadata.losses._ANSWER_WITHIN_S", 20.0)
+
+    def kept(max_bytes: int, *partitions: str) -> list[SchemaObject]:
+        spec = StreamSpec(partitions=partitions, retention=Retention(max_bytes=max_bytes))
+        return [SchemaObject(kind="Stream", name="s", spec=spec)]
+
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
+        await client.apply(kept(1 << 20, META, EU))
+        async with client.producer("s") as producer:
+            for _ in range(3):
+                await producer.send(b"x" * 2_000, partition=EU)
+        await client.apply(kept(1 << 20, META), allow_destructive=True)
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(2_000, META, EU))
+        assert "2kB instead of 1MiB" in str(refused.value)
+        assert "about 4300 of 6300 bytes" in str(refused.value)
+        # Nothing is dropped where nobody is asked.
+        await client.apply(kept(1_000, META))
+        with pytest.raises(SchemaError) as refused:
+            await client.apply(kept(2_000, META, EU))
+        assert "'eu/p0' added" in str(refused.value)
+        assert "about 4300 of 6300 bytes" in str(refused.value)
+        await client.apply(kept(1 << 20, META, EU))
+        assert [len(each.value) async for each in client.read("s")] == [2_000] * 3
+
+
+@pytest.mark.parametrize("answer", ["older", "lost", "behind"])
 async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -478,6 +537,8 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     async def ask(self: Discovery, replica_set: str, called: Method, request: Any) -> Any:
         if answer == "lost":
             raise NotFoundError("no object has the id 1")
+        if answer == "behind":
+            raise MetadataBehindError("this node knows the schema at index 0, not yet at 1")
         told = await asked(self, replica_set, called, request)
         for each in told.partitions:
             each.ClearField("bytes")

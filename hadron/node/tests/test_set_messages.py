@@ -35,6 +35,8 @@ def test_a_statement_travels_whole() -> None:
         ({"epoch": 0}, "epoch 0"),
         ({"epoch": 1 << 63}, "out of range"),
         ({"registered": 1 << 63}, "out of range"),
+        ({"epoch": 1 << 31}, "epoch 2147483648 is out of range, the highest is 2147483647"),
+        ({"registered": 1 << 31}, "epoch 2147483648 is out of range"),
         ({"nodes": ()}, "0 leaders"),
         ({"nodes": (KNOWN.nodes[0], replace(KNOWN.nodes[1], role="leader"))}, "2 leaders"),
         ({"nodes": (KNOWN.nodes[0], replace(KNOWN.nodes[1], name="n1"))}, "2 nodes with 1 names"),

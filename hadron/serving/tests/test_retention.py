@@ -35,7 +35,7 @@ async def keeping(
             "Stream", "s", StreamSpec(partitions=(SET,), retention=retention)
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog).run)
+            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog, SET).run)
             yield stack, stream_id
             nursery.cancel_scope.cancel()
 
@@ -344,6 +344,22 @@ async def test_what_is_dropped_but_not_committed_is_asked_for_again(tmp_path: Pa
                 await answer
 
 
+async def test_what_was_taken_from_its_stream_is_kept_until_it_comes_back(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    """Limits that are shortened meanwhile are judged by what they drop elsewhere."""
+    async with keeping(tmp_path, Retention(max_bytes=200_000)) as (stack, stream_id):
+        await fill(stack, stream_id, 100)
+        shorter = Retention(max_age_ms=DAY_MS, max_bytes=20_000)
+        elsewhere = StreamSpec(partitions=("eu/p0",), retention=shorter)
+        await stack.declare("Stream", "s", elsewhere)
+        await pass_by(mock_clock, days=2)
+        assert stack.visible.bounds(stream_id).first_offset == 0
+        here = StreamSpec(partitions=("eu/p0", SET), retention=shorter)
+        await stack.declare("Stream", "s", here)
+        await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 100)
+
+
 async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
     tmp_path: Path,
     mock_clock: MockClock,
@@ -363,7 +379,7 @@ async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
         good = await stack.declare("Stream", "b", kept)
         monkeypatch.setattr("hadron.serving.retention.retention.due", due)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog).run)
+            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog, SET).run)
             await fill(stack, good, 100)
             await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 82)
             await fill(stack, good, 3)

@@ -91,7 +91,7 @@ class Schema:
         self._forget_old(entry)
         return {"metadata_index": index, "deleted": deleted}
 
-    def register(self, _entry: Entry, command: RegisterReplicaSet) -> dict[str, Any]:
+    def register(self, entry: Entry, command: RegisterReplicaSet) -> dict[str, Any]:
         known = self.registered.get(command.name)
         index = self.index or 0
         if known is not None:
@@ -102,6 +102,8 @@ class Schema:
             if uuid != command.uuid and command.epoch <= epoch:
                 raise Refused(HandshakeError)
         self._owned(index)
+        if command.above_index > max(index, entry.ballot.epoch << 32) + (1 << 22):
+            raise Refused(HandshakeError)
         self.index = max(index, command.above_index) + 1
         epoch = command.epoch if known is None else max(known[1], command.epoch)
         self.registered[command.name] = command.uuid, epoch, self.index
@@ -119,6 +121,8 @@ class Schema:
         index = self.index or 0
         is_another = self._is_another(command)
         if command.from_index != index or command.to_index <= index:
+            raise Refused(SchemaError)
+        if command.to_index >> 32 > command.source_epoch:
             raise Refused(SchemaError)
         staged = [] if command.part == 0 else self.staged
         first = staged[0] if staged else command

@@ -120,6 +120,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def kept(db: Database, stream_id: int, before_ms: int) -> Kept:
+    """Nothing where the stream has never had a partition; what one has that was taken from it."""
+    if not streams.is_open(db, stream_id):
+        return Kept(0, 0, 0)
     limits = streams.bounds(db, stream_id)
     newer = streams.offset_at(db, stream_id, before_ms)
     return Kept(

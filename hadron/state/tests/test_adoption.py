@@ -103,6 +103,27 @@ def test_what_does_not_follow_is_refused() -> None:
     assert same_schema(meta, other)
 
 
+@pytest.mark.parametrize("index", [(1 << 63) - 2, 2 << 32])
+def test_an_index_that_there_cannot_be_is_not_gone_on_above(index: int) -> None:
+    """The one after it would be none, and nothing could be changed any more."""
+    meta, other = Replicated(META), Replicated(OTHER)
+    meta.declare(("Stream", "a", ON_OTHER))
+    with pytest.raises(SchemaError, match=f"leads to index {index}, and in epoch 1"):
+        other.submit(adopted(Changes(0, index)))
+    with pytest.raises(HandshakeError, match=f"seen the schema at index {index}"):
+        meta.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, index))
+    assert schema.current_index(meta.db) == 1
+    # As far ahead as may be, and further in the next epoch.
+    for ahead in ((1 << 32) + (1 << 22), (1 << 32) + (1 << 23)):
+        meta.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, ahead))
+        assert schema.current_index(meta.db) == ahead + 1
+    assert push(meta, other).metadata_index == schema.current_index(meta.db)
+    meta.ballot = Ballot(2, 1)
+    meta.submit(RegisterReplicaSet(OTHER, b"o" * 16, 1, (2 << 32) - 1))
+    assert schema.current_index(meta.db) == 2 << 32
+    assert dump(meta.replica()) == dump(meta.db)
+
+
 def restored(meta: Replicated, *kept: str) -> Replicated:
     """A metadata set from a backup that has the streams that are named, in the order of ids."""
     copy = Replicated(META)
