@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hadron.client import SyncClient
+    from hadron.demo.table import DelayRow
     from hadron.spark.runner import RunnerTotals, StageRunner
     from hadron.wire.messages import cluster_pb2, pipelines_pb2
 
@@ -109,7 +110,7 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
         running.result()
         rows = read_delays(spark, cluster.url)
         screen.say("read stream verdicts back with Spark")
-        report = _judge(cluster, screen)
+        report = judge(cluster, rows, screen)
     screen.console.print(render(rows))
     return report
 
@@ -260,8 +261,11 @@ class _Play:
 # --- judging ------------------------------------------------------------------------------------
 
 
-def _judge(cluster: Cluster, screen: Screen) -> Report:
-    """Wait until every node has applied all that the leader has, then read their files."""
+def judge(cluster: Cluster, rows: Sequence[DelayRow], screen: Screen) -> Report:
+    """Wait until every node has applied all that the leader has, then read their files; and look at
+    the table that was read back."""
+    from hadron.demo.table import differences
+
     settled = cluster.wait_for(
         cluster.leader, "settled", lambda status: status.committed_lsn == status.last_lsn
     )
@@ -269,7 +273,9 @@ def _judge(cluster: Cluster, screen: Screen) -> Report:
     for name in cluster.names:
         cluster.wait_for(name, f"at lsn {last}", lambda status: status.applied_lsn >= last)
     screen.say(f"every node has applied the log through lsn {last:,}; reading their files")
-    return verify({name: cluster.database(name) for name in cluster.names}, last)
+    report = verify({name: cluster.database(name) for name in cluster.names}, last)
+    report.add("the table", differences(rows))
+    return report
 
 
 def print_report(report: Report, screen: Screen) -> None:

@@ -1,0 +1,68 @@
+"""The demo's plot, without Spark and without processes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hadron.demo.run import judge
+from hadron.demo.screen import Screen
+from hadron.demo.table import DelayRow, differences, expected_delays
+from hadron.demo.tests.node_files import write_node_file
+
+
+@pytest.fixture
+def screen() -> Screen:
+    return Screen(Console(file=io.StringIO(), width=200))
+
+
+def lose_a_batch(rows: list[DelayRow]) -> list[DelayRow]:
+    return [replace(rows[0], flights=rows[0].flights - 1), *rows[1:]]
+
+
+def lose_a_row(rows: list[DelayRow]) -> list[DelayRow]:
+    return rows[1:]
+
+
+def double_a_row(rows: list[DelayRow]) -> list[DelayRow]:
+    return [rows[0], *rows]
+
+
+def test_the_table_in_plain_python() -> None:
+    rows = expected_delays()
+    assert sum(row.flights for row in rows) == 27_004
+    assert sum(row.cancelled for row in rows) == 521
+    assert sum(row.late for row in rows) == 3_849
+    assert sum(row.late_in_bad_weather for row in rows) == 1_242
+    assert len({(row.origin, row.carrier) for row in rows}) == len(rows)
+    assert differences(rows) == []
+
+
+@pytest.mark.parametrize("change", [lose_a_batch, lose_a_row, double_a_row])
+def test_a_table_that_is_wrong_is_told(change: Any) -> None:
+    assert differences(change(list(expected_delays()))) != []
+
+
+@pytest.mark.long
+def test_a_wrong_table_is_not_verified_however_sound_the_files_are(
+    tmp_path: Path, screen: Screen
+) -> None:
+    """It was printed with "verified" beneath: nobody had looked at what Spark read."""
+    path = tmp_path / "hadron.db"
+    write_node_file(path)
+    status = SimpleNamespace(last_lsn=20)
+    cluster: Any = SimpleNamespace(
+        leader="n1", names=["n1"], wait_for=lambda *_: status, database=lambda _: path
+    )
+    rows = list(expected_delays())
+    assert judge(cluster, rows, screen).ok
+    report = judge(cluster, lose_a_batch(rows), screen)
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("the table: it has DelayRow(origin='EWR', carrier='9E', ")
+    assert report.summary() == "NOT verified: 1 problem found"
