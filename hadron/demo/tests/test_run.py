@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +15,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from hadron.demo import run
 from hadron.demo.run import judge
 from hadron.demo.screen import Screen
 from hadron.demo.table import DelayRow, differences, expected_delays
 from hadron.demo.tests.node_files import write_node_file
+from hadron.model.errors import ConnectionLostError
+from hadron.node.supervision.processes import ClusterError
 
 
 @pytest.fixture
@@ -66,3 +73,51 @@ def test_a_wrong_table_is_not_verified_however_sound_the_files_are(
     assert len(report.problems) == 1
     assert report.problems[0].startswith("the table: it has DelayRow(origin='EWR', carrier='9E', ")
     assert report.summary() == "NOT verified: 1 problem found"
+
+
+@pytest.mark.parametrize("dead", ["n1", "n2"])
+def test_a_node_that_ends_by_itself_is_noticed_at_once(screen: Screen, dead: str) -> None:
+    """Whoever looked at the victim only waited two minutes for the leader."""
+    asked = 0
+
+    def pid(name: str) -> int:
+        if name == dead:
+            raise ClusterError(f"node {name} is not running")
+        return 1
+
+    def progress(_: str) -> list[Any]:
+        nonlocal asked
+        asked += 1
+        assert asked < 3, "nobody has noticed"
+        raise ConnectionLostError("n1 is away")
+
+    cluster: Any = SimpleNamespace(names=["n1", "n2", "n3"], leader="n1", pid=pid)
+    client: Any = SimpleNamespace(pipeline_progress=progress)
+    with pytest.raises(ClusterError, match=f"node {dead} is not running"):
+        run._Play(cluster, client, "n3", screen, Future()).watch()
+
+
+def test_a_spark_that_is_still_starting_is_gone_when_the_demo_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Java lived on for seconds, and its launcher's files for ever."""
+    mark = "a-java-of-test-run"
+    monkeypatch.setattr(run, "_OF_SPARK", mark)
+    code = "import time; print('up', flush=True); time.sleep(600)"
+    starting: Future[Any] = Future()
+    with subprocess.Popen([sys.executable, "-c", code, mark], stdout=subprocess.PIPE) as java:
+        assert java.stdout is not None
+        assert java.stdout.readline() == b"up\n"
+
+        def launch() -> None:
+            java.wait()
+            starting.set_exception(OSError("Java is gone"))
+
+        launcher = threading.Thread(target=launch)
+        launcher.start()
+        try:
+            run._stop_spark(starting)
+            assert starting.done()
+        finally:
+            java.kill()
+            launcher.join()
