@@ -7,6 +7,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -82,17 +83,23 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
     check_extra()
     from hadron.demo.run import run
     from hadron.node.supervision.cluster import LocalCluster
+    from hadron.node.supervision.detached import RememberedCluster
 
     # Whoever ends the demo, in whatever way, must not leave its processes behind.
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        # With `nohup` it goes on.
+        signal.signal(signal.SIGHUP, _end)
     with ExitStack() as stack:
         directory = Path(
             tempfile.mkdtemp(prefix="hadron-demo-")
             if keep
             else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
         )
+        if keep:
+            click.echo(f"the cluster's files: {directory}")
         is_left_up = False
-        cluster = LocalCluster(directory, die_with_parent=not keep)
+        cluster = RememberedCluster(directory) if keep else LocalCluster(directory)
         stack.callback(cluster.stop_all)
         try:
             report = run(cluster, victim, screen)
@@ -104,6 +111,13 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
                 # It stays there, and nothing else says where.
                 click.echo(f"the demo did not come to its end; its files: {directory}", err=True)
     return report
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Once: of a terminal that is closed, the kernel says so and the shell does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _leave_up(cluster: LocalCluster) -> None:
