@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,14 +14,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from hadron.cli.commands import demo
 from hadron.demo import run
 from hadron.demo.run import judge
 from hadron.demo.screen import Screen
 from hadron.demo.table import DelayRow, differences, expected_delays
 from hadron.demo.tests.node_files import write_node_file
-from hadron.model.errors import ConnectionLostError
+from hadron.model.errors import ConfigurationError, ConnectionLostError
 from hadron.node.supervision.processes import ClusterError
 
 
@@ -121,3 +124,15 @@ def test_a_spark_that_is_still_starting_is_gone_when_the_demo_is(
         finally:
             java.kill()
             launcher.join()
+
+
+def test_without_room_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes wait for room, and the demo for them."""
+    free = SimpleNamespace(free=7 << 20)
+    monkeypatch.setattr("hadron.spark.extra.check_extra", lambda: None)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr(run, "run", lambda *_: pytest.fail("it was started"))
+    result = CliRunner().invoke(demo.command, [], standalone_mode=False)
+    assert isinstance(result.exception, ConfigurationError), result.exception
+    assert result.exception.message.startswith(f"{tempfile.gettempdir()} has 7 MiB left, a demo")
+    assert "TMPDIR" in result.exception.hint
