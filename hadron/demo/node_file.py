@@ -89,12 +89,16 @@ class NodeFile:
         except sqlite3.Error as error:
             raise self._unreadable(error) from error
 
-    def chains(self) -> Iterator[tuple[int, bytes, str]]:
-        """Recompute the hash chain: (lsn, the stored chain, "" or what does not fit there).
+    def anchor(self) -> tuple[int, bytes]:
+        """The last entry that was trimmed from the log, and its chain, which the first one that is
+        left continues; entry 0 where none was."""
+        return next(self.rows("SELECT lsn, chain FROM hadron_anchor"), (0, _NO_HASH))
 
-        A log whose first entries were trimmed is anchored at the first one that is left.
-        """
-        previous, expected_lsn = _NO_HASH, 1
+    def chains(self) -> Iterator[tuple[int, bytes, str]]:
+        """Recompute the hash chain from the anchor on: (lsn, the stored chain, "" or what does not
+        fit there)."""
+        anchor_lsn, previous = self.anchor()
+        expected_lsn = anchor_lsn + 1
         for row in self.rows(
             "SELECT l.lsn, l.epoch, l.incarnation, l.now_ms, l.command, l.body_hash, l.chain,"
             " b.bytes FROM hadron_log l LEFT JOIN hadron_body b USING (lsn) ORDER BY l.lsn"

@@ -7,6 +7,7 @@ machine takes longest.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
+
+import psutil
 
 import hadron
 from hadron.demo.flights import flight_record, load_flights
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from hadron.client import SyncClient
+    from hadron.demo.table import DelayRow
     from hadron.spark.runner import RunnerTotals, StageRunner
     from hadron.wire.messages import cluster_pb2, pipelines_pb2
 
@@ -40,6 +44,10 @@ _PATIENCE_S: Final = 120.0
 """Without any progress for so long, something is broken: a healthy demo is over by then."""
 _DOWN_FOR_S: Final = 2.0
 """How long the killed replica stays away: long enough to miss thousands of records."""
+
+_JAVA_ENDS_S: Final = 10.0
+_OF_SPARK: Final = "pyspark-shell"
+"""Among the arguments of what pyspark starts, from the script to Java."""
 
 
 class DemoError(HadronError):
@@ -109,7 +117,7 @@ def run(cluster: Cluster, victim: str, screen: Screen) -> Report:
         running.result()
         rows = read_delays(spark, cluster.url)
         screen.say("read stream verdicts back with Spark")
-        report = _judge(cluster, screen)
+        report = judge(cluster, rows, screen)
     screen.console.print(render(rows))
     return report
 
@@ -159,9 +167,23 @@ def _start_spark() -> SparkSession:
 
 
 def _stop_spark(future: Future[SparkSession]) -> None:
-    """A session that is still starting ends with this process."""
+    """Wait until Java is gone: it would live on for seconds, and its launcher's files for ever."""
+    from hadron.spark.session import end
+
+    deadline_s = time.monotonic() + _JAVA_ENDS_S
+    while not future.done() and time.monotonic() < deadline_s:
+        _kill_java()
+        time.sleep(_POLL_S)
     if future.done() and future.exception() is None:
-        future.result().stop()
+        end(future.result())
+
+
+def _kill_java() -> None:
+    """One that is still starting: whoever waits for it hears at once that it is gone."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if _OF_SPARK in child.cmdline():
+                child.kill()
 
 
 def _make_runner(url: str, spark: SparkSession) -> StageRunner:
@@ -200,6 +222,7 @@ class _Play:
         """
         last_done, last_change = -1, time.monotonic()
         while True:
+            self._check_alive()
             pipeline = self._progress()
             done = self._show(pipeline) if pipeline else last_done
             self._act(done)
@@ -217,6 +240,13 @@ class _Play:
                 self._running.result()
                 raise DemoError("the stage runner ended before its work was done")
             time.sleep(_POLL_S)
+
+    def _check_alive(self) -> None:
+        """Raise `ClusterError` when a node has ended that was not killed here: nobody brings it
+        back."""
+        for name in self._cluster.names:
+            if name != self._victim or self._killed_at is None or self._back:
+                self._cluster.pid(name)
 
     def _progress(self) -> pipelines_pb2.PipelineProgressResponse.Pipeline | None:
         """None while the leader is away, which it is when it is the victim."""
@@ -247,11 +277,9 @@ class _Play:
                 # Nobody answers until it is back: there is nothing to watch meanwhile.
                 time.sleep(_DOWN_FOR_S)
                 now += _DOWN_FOR_S
-        if self._back:
-            self._cluster.pid(self._victim)
-        elif self._killed_at is None:
+        if self._killed_at is None or self._back:
             return
-        elif now - self._killed_at >= _DOWN_FOR_S or done == self._total:
+        if now - self._killed_at >= _DOWN_FOR_S or done == self._total:
             self._cluster.spawn(self._victim)
             self._back = True
             self._screen.say(f"{self._victim} is started again")
@@ -260,8 +288,11 @@ class _Play:
 # --- judging ------------------------------------------------------------------------------------
 
 
-def _judge(cluster: Cluster, screen: Screen) -> Report:
-    """Wait until every node has applied all that the leader has, then read their files."""
+def judge(cluster: Cluster, rows: Sequence[DelayRow], screen: Screen) -> Report:
+    """Wait until every node has applied all that the leader has, then read their files; and look at
+    the table that was read back."""
+    from hadron.demo.table import differences
+
     settled = cluster.wait_for(
         cluster.leader, "settled", lambda status: status.committed_lsn == status.last_lsn
     )
@@ -269,7 +300,9 @@ def _judge(cluster: Cluster, screen: Screen) -> Report:
     for name in cluster.names:
         cluster.wait_for(name, f"at lsn {last}", lambda status: status.applied_lsn >= last)
     screen.say(f"every node has applied the log through lsn {last:,}; reading their files")
-    return verify({name: cluster.database(name) for name in cluster.names}, last)
+    report = verify({name: cluster.database(name) for name in cluster.names}, last)
+    report.add("the table", differences(rows))
+    return report
 
 
 def print_report(report: Report, screen: Screen) -> None:

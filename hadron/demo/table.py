@@ -1,7 +1,12 @@
-"""The demo's result: delays per airport and carrier, read back with Spark from stream verdicts."""
+"""The demo's result: delays per airport and carrier, read back with Spark from stream verdicts.
+
+Worked out in plain Python, too: a reader that loses a batch makes a table as well.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +14,7 @@ from rich import box
 from rich.table import Table
 
 from hadron.demo.flights import load_airlines
+from hadron.demo.verdicts import expected_verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -68,6 +74,44 @@ def read_delays(spark: SparkSession, url: str) -> list[DelayRow]:
         .collect()
     )
     return [DelayRow(*row) for row in rows]
+
+
+@functools.cache
+def expected_delays() -> tuple[DelayRow, ...]:
+    """What `read_delays` must give."""
+    groups: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
+    for value in expected_verdicts():
+        one = (value["verdict"], value["dep_delay"])
+        groups.setdefault((value["origin"], value["carrier"]), []).append(one)
+    return tuple(_row(*group, groups[group]) for group in sorted(groups))
+
+
+def _row(origin: str, carrier: str, flights: list[tuple[str, int | None]]) -> DelayRow:
+    verdicts = [verdict for verdict, _ in flights]
+    delays = [delay for _, delay in flights if delay is not None]
+    return DelayRow(
+        origin,
+        carrier,
+        len(flights),
+        verdicts.count("cancelled"),
+        verdicts.count("late"),
+        verdicts.count("late in bad weather"),
+        sum(delays) / len(delays) if delays else None,
+    )
+
+
+def differences(rows: Sequence[DelayRow]) -> list[str]:
+    """What is wrong with a table that was read back."""
+    seen = {(row.origin, row.carrier): row for row in rows}
+    wanted = {(row.origin, row.carrier): row for row in expected_delays()}
+    found = [
+        f"it has {seen.get(group)}, not {wanted.get(group)}"
+        for group in {**wanted, **seen}
+        if seen.get(group) != wanted.get(group)
+    ]
+    if not found and tuple(rows) != expected_delays():
+        found.append("it has rows twice, or in another order")
+    return found
 
 
 def render(rows: list[DelayRow]) -> Table:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from hadron.demo.flights import flight_record, load_flights
 from hadron.demo.node_file import NodeFile, decode
 from hadron.demo.verdicts import expected_flights, expected_verdicts, expected_weather
@@ -32,6 +34,8 @@ EXPECTED: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
 NAMED: Final = 5
 """Problems of one kind that are spelled out; the rest is counted."""
 _DONE: Final = 2
+_OF_AN_OUTPUT: Final[tuple[object, str, dict[str, str]]] = (None, "", {})
+"""Key, type and headers: the demo's stages give values only."""
 
 
 @dataclass(slots=True)
@@ -104,8 +108,9 @@ def verify(files: Mapping[str, Path], through_lsn: int = 0) -> Report:
 
 
 def _check_chain(file: NodeFile, report: Report) -> dict[int, bytes]:
-    """lsn → chain as stored, after checking that each follows from its content."""
-    chains: dict[int, bytes] = {}
+    """lsn → chain as stored, the anchor's first, after checking that each follows from its
+    content."""
+    chains = dict([file.anchor()])
     found = []
     for lsn, chain, problem in file.chains():
         chains[lsn] = chain
@@ -121,16 +126,21 @@ def _compare_chains(
     if not chains:
         report.problems.append("no node's file could be read")
         return
-    ends = {name: max(of_node, default=0) for name, of_node in chains.items()}
+    ends = {name: max(of_node) for name, of_node in chains.items()}
     for name, end in ends.items():
         if end < through_lsn:
             report.add(name, [f"its log ends at lsn {end:,}, before {through_lsn:,}"])
     report.lsn = min(ends.values())
+    # Each node trims its log by itself.
+    begin, trimmed = max((min(of_node), name) for name, of_node in chains.items())
+    for name, end in ends.items():
+        if end < begin:
+            report.add(name, [f"its log ends at lsn {end:,}, before that of {trimmed} begins"])
     first, *others = chains
     for name in others:
         parted = [
             lsn
-            for lsn in range(1, report.lsn + 1)
+            for lsn in range(begin, report.lsn + 1)
             if chains[first].get(lsn) != chains[name].get(lsn)
         ]
         if parted:
@@ -196,21 +206,38 @@ def _check_record(
     where = f"{stream}/{record.offset}"
     if flight_id is None:
         return f"the record at {where} names no flight: {_shorten(value)}"
-    if value != expected[flight_id]:
+    if not _is_same(value, expected[flight_id]):
         differing = _differing(value, expected[flight_id])
         return f"{_flight(flight_id)} at {where} is not as computed from the CSV: {differing}"
     if stream == "flights":
         wanted = _published()[flight_id]
-        if (record.key, record.type, record.timestamp_ms) != wanted:
-            return f"{_flight(flight_id)} at {where} has another key, type or time than published"
+        if (record.key, record.type, record.timestamp_ms, record.headers) != wanted:
+            return (
+                f"{_flight(flight_id)} at {where} has another key, type, time or headers than "
+                "published"
+            )
+    elif (record.key, record.type, record.headers) != _OF_AN_OUTPUT:
+        return (
+            f"{_flight(flight_id)} at {where} has a key, a type or headers, which no stage gives: "
+            f"{_shorten((record.key, record.type, dict(record.headers)))}"
+        )
     return ""
 
 
 @functools.cache
-def _published() -> list[tuple[object, str, int | None]]:
-    """Key, type and time of each flight's record."""
+def _published() -> list[tuple[object, str, int | None, dict[str, str]]]:
+    """Key, type, time and headers of each flight's record."""
     records = map(flight_record, load_flights())
-    return [(record.key, record.type, record.timestamp_ms) for record in records]
+    return [(record.key, record.type, record.timestamp_ms, {}) for record in records]
+
+
+def _is_same(value: Any, wanted: Any) -> bool:
+    """Whether both are the same JSON; to Python 2, 2.0, and 1 and True, are equal."""
+    return bool(value == wanted) and _json(value) == _json(wanted)
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="sorted")
 
 
 def _check_once(node: str, stream: str, ids: Mapping[int, int], count: int, report: Report) -> None:
@@ -249,11 +276,11 @@ def _flight(flight_id: int) -> str:
 
 
 def _differing(value: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    missing = object()
     names = [
         name
         for name in {**expected, **value}
-        if value.get(name, missing) != expected.get(name, missing)
+        if (name in value) != (name in expected)
+        or not _is_same(value.get(name), expected.get(name))
     ]
     return ", ".join(
         f"{name} is {_shorten(value.get(name))}, not {_shorten(expected.get(name))}"

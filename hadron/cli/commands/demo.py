@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Final
 
 import click
+
+from hadron.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from hadron.demo.screen import Screen
     from hadron.demo.verify import Report
     from hadron.node.supervision.cluster import LocalCluster
+
+_ROOM_BYTES: Final = 300 << 20
+"""All that is written comes to 94 MB, and with less than 128 MiB left nodes refuse records
+(`disk_reserve_bytes`); the rest is for others who write there."""
+_WAY_OUT: Final = "TMPDIR names another directory: TMPDIR=/var/tmp hadron demo"
 
 
 @click.command("demo", short_help="Run a replicated pipeline on real data, and verify it.")
@@ -42,7 +51,8 @@ def command(
     """Send January 2013's 27,004 departures from New York through a pipeline of two Spark stages,
     on a cluster of three processes, one of which is killed half way.
 
-    It needs Hadron's Spark extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere.
+    It needs Hadron's Spark extra: pip install '.[spark]' in a clone, 'CLONE[spark]' elsewhere. Its
+    files are temporary ones: TMPDIR says where.
 
     At the end every flight is looked for in each node's own file, and compared with what plain
     Python computes. The exit status is 0 only when nothing is missing, doubled or altered.
@@ -78,21 +88,29 @@ def _verify(directory: Path) -> Report:
 def _play(keep: bool, victim: str, screen: Screen) -> Report:
     from hadron.spark.extra import check_extra
 
-    # Before anything is started or published: the stages would have nothing to run on.
+    # Before anything is started or published: the stages would have nothing to run on, the nodes
+    # would wait for room.
     check_extra()
+    _check_room()
     from hadron.demo.run import run
     from hadron.node.supervision.cluster import LocalCluster
+    from hadron.node.supervision.detached import RememberedCluster
 
     # Whoever ends the demo, in whatever way, must not leave its processes behind.
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        # With `nohup` it goes on.
+        signal.signal(signal.SIGHUP, _end)
     with ExitStack() as stack:
         directory = Path(
             tempfile.mkdtemp(prefix="hadron-demo-")
             if keep
             else stack.enter_context(tempfile.TemporaryDirectory(prefix="hadron-demo-"))
         )
+        if keep:
+            click.echo(f"the cluster's files: {directory}")
         is_left_up = False
-        cluster = LocalCluster(directory, die_with_parent=not keep)
+        cluster = RememberedCluster(directory) if keep else LocalCluster(directory)
         stack.callback(cluster.stop_all)
         try:
             report = run(cluster, victim, screen)
@@ -104,6 +122,28 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
                 # It stays there, and nothing else says where.
                 click.echo(f"the demo did not come to its end; its files: {directory}", err=True)
     return report
+
+
+def _check_room() -> None:
+    """Raise `ConfigurationError` where a demo's files have no room: nodes would wait for it."""
+    try:
+        directory = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"there is no room for files: {error.strerror}", _WAY_OUT
+        ) from error
+    free = shutil.disk_usage(directory).free
+    if free < _ROOM_BYTES:
+        raise ConfigurationError(
+            f"{directory} has {free >> 20} MiB left, a demo needs {_ROOM_BYTES >> 20} MiB", _WAY_OUT
+        )
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Once: of a terminal that is closed, the kernel says so and the shell does."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _leave_up(cluster: LocalCluster) -> None:

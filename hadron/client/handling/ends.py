@@ -7,6 +7,7 @@ its leader calls stale somebody else has ended, or the same program, whose answe
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ _log: Final = logging.getLogger(__name__)
 
 _TOLD: Final = 1_000
 """Errors of handlers that are remembered, so that they are told at length once."""
+
+_TELL_EVERY_S: Final = 10.0
+"""One kind of trouble: a leader whose disk is full refuses each of thousands of invocations, again
+and again."""
 
 _SENDERS: Final = 2
 """Of requests of one kind: one is gathered while its leader's disk has another."""
@@ -77,6 +82,14 @@ class End:
         return self.receipt
 
 
+@dataclass(slots=True)
+class _Trouble:
+    """Of one kind: when it was logged last, and how often it has been there since."""
+
+    told_s: float = -math.inf
+    untold: int = 0
+
+
 def may_be_repeated(error: HadronError) -> bool:
     """Whether what was said, and ended so, may be said once more: an attempt ends once."""
     return not isinstance(error, StaleCompletionError) and (
@@ -93,6 +106,7 @@ class Ends:
         self._waiting: dict[Kind, deque[End]] = {}
         self._senders: dict[Kind, int] = {}
         self._told: set[tuple[str, str, int]] = set()
+        self._troubles: dict[type[HadronError], _Trouble] = {}
 
     def is_news(self, error: BaseException) -> bool:
         """Whether this kind of error has not been raised at its line before: of a mistake in the
@@ -125,10 +139,20 @@ class Ends:
             except HadronError as error:
                 if self.is_closed or not may_be_repeated(error):
                     raise
-                _log.warning("what became of an invocation is said again soon: %s", error)
+                self._tell(error)
             else:
                 return
             await anyio.sleep(backoff.next_s())
+
+    def _tell(self, error: HadronError) -> None:
+        trouble = self._troubles.setdefault(type(error), _Trouble())
+        now_s = anyio.current_time()
+        if now_s - trouble.told_s < _TELL_EVERY_S:
+            trouble.untold += 1
+            return
+        more = f" (and {trouble.untold:,} times since this was last said)" if trouble.untold else ""
+        _log.warning("what became of an invocation is said again soon: %s%s", error, more)
+        trouble.told_s, trouble.untold = now_s, 0
 
     def add(self, kind: Kind, end: End) -> None:
         """Say it soon: with others that end until then. Raises `ClosedError`."""

@@ -55,17 +55,43 @@ def test_every_flight_once_whichever_node_is_killed(tmp_path: Path, victim: str)
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
 )
-def test_ended_early_it_leaves_no_process(
+def test_ended_early_it_leaves_no_process_and_no_file(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
+    """Spark is starting then. A terminal that is closed says so twice."""
     with start(tmp_path) as demo:
         assert demo.stdout is not None
         assert any("nodes are up" in line for line in demo.stdout)
         assert len(processes_of(tmp_path)) >= 3
         demo.send_signal(number)
+        if number == signal.SIGHUP:
+            demo.send_signal(number)
         out, _ = demo.communicate(timeout=60)
     assert demo.returncode == status
     assert "Traceback" not in out
+    if number == signal.SIGKILL:
+        assert wait_until(lambda: processes_of(tmp_path) == [], 20)
+    else:
+        assert processes_of(tmp_path) == []
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_while_it_would_keep_its_cluster_that_can_be_stopped(tmp_path: Path) -> None:
+    with start(tmp_path, "--keep") as demo:
+        assert demo.stdout is not None
+        first = next(demo.stdout)
+        is_up = any("nodes are up" in line for line in demo.stdout)
+        demo.kill()
+    assert is_up
+    directory = first.removeprefix("the cluster's files: ").strip()
+    down = subprocess.run(
+        [sys.executable, "-m", "hadron", "cluster", "down", "--config", directory],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert down.stdout == "stopped n3, n2, n1\n"
     assert wait_until(lambda: processes_of(tmp_path) == [], 20)

@@ -17,6 +17,8 @@ from hadron.demo.tests.node_files import NAMES, copy_nodes, forge, opened, write
 from hadron.demo.verify import verify
 from hadron.model.record import NewRecord
 from hadron.node.supervision.cluster import write_config
+from hadron.storage.database import open_writer
+from hadron.storage.log import Log
 
 Records = list[NewRecord]
 
@@ -39,6 +41,32 @@ def alter_one(records: Records) -> Records:
     name = next(name for name in ("dep_delay", "weather") if name in value)
     value[name] = 99
     return [*records[:7], msgspec.structs.replace(records[7], value=value), *records[8:]]
+
+
+def turn_into_floats(records: Records) -> Records:
+    """To Python 2.0 is 2."""
+    return [
+        msgspec.structs.replace(
+            record,
+            value={
+                name: float(value) if isinstance(value, int) and name != "id" else value
+                for name, value in record.value.items()
+            },
+        )
+        for record in records
+    ]
+
+
+def give_key(records: Records) -> Records:
+    return [*records[:7], msgspec.structs.replace(records[7], key="XX"), *records[8:]]
+
+
+def give_type(records: Records) -> Records:
+    return [*records[:7], msgspec.structs.replace(records[7], type="a.stranger"), *records[8:]]
+
+
+def give_headers(records: Records) -> Records:
+    return [*records[:7], msgspec.structs.replace(records[7], headers={"a": "b"}), *records[8:]]
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +115,63 @@ def test_finds_a_forgery_in_every_file(
     assert f"{stream}" in output
     assert "hash" not in output
     assert "differs" not in output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("stream", "change", "problem"),
+    [
+        ("flights", turn_into_floats, "year is 2013.0, not 2013"),
+        ("verdicts", turn_into_floats, "dep_delay is -5.0, not -5"),
+        ("flights", give_headers, "another key, type, time or headers than published"),
+        ("flights-weather", give_headers, "has a key, a type or headers"),
+        ("flights-weather", give_type, "has a key, a type or headers"),
+        ("verdicts", give_key, "has a key, a type or headers"),
+    ],
+)
+def test_finds_what_is_equal_to_python_and_what_is_beside_a_value(
+    nodes: dict[str, Path], stream: str, change: Callable[[Records], Records], problem: str
+) -> None:
+    forge(nodes["n2"], stream, change, reseal=True)
+    text = "\n".join(verify(nodes).problems)
+    assert f" at {stream}/" in text
+    assert problem in text
+
+
+def trim(path: Path, until_lsn: int) -> None:
+    """As a node does."""
+    db = open_writer(path, sync="NORMAL")
+    with db:
+        Log(db).trim(until_lsn, max_rows=until_lsn)
+    db.close()
+
+
+@pytest.mark.long
+def test_a_log_that_was_trimmed_begins_at_its_anchor(nodes: dict[str, Path]) -> None:
+    """Each node trims its own by itself, when 64 MiB have come."""
+    whole = verify(nodes)
+    for name, until_lsn in {"n1": 5, "n2": 9}.items():
+        trim(nodes[name], until_lsn)
+    report = verify(nodes)
+    assert report.problems == []
+    assert (report.lsn, report.chain) == (whole.lsn, whole.chain)
+
+
+@pytest.mark.long
+def test_a_log_that_was_trimmed_is_judged_from_there_on(nodes: dict[str, Path]) -> None:
+    for path in nodes.values():
+        trim(path, 5)
+    with opened(nodes["n1"]) as db:
+        db.execute("DELETE FROM hadron_log WHERE lsn = 6")
+    with opened(nodes["n2"]) as db:
+        db.execute("UPDATE hadron_anchor SET chain = zeroblob(16)")
+    trim(nodes["n3"], 20)
+    with opened(nodes["n1"]) as db:
+        db.execute("DELETE FROM hadron_log WHERE lsn > 15")
+    problems = verify(nodes).problems
+    assert "n1: log entry 6 is missing" in problems
+    assert "n2: log entry 6 does not continue the hash chain" in problems
+    assert "n1: its log ends at lsn 15, before that of n3 begins" in problems
 
 
 @pytest.mark.long

@@ -282,6 +282,13 @@ class DetachedCluster:
     def _read_of(self, names: Collection[str]) -> dict[str, ProcessIdentity]:
         return {name: each for name, each in self._read().items() if name in names}
 
+    def remember(self, cluster: LocalCluster) -> None:
+        """Let `down` know what runs of a cluster that somebody else still owns."""
+        with self._locked():
+            self._write(
+                {name: cluster.identity(name) for name in cluster.names if cluster.running(name)}
+            )
+
     def adopt(self, cluster: LocalCluster) -> None:
         """Take over the processes of a cluster that was started with `die_with_parent=False`."""
         with self._locked():
@@ -335,3 +342,20 @@ class DetachedCluster:
                     "wait for it to end",
                 ) from error
             yield
+
+
+class RememberedCluster(LocalCluster):
+    """Of a starter who is going to leave it up: `hadron cluster down` knows each node from its
+    start on, so that nobody has to look for them when the starter is killed before that.
+
+    Args:
+        directory: as `LocalCluster` takes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, die_with_parent=False)
+
+    def spawn(self, name: str) -> None:
+        """Start one node without waiting for it."""
+        super().spawn(name)
+        DetachedCluster(self.config_path).remember(self)

@@ -155,7 +155,7 @@ def leashed(command: Sequence[str]) -> list[str]:
 
 def environment() -> dict[str, str]:
     """This process's, with this Hadron importable in the child as it is here."""
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     given = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([root, given]) if given else root
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

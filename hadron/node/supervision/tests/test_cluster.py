@@ -21,7 +21,7 @@ from hadron.node.config import load_config
 from hadron.node.supervision import cluster as supervised
 from hadron.node.supervision import detached
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
-from hadron.node.supervision.detached import DetachedCluster, find_config
+from hadron.node.supervision.detached import DetachedCluster, RememberedCluster, find_config
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity
 
 CONFIG = Path(__file__).parents[4] / "config"
@@ -249,6 +249,25 @@ def test_a_cluster_can_be_handed_over(tmp_path: Path) -> None:
         stopped = DetachedCluster(cluster.config_path).down()
     assert stopped == ["n1"]
     assert not process.alive
+
+
+def test_who_is_going_to_leave_a_cluster_up_can_be_killed_before(tmp_path: Path) -> None:
+    """Its nodes would run on, and no command would know of them."""
+    cluster = RememberedCluster(tmp_path)
+    detached = DetachedCluster(cluster.config_path)
+    try:
+        for name in ("n1", "n2"):
+            cluster.spawn(name)
+        cluster.kill("n2")
+        cluster.spawn("n2")
+        processes = {name: cluster.identity(name) for name in ("n1", "n2")}
+        assert {each.name: each.process for each in detached.nodes()} == {**processes, "n3": None}
+        cluster.disown()
+        assert set(detached.down()) == {"n1", "n2"}
+    finally:
+        cluster.stop_all()
+        detached.down()
+    assert not any(process.alive for process in processes.values())
 
 
 def test_a_reused_pid_is_left_alone(config: Path) -> None:

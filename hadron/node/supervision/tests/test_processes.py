@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import hadron
 from hadron.node.supervision import processes
 from hadron.node.supervision.processes import ClusterError, ProcessIdentity, log_tail, wait_until
 from hadron.node.world import SystemDisk
@@ -133,3 +134,23 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log) == "  (empty log)"
     log.write_text("".join(f"line {number}\n" for number in range(99)))
     assert log_tail(log, 2) == "  line 97\n  line 98"
+
+
+def test_a_child_imports_this_hadron_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its rooms are no modules of their own: `client` or `testing` may be somebody else's."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    code = (
+        "import hadron, importlib.util as u; print(hadron.__file__);"
+        "print([name for name in ('cli', 'client', 'testing', 'spark') if u.find_spec(name)])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.splitlines() == [hadron.__file__, "[]"]
