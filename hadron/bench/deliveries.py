@@ -12,7 +12,7 @@ import anyio
 
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, Subscription
-from hadron.model.errors import DeadlineExceededError
+from hadron.model.errors import DeadlineExceededError, HadronError
 
 SMALL_BYTES: Final = 16
 """Of values in logs that are long: what counts there is the number of records."""
@@ -68,6 +68,31 @@ async def fill(client: Client, stream: str, records: int, size: int, limit_s: fl
     return held
 
 
+class _Taking:
+    """What members take, and whether there is more."""
+
+    def __init__(self, members: int, end: int) -> None:
+        self.count = 0
+        self.last_s = 0.0
+        self.all_joined, self.all_read = anyio.Event(), anyio.Event()
+        self._waiting = members
+        self._end = end
+
+    async def member(self, client: Client, stream: str, group: str, window: int) -> None:
+        # Its own window stops it until all have joined: the first must not take everything.
+        async with client.subscribe(stream, group=group, max_in_flight=window) as subscription:
+            self._waiting -= 1
+            if not self._waiting:
+                self.all_joined.set()
+            await self.all_joined.wait()
+            async for batch in subscription.batches():
+                self.count += len(batch)
+                self.last_s = anyio.current_time()
+                if self.count >= self._end:
+                    self.all_read.set()
+                await batch.ack()
+
+
 async def consume(
     stream: str,
     members: Sequence[tuple[Client, str]],
@@ -75,56 +100,52 @@ async def consume(
     leader: ProcessUse,
     *,
     window: int = WINDOW,
+    aside: int = 0,
 ) -> Throughput:
-    """Members of groups take and acknowledge whole deliveries, until time is up or all is read.
+    """Members of groups that are new take and acknowledge whole deliveries, until time is up or all
+    is read; only then it is shorter: silence before is time like any other.
 
     Args:
         members: the client and the group of each.
         window: records that a member has at a time; 1 makes every record a delivery of its own.
+        aside: records that somebody else in these groups may hold.
+
+    Raises `HadronError` when there was nothing to take.
     """
-    count = 0
-    last_s = 0.0
-    waiting = len(members)
-    ready = anyio.Event()
-
-    async def member(client: Client, group: str) -> None:
-        nonlocal count, waiting, last_s
-        # Its own window stops it until all have joined: the first must not take everything.
-        async with client.subscribe(stream, group=group, max_in_flight=window) as subscription:
-            waiting -= 1
-            if not waiting:
-                ready.set()
-            await ready.wait()
-            async for batch in subscription.batches():
-                count += len(batch)
-                last_s = time.perf_counter()
-                await batch.ack()
-
-    records, elapsed, cpu = 0, 1.0, 0.0
+    (offsets,) = await members[0][0].offsets(stream)
+    records = offsets.next_offset
+    taking = _Taking(len(members), records * len({group for _, group in members}) - aside)
+    is_used_up, taken, elapsed, cpu = False, 0, 1.0, 0.0
     with anyio.move_on_after(seconds + _JOIN_S):
         async with anyio.create_task_group() as tasks:
             for client, group in members:
-                tasks.start_soon(member, client, group)
-            await ready.wait()
+                tasks.start_soon(taking.member, client, stream, group, window)
+            await taking.all_joined.wait()
             await anyio.sleep(seconds * _RUN_IN)
-            before, started, cpu = count, time.perf_counter(), leader.cpu_s()
-            seen = -1
-            while (left_s := started + seconds - time.perf_counter()) > 0 and count != seen:
-                # Everything is read when nothing has come for a while.
-                seen = count
-                await anyio.sleep(min(1.0, seconds, left_s))
-            while count == before:  # noqa: ASYNC110 - nobody tells
-                # A busy machine takes longer than a short look.
-                await anyio.sleep(0.01)
+            before, started, cpu = taking.count, anyio.current_time(), leader.cpu_s()
+            is_used_up = taking.all_read.is_set()
+            if not is_used_up:
+                with anyio.move_on_after(seconds):
+                    await taking.all_read.wait()
+                while taking.count == before:  # noqa: ASYNC110 - nobody tells
+                    # A busy machine takes longer than a short look.
+                    await anyio.sleep(0.01)
             cpu = leader.cpu_s() - cpu
-            records, elapsed = count - before, max(last_s - started, 1e-9)
+            end_s = taking.last_s if taking.all_read.is_set() else anyio.current_time()
+            taken, elapsed = taking.count - before, max(end_s - started, 1e-9)
             tasks.cancel_scope.cancel()
-    if waiting or not records:
+    if is_used_up:
+        raise HadronError(
+            f"the stream {stream} has only {records:,} records: they were taken before the "
+            "measurement began",
+            "raise --fill-seconds",
+        )
+    if not taken:
         raise DeadlineExceededError(
             f"{len(members)} members consumed nothing within {seconds + _JOIN_S:g} s",
             "is the machine busy? give it more --seconds",
         )
-    return Throughput(records / elapsed, cpu / records * 1e6)
+    return Throughput(taken / elapsed, cpu / taken * 1e6)
 
 
 async def one_by_one(
@@ -136,25 +157,32 @@ async def one_by_one(
     limit_s: float,
     leader: ProcessUse,
 ) -> Cost:
-    """From an acknowledgement to the next record in the member's hands, `records` times at most;
-    `WARM_UP` more are taken before."""
+    """From an acknowledgement to the next record in the member's hands, `records` times at most, or
+    until the log ends; `WARM_UP` more are taken before. Raises `DeadlineExceededError` when the
+    next one does not come."""
+    (offsets,) = await client.offsets(stream)
     taken: list[float] = []
-    cpu = 0.0
+    seen, cpu, end = 0, 0.0, 0.0
     async with client.subscribe(stream, group=group, start=start, max_in_flight=1) as subscription:
-        with anyio.move_on_after(limit_s + _JOIN_S):
-            for _ in range(WARM_UP):
-                await (await anext(subscription)).ack()
-            cpu = leader.cpu_s()
-            end = time.perf_counter() + limit_s
-            taken.append(time.perf_counter())
+        with anyio.move_on_after(limit_s + _JOIN_S) as scope:
             async for delivery in subscription:
-                taken.append(time.perf_counter())
+                seen += 1
+                if seen > WARM_UP:
+                    taken.append(time.perf_counter())
                 await delivery.ack()
-                if taken[-1] > end or len(taken) > records:
+                if seen == WARM_UP:
+                    cpu = leader.cpu_s()
+                    taken.append(time.perf_counter())
+                    end = taken[0] + limit_s
+                is_over = taken and (taken[-1] > end or len(taken) > records)
+                if is_over or delivery.offset + 1 >= offsets.next_offset:
                     break
             cpu = leader.cpu_s() - cpu
-    if len(taken) < 2:
-        raise DeadlineExceededError(f"{stream}: nothing was delivered in {limit_s + _JOIN_S:g} s")
+    if scope.cancelled_caught or len(taken) < 2:
+        raise DeadlineExceededError(
+            f"{stream}: {seen:,} of {records + WARM_UP:,} deliveries one at a time came within "
+            f"{limit_s + _JOIN_S:g} s"
+        )
     steps = [(later - earlier) * 1e6 for earlier, later in pairwise(taken)]
     return Cost(percentile(steps, 0.50), percentile(steps, 0.99), cpu / len(steps) * 1e6)
 

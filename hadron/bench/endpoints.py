@@ -11,12 +11,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -24,6 +22,7 @@ import anyio
 from hadron.bench.beside import beside
 from hadron.bench.nats import Nats, nats, nats_server
 from hadron.bench.report import Part, Verdict, middle, middle_ratio, number, print_found, ratio
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
 from hadron.model.schema import SchemaObject
@@ -62,8 +61,8 @@ def run(plan: Plan, output: str) -> int:
     """Measure and print; returns the exit status."""
     started = time.monotonic()
     with (
-        tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory,
-        LocalCluster(Path(directory), nodes=plan.nodes, durability="os") as cluster,
+        scratch() as directory,
+        LocalCluster(directory, nodes=plan.nodes, durability="os") as cluster,
         nats_server() as other,
     ):
         leader = ProcessUse(cluster.pid(cluster.leader))
@@ -104,7 +103,7 @@ async def _measure(
                 "hadron.bench.endpoints",
                 (url, str(port)),
                 begun=_BEGUN,
-                trouble="the server that is to be called did not begin",
+                trouble="the server that is to be called did not begin, or did not stay",
             )
         )
         other = await stack.enter_async_context(nats(port)) if port else None

@@ -10,12 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -24,13 +22,14 @@ from hadron.bench.nats import Handle, Nats, nats, nats_server
 from hadron.bench.report import (
     Part,
     Verdict,
+    kept,
     middle,
     middle_ratio,
     number,
     print_found,
-    print_unfinished,
     ratio,
 )
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, connect
 from hadron.client.exchanges.exchange import Exchange
@@ -98,15 +97,11 @@ def run(plan: Plan, output: str) -> int:
     started = time.monotonic()
     found: list[Part] = []
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
-        cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability="os")
+    with scratch() as directory, kept(found):
+        cluster = LocalCluster(directory, nodes=plan.nodes, durability="os")
         with cluster:
             leader = ProcessUse(cluster.pid(cluster.leader))
-            try:
-                anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
-            except HadronError:
-                print_unfinished(found)
-                raise
+            anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
     took_s = time.monotonic() - started
     setting = {
         "nodes": plan.nodes,

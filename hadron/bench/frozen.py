@@ -19,6 +19,7 @@ import anyio.to_thread
 
 from hadron.bench.beside import beside
 from hadron.client import connect
+from hadron.model.errors import HadronError
 
 WINDOW: Final = 100_000
 """Records that it would take without acknowledging any: more than connections buffer."""
@@ -29,16 +30,17 @@ _STOPPED_OR_GONE: Final = os.WSTOPPED | os.WEXITED | os.WNOWAIT
 
 @asynccontextmanager
 async def frozen_member(url: str, stream: str, group: str) -> AsyncIterator[None]:
-    """Within this block the group has a member that reads nothing."""
+    """Within this block the group has a member that reads nothing. Raises `HadronError` where it
+    ends instead."""
+    trouble = f"the member that is to freeze did not join group {group!r}, or did not stay in it"
     async with beside(
-        "hadron.bench.frozen",
-        (url, stream, group),
-        begun=_JOINED,
-        trouble=f"the member that is to freeze did not join group {group!r}",
+        "hadron.bench.frozen", (url, stream, group), begun=_JOINED, trouble=trouble
     ) as pid:
         os.kill(pid, signal.SIGSTOP)
         # A signal is sent before it has arrived: on a busy machine the member reads on for a while.
-        await anyio.to_thread.run_sync(os.waitid, os.P_PID, pid, _STOPPED_OR_GONE)
+        found = await anyio.to_thread.run_sync(os.waitid, os.P_PID, pid, _STOPPED_OR_GONE)
+        if found is None or found.si_code != os.CLD_STOPPED:
+            raise HadronError(trouble)
         yield
 
 

@@ -8,35 +8,30 @@ from __future__ import annotations
 
 import gc
 import sys
-import tempfile
 import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import anyio
 
 from hadron.bench.ground import Ground, Plan
-from hadron.bench.parts import PARTS
-from hadron.bench.report import Part, print_found, print_unfinished
+from hadron.bench.parts import PARTS, check
+from hadron.bench.report import Part, kept, print_found
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import ProcessUse
 from hadron.client import connect
-from hadron.model.errors import HadronError
 from hadron.node.supervision.cluster import LocalCluster
 
 
 def run(plan: Plan, output: str) -> int:
     """Measure and print; returns the exit status."""
+    check(plan)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
-        cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability=plan.durability)
-        parts: list[Part] = []
+    parts: list[Part] = []
+    with scratch() as directory, kept(parts):
+        cluster = LocalCluster(directory, nodes=plan.nodes, durability=plan.durability)
         with cluster:
             leader = ProcessUse(cluster.pid(cluster.leader))
-            try:
-                anyio.run(_measure, cluster.url, plan, leader, parts, backend="trio")
-            except HadronError:
-                print_unfinished(parts)
-                raise
+            anyio.run(_measure, cluster.url, plan, leader, parts, backend="trio")
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started
     setting = {

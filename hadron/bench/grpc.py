@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import psutil
 
 import hadron
-from hadron.bench.report import Part, Verdict, middle, number, print_found, ratio
+from hadron.bench.beside import started
+from hadron.bench.report import Part, Verdict, kept, middle, number, print_found, ratio
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import percentile
+from hadron.model.errors import DeadlineExceededError, HadronError, PeerError
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
@@ -76,14 +77,14 @@ def run(plan: Plan, output: str) -> int:
     """Measure and print; returns the exit status."""
     started = time.monotonic()
     found: list[Part] = []
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+    with scratch() as directory, kept(found):
         config = write_config(
-            Path(directory) / "cluster.yaml",
+            directory / "cluster.yaml",
             plan.nodes,
             plan.durability,
             grpc_ports=free_ports(plan.nodes),
         )
-        with LocalCluster(Path(directory), config=config) as cluster:
+        with LocalCluster(directory, config=config) as cluster:
             leader = cluster.config.leader
             assert leader.grpc is not None
             with hadron.connect_sync(f"hadron://{leader.address}") as client:
@@ -96,7 +97,8 @@ def run(plan: Plan, output: str) -> int:
             for name, measure in PARTS.items():
                 if name in plan.parts:
                     print(f"{time.monotonic() - started:4.0f} s {name} …", file=sys.stderr)
-                    found += measure(door, plan)
+                    with _answers(door.address):
+                        found += measure(door, plan)
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started
     setting = {
@@ -115,6 +117,20 @@ def run(plan: Plan, output: str) -> int:
         "through the leader's door",
     )
     return 0
+
+
+@contextmanager
+def _answers(address: str) -> Iterator[None]:
+    """Raises `PeerError`, which says who has failed, for what grpcio raises."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, said = error.code(), error.details()
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise DeadlineExceededError(
+                f"{address} did not answer within {_ANSWER_S:g} s", "is the machine busy?"
+            ) from error
+        raise PeerError(f"{address} answered {code.name}: {said}") from error
 
 
 # --- one record a call ----------------------------------------------------------------------------
@@ -203,17 +219,24 @@ def measure_calls(door: Door, plan: Plan) -> list[Part]:
     asked = calls_pb2.SingleCallRequest(
         endpoint=_ENDPOINT, value=pb.Value(data=b"x" * plan.record_bytes)
     ).SerializeToString()
-    command = [sys.executable, "-c", f"from {__name__} import serve; serve({door.address!r})"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            server.stdout.readline()
-            with grpc.insecure_channel(door.address) as channel:
-                call = channel.unary_unary("/hadron.v1.Calls/Call")
-                _measure(part, "call", call, asked, door, plan)
-        finally:
-            server.kill()
+    with _server("serve", repr(door.address)), grpc.insecure_channel(door.address) as channel:
+        call = channel.unary_unary("/hadron.v1.Calls/Call")
+        _measure(part, "call", call, asked, door, plan)
     return [part]
+
+
+@contextmanager
+def _server(function: str, argument: str = "") -> Iterator[tuple[str, int]]:
+    """Within this block a process runs a function of this module: what it said, and its pid."""
+    trouble = f"the server that is to be called ({function}) did not begin, or did not stay"
+    with started(
+        ["-c", f"from {__name__} import {function}; {function}({argument})"], trouble
+    ) as it:
+        assert it.stdout is not None
+        said = it.stdout.readline().decode().strip()
+        if not said:
+            raise HadronError(trouble)
+        yield said, it.pid
 
 
 def serve(address: str) -> None:
@@ -243,16 +266,10 @@ def measure_bare(_door: Door, plan: Plan) -> list[Part]:
         f"Calling a bare server of grpcio with {plan.record_bytes} B",
         ("at a time", "p50", "p99", "calls/s", "server's CPU each"),
     )
-    command = [sys.executable, "-c", f"from {__name__} import echo; echo()"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            bare = Door(server.stdout.readline().strip(), "", psutil.Process(server.pid))
-            with grpc.insecure_channel(bare.address) as channel:
-                asked = b"x" * plan.record_bytes
-                _measure(part, "bare", channel.unary_unary("/bare/Echo"), asked, bare, plan)
-        finally:
-            server.kill()
+    with _server("echo") as (address, pid), grpc.insecure_channel(address) as channel:
+        bare = Door(address, "", psutil.Process(pid))
+        asked = b"x" * plan.record_bytes
+        _measure(part, "bare", channel.unary_unary("/bare/Echo"), asked, bare, plan)
     return [part]
 
 

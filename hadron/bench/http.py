@@ -9,17 +9,18 @@ from __future__ import annotations
 import selectors
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import psutil
 
-from hadron.bench.report import Part, Verdict, middle, number, print_found
+from hadron.bench.report import Part, Verdict, kept, middle, number, print_found
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import percentile
+from hadron.model.errors import DeadlineExceededError, PeerError
 from hadron.node.supervision.cluster import LocalCluster, free_ports, write_config
 from hadron.wire.sockets import split_address
 
@@ -31,10 +32,6 @@ AT_ONCE: Final = (1, 16, 64)
 _STREAM: Final = "/v1/streams/bench"
 _ANSWER_S: Final = 30.0
 _LINES_AT_ONCE: Final = 2_000
-
-
-class BenchError(Exception):
-    """An answer that should not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +56,14 @@ def run(plan: Plan, output: str) -> int:
     """Measure and print; returns the exit status."""
     started = time.monotonic()
     found: list[Part] = []
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+    with scratch() as directory, kept(found):
         config = write_config(
-            Path(directory) / "cluster.yaml",
+            directory / "cluster.yaml",
             plan.nodes,
             plan.durability,
             http_ports=free_ports(plan.nodes),
         )
-        with LocalCluster(Path(directory), config=config) as cluster:
+        with LocalCluster(directory, config=config) as cluster:
             cluster.start_all()
             address = cluster.config.leader.http
             assert address is not None
@@ -118,6 +115,11 @@ def measure_publish(address: str, plan: Plan, cpu_s: Callable[[], float]) -> lis
         _load(address, asked, count, plan.seconds / 4)
         before_s = cpu_s()
         found = [_load(address, asked, count, plan.seconds) for _ in range(plan.rounds)]
+        if not all(took for took, _ in found):
+            raise DeadlineExceededError(
+                f"{address} answered none of {count} requests at a time within {plan.seconds:g} s",
+                "is the machine busy? give it more --seconds",
+            )
         cost = (cpu_s() - before_s) / sum(len(took) for took, _ in found) * 1e6
         p50, p99 = (middle([percentile(took, q) for took, _ in found]) * 1e3 for q in (0.5, 0.99))
         rates[count] = middle([rate for _, rate in found])
@@ -187,9 +189,9 @@ def measure_lines(address: str, plan: Plan, cpu_s: Callable[[], float]) -> list[
         connection = Connection(address)
         began = time.perf_counter()
         head = _head("POST", _STREAM, "application/x-ndjson", len(lines) * count)
-        connection.sock.sendall(head)
+        connection.send(head)
         for _ in range(count):
-            connection.sock.sendall(lines)
+            connection.send(lines)
         while not connection.receive():
             pass
         rates.append(count * _LINES_AT_ONCE / (time.perf_counter() - began))
@@ -232,24 +234,33 @@ class Connection:
     """One request at a time."""
 
     def __init__(self, address: str) -> None:
-        self.sock = socket.create_connection(split_address(address), _ANSWER_S)
+        self._address = address
+        with self._trouble("connect"):
+            self.sock = socket.create_connection(split_address(address), _ANSWER_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sent_s = 0.0
         self._received = b""
 
     def send(self, asked: bytes) -> None:
         self.sent_s = time.perf_counter()
-        self.sock.sendall(asked)
+        with self._trouble("take what was sent"):
+            self.sock.sendall(asked)
 
     def receive(self) -> bool:
-        """Whether the answer is complete. Raises `BenchError` for one that is none of success."""
-        data = self.sock.recv(1 << 16)
+        """Whether the answer is complete. Raises `PeerError` for one that is none of success, or
+        that breaks off."""
+        with self._trouble("answer"):
+            data = self.sock.recv(1 << 16)
         self._received += data
         head, end, body = self._received.partition(b"\r\n\r\n")
-        if not end and data:
+        if not data:
+            said = self._received[:500].decode(errors="replace")
+            raise PeerError(f"{self._address} closed the connection in mid-answer, after {said!r}")
+        if not end:
             return False
         if not head.startswith(b"HTTP/1.1 200"):
-            raise BenchError(f"the node answered {self._received[:500].decode(errors='replace')}")
+            said = self._received[:500].decode(errors="replace")
+            raise PeerError(f"{self._address} answered {said!r}")
         length = next(
             int(line.split(b":")[1])
             for line in head.lower().split(b"\r\n")
@@ -267,6 +278,18 @@ class Connection:
 
     def close(self) -> None:
         self.sock.close()
+
+    @contextmanager
+    def _trouble(self, what: str) -> Iterator[None]:
+        """Raises a `PeerError` that says who has failed for what sockets raise."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"{self._address} did not {what} within {_ANSWER_S:g} s", "is the machine busy?"
+            ) from error
+        except OSError as error:
+            raise PeerError(f"{self._address} did not {what}: {error.strerror or error}") from error
 
 
 PARTS: Final[dict[str, Callable[[str, Plan, Callable[[], float]], list[Part]]]] = {

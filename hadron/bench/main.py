@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hadron.bench import workloads
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import Processes
 from hadron.bench.workloads import Figures, Measured
 from hadron.client import connect
@@ -56,8 +55,8 @@ def run(nodes: int, record_bytes: int, durability: str, output: str, seconds: fl
         output: "table" or "json".
         seconds: that each workload takes at most; those in rounds, each round.
     """
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
-        cluster = LocalCluster(Path(directory), nodes=nodes, durability=durability)
+    with scratch() as directory:
+        cluster = LocalCluster(directory, nodes=nodes, durability=durability)
         with cluster:
             processes = Processes([cluster.pid(name) for name in cluster.names])
             measured = anyio.run(

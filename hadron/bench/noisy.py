@@ -181,7 +181,7 @@ async def _noisy_client(url: str, kind: str, group: str) -> AsyncIterator[None]:
         "hadron.bench.noisy",
         (url, kind, group),
         begun=_BEGUN,
-        trouble=f"the client that is to be noisy ({kind}) did not begin",
+        trouble=f"the client that is to be noisy ({kind}) did not begin, or did not stay",
     ):
         yield
 

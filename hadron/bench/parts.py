@@ -14,6 +14,7 @@ import anyio
 
 from hadron.bench import deliveries
 from hadron.bench.deliveries import Cost, Throughput
+from hadron.bench.frozen import WINDOW as FROZEN_WINDOW
 from hadron.bench.frozen import frozen_member
 from hadron.bench.ground import Ground, Plan
 from hadron.bench.noisy import measure_noisy
@@ -21,6 +22,7 @@ from hadron.bench.report import Part, Verdict, middle, middle_ratio, number, rat
 from hadron.bench.workloads import declare
 from hadron.client import Client, connect
 from hadron.delivery.machine import MAX_UNSETTLED
+from hadron.model.errors import ConfigurationError
 
 GROUPS: Final = (1, 10, 100)
 MEMBERS: Final = (1, 10, 50, 200)
@@ -190,17 +192,17 @@ async def measure_stopped(ground: Ground) -> list[Part]:
     *readers, silent = await ground.clients(_READERS + 1)
     known: dict[str, list[Throughput]] = {_ALONE: [], _SILENT: [], _FROZEN: []}
 
-    async def measure(group: str) -> Throughput:
+    async def measure(group: str, aside: int = 0) -> Throughput:
         work = [(client, group) for client in readers]
-        return await deliveries.consume(stream, work, plan.seconds / 2, ground.leader)
+        return await deliveries.consume(stream, work, plan.seconds / 2, ground.leader, aside=aside)
 
     async def measure_case(case: str, group: str) -> Throughput:
         if case == _SILENT:
-            async with silent.subscribe(stream, group=group):
-                return await measure(group)
+            async with silent.subscribe(stream, group=group, max_in_flight=deliveries.WINDOW):
+                return await measure(group, deliveries.WINDOW)
         if case == _FROZEN:
             async with frozen_member(ground.url, stream, group):
-                return await measure(group)
+                return await measure(group, FROZEN_WINDOW)
         return await measure(group)
 
     await measure("warm")
@@ -249,7 +251,7 @@ async def measure_stopped(ground: Ground) -> list[Part]:
 async def measure_logs(ground: Ground) -> list[Part]:
     """Deliveries one at a time out of a short log and out of a long one."""
     short = await ground.stream("short", SHORT_LOG, deliveries.SMALL_BYTES)
-    name, long = await ground.long_log()
+    name, long = await _long_log(ground)
     cases = {
         f"{short:,} records": ("short", 0, "short_log"),
         f"{long:,} records, in the middle": (name, long // 2, "long_log_middle"),
@@ -281,10 +283,8 @@ async def measure_logs(ground: Ground) -> list[Part]:
 
 async def measure_acknowledged(ground: Ground) -> list[Part]:
     """The same behind acknowledged sets of different sizes, with a floor that is held back."""
-    stream, records = await ground.long_log()
-    # As much as is delivered one at a time by each of the groups.
-    turns = _COST_ROUNDS * ground.plan.rounds + 1
-    end = max(2, records - turns * (_COST_RECORDS + 2 * deliveries.WARM_UP))
+    stream, records = await _long_log(ground)
+    end = records - _behind(ground.plan)
     small = min(2 * SHORT_LOG, end)
     many = end // ground.plan.holes + 1
     parts = {"nothing": (end, end, 1), "small": (end - small, end, 2), "large": (0, end, many)}
@@ -328,6 +328,35 @@ async def measure_acknowledged(ground: Ground) -> list[Part]:
         )
     part.figures |= figures
     return [part]
+
+
+def _behind(plan: Plan) -> int:
+    """Records that are delivered one at a time to each of the groups of `measure_acknowledged`."""
+    turns = _COST_ROUNDS * plan.rounds + 1
+    return turns * (_COST_RECORDS + 2 * deliveries.WARM_UP)
+
+
+def check(plan: Plan, held: int | None = None) -> None:
+    """Raise `ConfigurationError` where the long log is too short for what is delivered out of it.
+
+    Args:
+        held: records that it has come to have; None before it is filled.
+    """
+    records = plan.log_records if held is None else held
+    # From the middle on there is a turn; below what is behind, a record and one that is held.
+    needs = {"log": 2 * (_COST_RECORDS + deliveries.WARM_UP), "acknowledged": _behind(plan) + 2}
+    wanted = max((needed for part, needed in needs.items() if part in plan.parts), default=0)
+    if records < wanted:
+        raise ConfigurationError(
+            f"the long log has only {records:,} records, {wanted:,} are delivered out of it",
+            "raise --records" if held is None else "raise --fill-seconds",
+        )
+
+
+async def _long_log(ground: Ground) -> tuple[str, int]:
+    name, records = await ground.long_log()
+    check(ground.plan, records)
+    return name, records
 
 
 async def _compare(

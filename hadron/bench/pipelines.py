@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import gc
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import anyio
 
-from hadron.bench.report import (
-    Part,
-    Verdict,
-    middle,
-    middle_ratio,
-    number,
-    print_found,
-    print_unfinished,
-)
+from hadron.bench.patience import STALLED_S, reached, within
+from hadron.bench.report import Part, Verdict, kept, middle, middle_ratio, number, print_found
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import ProcessUse, percentile
 from hadron.client import Client, StageInvocation, connect
 from hadron.model.errors import HadronError
 from hadron.model.pipelines import Output, PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.cluster import LocalCluster
+from hadron.replication.life import Life
 
 MIN_INSTANCES_PER_S: Final = 5_000.0
 MAX_LATENCY_MS: Final = 10.0
@@ -40,7 +34,6 @@ MAX_LATE_MS: Final = 100.0
 
 PARTITION: Final = "local/p0"
 IN_FLIGHT: Final = 2_000
-_LOOK_EVERY_S: Final = 0.02
 _WARM_UP: Final = 20
 
 _LONG_MS: Final = 3_600_000
@@ -80,19 +73,39 @@ class Speed:
     runner_us: float
 
 
+class Leader(ProcessUse):
+    """The leader's process, which can be started anew: what is free in the heap of an old one has
+    room for what is to be measured, and hides it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        super().__init__(cluster.pid(cluster.leader))
+        self._cluster = cluster
+
+    async def restart(self, client: Client) -> None:
+        name = self._cluster.leader
+        self._cluster.stop(name)
+        # In this thread: the kernel ends a node with the one that has started it (`bench.beside`).
+        self._cluster.spawn(name)
+
+        async def serving() -> int:
+            with suppress(HadronError):
+                status = await client.status(self._cluster.address(name))
+                return int(status.state == Life.SERVING)
+            return 0
+
+        await reached("leaders serve again", 1, serving)
+        super().__init__(self._cluster.pid(name))
+
+
 def run(plan: Plan, output: str) -> int:
     """Measure and print; returns the exit status."""
     started = time.monotonic()
     found: list[Part] = []
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
-        cluster = LocalCluster(Path(directory), nodes=plan.nodes, durability=plan.durability)
+    with scratch() as directory, kept(found):
+        cluster = LocalCluster(directory, nodes=plan.nodes, durability=plan.durability)
         with cluster:
-            leader = ProcessUse(cluster.pid(cluster.leader))
-            try:
-                anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
-            except HadronError:
-                print_unfinished(found)
-                raise
+            leader = Leader(cluster)
+            anyio.run(_measure, cluster.url, plan, leader, found, backend="trio")
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started
     setting = {
@@ -108,7 +121,7 @@ def run(plan: Plan, output: str) -> int:
     return 0
 
 
-async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) -> None:
+async def _measure(url: str, plan: Plan, leader: Leader, found: list[Part]) -> None:
     """Add to `found` what each part has come to."""
     gc.freeze()
     started = time.monotonic()
@@ -122,7 +135,7 @@ async def _measure(url: str, plan: Plan, leader: ProcessUse, found: list[Part]) 
 # --- how many ---------------------------------------------------------------------------------
 
 
-async def measure_instances(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+async def measure_instances(client: Client, plan: Plan, leader: Leader) -> Part:
     """Instances of one empty stage, without an output and with one, from records that are there."""
     part = Part(
         f"{plan.instances:,} instances of one empty stage, {IN_FLIGHT:,} in flight",
@@ -133,9 +146,10 @@ async def measure_instances(client: Client, plan: Plan, leader: ProcessUse) -> P
     async with client.producer("in") as producer:
         await producer.send_many([value] * plan.instances)
     for kind in ("without output", "with output"):
-        speeds = [
+        # What only the first round does is nobody's.
+        _, *speeds = [
             await _run_all(client, plan, leader, f"{kind.replace(' ', '-')}-{turn}", kind)
-            for turn in range(plan.rounds)
+            for turn in range(plan.rounds + 1)
         ]
         per_s = middle([each.per_s for each in speeds])
         leader_us = middle([each.leader_us for each in speeds])
@@ -157,11 +171,14 @@ async def measure_instances(client: Client, plan: Plan, leader: ProcessUse) -> P
     return part
 
 
-async def _run_all(client: Client, plan: Plan, leader: ProcessUse, name: str, kind: str) -> Speed:
+async def _run_all(client: Client, plan: Plan, leader: Leader, name: str, kind: str) -> Speed:
     """A pipeline over what is there, from its declaration until all of it is done."""
     output = Output("out") if kind == "with output" else None
-    await _declare_pipeline(client, name, "in", "earliest", output)
     began, leader_s, own_s = time.monotonic(), leader.cpu_s(), time.process_time()
+    await _declare_pipeline(client, name, "in", "earliest", output)
+
+    async def done() -> int:
+        return (await client.pipeline_progress(name))[0].done
 
     async def handle(_: StageInvocation) -> bytes | None:
         return None if output is None else b"done"
@@ -169,9 +186,7 @@ async def _run_all(client: Client, plan: Plan, leader: ProcessUse, name: str, ki
     async with anyio.create_task_group() as tasks:
         stage = client.stage(name, "empty", max_in_flight=IN_FLIGHT)
         tasks.start_soon(stage.run, handle)
-        # Others do it.
-        while (await client.pipeline_progress(name))[0].done < plan.instances:  # noqa: ASYNC110
-            await anyio.sleep(_LOOK_EVERY_S)
+        await reached(f"instances of {name} are done", plan.instances, done)
         took_s = time.monotonic() - began
         used = leader.cpu_s() - leader_s, time.process_time() - own_s
         tasks.cancel_scope.cancel()
@@ -182,7 +197,7 @@ async def _run_all(client: Client, plan: Plan, leader: ProcessUse, name: str, ki
 # --- how soon -------------------------------------------------------------------------------------
 
 
-async def measure_latency(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+async def measure_latency(client: Client, plan: Plan, leader: Leader) -> Part:
     """From a record on its way to the output that a reader has got, one after the other."""
     await _declare_streams(client, "asked", "answered", "beside")
     await _declare_pipeline(client, "answers", "asked", "earliest", Output("answered"))
@@ -203,7 +218,8 @@ async def measure_latency(client: Client, plan: Plan, leader: ProcessUse) -> Par
                 leader_s = leader.cpu_s()
             began = time.monotonic()
             await producer.send_soon(value)
-            await anext(answers)
+            with within(STALLED_S, "an output"):
+                await anext(answers)
             taken_s = time.monotonic() - began
             began = time.monotonic()
             await beside.send(value)
@@ -241,7 +257,7 @@ async def measure_latency(client: Client, plan: Plan, leader: ProcessUse) -> Par
 # --- how many may wait ----------------------------------------------------------------------------
 
 
-async def measure_waiting(client: Client, plan: Plan, leader: ProcessUse) -> Part:
+async def measure_waiting(client: Client, plan: Plan, leader: Leader) -> Part:
     """What instances cost while they wait for their delay, and how late others are beside them."""
     value = b"x" * plan.record_bytes
     await _declare_streams(client, "kept", "timed", "ended")
@@ -249,11 +265,15 @@ async def measure_waiting(client: Client, plan: Plan, leader: ProcessUse) -> Par
         for first in range(0, plan.waiting, _AT_ONCE):
             await producer.send_many([value] * min(_AT_ONCE, plan.waiting - first))
     await _declare_pipeline(client, "timed", "timed", "earliest", Output("ended"), _SHORT_MS)
+
+    async def created() -> int:
+        return (await client.pipeline_progress("kept"))[0].instances
+
+    await leader.restart(client)
     before = leader.rss_bytes()
     began = time.monotonic()
     await _declare_pipeline(client, "kept", "kept", "earliest", None, _LONG_MS, plan.waiting)
-    while (await client.pipeline_progress("kept"))[0].instances < plan.waiting:  # noqa: ASYNC110
-        await anyio.sleep(_LOOK_EVERY_S)
+    await reached("instances of kept were created", plan.waiting, created)
     per_s = plan.waiting / (time.monotonic() - began)
     each_bytes = max(0, leader.rss_bytes() - before) / plan.waiting
     late_ms = await _lateness(client, plan, value)
@@ -294,24 +314,27 @@ async def _lateness(client: Client, plan: Plan, value: bytes) -> list[float]:
     """From the end of each delay, which begins as its record is acknowledged at the latest, to the
     output that a reader has got; milliseconds."""
     due: dict[int, float] = {}
-    late_ms: list[float] = []
+    arrived: dict[int, float] = {}
     async with anyio.create_task_group() as tasks, client.producer("timed") as producer:
         stage = client.stage("timed", "empty", max_in_flight=IN_FLIGHT)
         tasks.start_soon(stage.run, lambda invocation: str(invocation.root.offset))
 
         async def collect() -> None:
             async for record in client.read("ended", follow=True):
-                late_ms.append((time.monotonic() - due[int(record.value)]) * 1_000)
-                if len(late_ms) == plan.triggers:
-                    tasks.cancel_scope.cancel()
+                # Of a client that was kept waiting, it may be the first to hear of its record.
+                arrived[int(record.value)] = time.monotonic()
+
+        async def seen() -> int:
+            return len(arrived)
 
         tasks.start_soon(collect)
         for _ in range(plan.triggers):
             receipt = await producer.send(value)
             due[receipt.offset] = time.monotonic() + _SHORT_MS / 1_000
             await anyio.sleep(_EVERY_S)
-        await anyio.sleep_forever()
-    return late_ms
+        await reached("delays have ended in an output", plan.triggers, seen)
+        tasks.cancel_scope.cancel()
+    return [(arrived[offset] - due_s) * 1_000 for offset, due_s in due.items()]
 
 
 # --- what it is measured on -----------------------------------------------------------------------

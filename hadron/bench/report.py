@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -118,10 +119,17 @@ def print_found(
     print_tables(parts, "; ".join(told))
 
 
-def print_unfinished(parts: Iterable[Part]) -> None:
-    """Tables of what an error has ended, beside the error: what was measured in all these minutes
-    stays true, and stdout is for what is whole."""
-    print_tables(parts, "not all was measured: see the error below", to_stderr=True)
+@contextmanager
+def kept(parts: Sequence[Part]) -> Iterator[None]:
+    """Print, where an error ends the block, the tables of what was measured until then, beside the
+    error: they stay true, and stdout is for what is whole."""
+    try:
+        yield
+    except Exception:
+        # Of whatever kind: that of a task comes in an `ExceptionGroup`.
+        if parts:
+            print_tables(parts, "not all was measured: see the error below", to_stderr=True)
+        raise
 
 
 def print_tables(parts: Iterable[Part], setting: str, *, to_stderr: bool = False) -> None:
@@ -140,6 +148,11 @@ def print_tables(parts: Iterable[Part], setting: str, *, to_stderr: bool = False
         console.print()
         console.print(table)
         verdicts += part.verdicts
+    if verdicts:
+        _print_verdicts(console, verdicts)
+
+
+def _print_verdicts(console: Console, verdicts: Iterable[Verdict]) -> None:
     table = Table(title="Verdicts", title_justify="left", title_style="bold")
     for column in ("", "measured", "bar", ""):
         table.add_column(column)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,19 +21,21 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from hadron.bench import pipelines
+from hadron.bench.patience import STALLED_S, reached, within
 from hadron.bench.report import (
     Part,
     Verdict,
+    kept,
     middle,
     middle_ratio,
     number,
     print_found,
-    print_unfinished,
     ratio,
 )
-from hadron.bench.stats import ProcessUse, percentile
+from hadron.bench.scratch import scratch
+from hadron.bench.stats import percentile
 from hadron.client import Client, connect
-from hadron.model.errors import HadronError, PeerError
+from hadron.model.errors import PeerError
 from hadron.model.limits import MAX_MICRO_BATCH
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -53,7 +54,6 @@ MAX_BAD_S: Final = 60.0
 _BAD: Final = "bad"
 """A member of roots that functions raise for."""
 
-_LOOK_EVERY_S: Final = 0.02
 _WARM_UP: Final = 5
 """Triggers that nobody counts: Java compiles what runs often."""
 
@@ -92,7 +92,7 @@ class Ground:
 
     url: str
     plan: Plan
-    leader: ProcessUse
+    leader: pipelines.Leader
     client: Client
     spark: SparkSession
     files: Path
@@ -122,7 +122,9 @@ class Ground:
         writer = values.write.format("hadron").mode("append").option("server", self.url)
         began = time.monotonic()
         await self.run(writer.option("stream", stream).save)
-        return self.plan.rows / (time.monotonic() - began)
+        took_s = time.monotonic() - began
+        await _check_count(self.client, stream, self.plan.rows)
+        return self.plan.rows / took_s
 
 
 def run(plan: Plan, output: str) -> int:
@@ -133,22 +135,15 @@ def run(plan: Plan, output: str) -> int:
     check_extra()
     started = time.monotonic()
     found: list[Part] = []
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as name:
-        directory = Path(name)
+    with scratch() as directory, kept(found):
         spark = session(app_name="hadron bench")
         version = spark.version
         try:
             cluster = LocalCluster(directory, nodes=plan.nodes, durability=plan.durability)
             with cluster:
-                leader = ProcessUse(cluster.pid(cluster.leader))
+                leader = pipelines.Leader(cluster)
                 files = directory / "parquet"
-                try:
-                    anyio.run(
-                        _measure, cluster.url, plan, leader, spark, files, found, backend="trio"
-                    )
-                except HadronError:
-                    print_unfinished(found)
-                    raise
+                anyio.run(_measure, cluster.url, plan, leader, spark, files, found, backend="trio")
         finally:
             end(spark)
     durability = "fsync" if plan.nodes == 1 else plan.durability
@@ -167,7 +162,12 @@ def run(plan: Plan, output: str) -> int:
 
 
 async def _measure(
-    url: str, plan: Plan, leader: ProcessUse, spark: SparkSession, files: Path, found: list[Part]
+    url: str,
+    plan: Plan,
+    leader: pipelines.Leader,
+    spark: SparkSession,
+    files: Path,
+    found: list[Part],
 ) -> None:
     """Add to `found` what each part has come to."""
     started = time.monotonic()
@@ -212,6 +212,11 @@ async def measure_read(ground: Ground) -> list[Part]:
     path = str(ground.files / "rows")
     await ground.run(partial(records.write.parquet, path))
     files = spark.read.parquet(path)
+    # What is read into nothing is counted by nobody: here are the same rows, once.
+    found: list[int] = []
+    await ground.run(lambda: found.append(files.count()))
+    if found != [plan.rows]:
+        raise PeerError(f"{found[0]:,} rows were read out of the stream, and not {plan.rows:,}")
     speeds: dict[str, list[float]] = {"stream": [], "parquet": []}
     for turn in range(-1, plan.rounds):
         for name, frame in {"stream": records, "parquet": files}.items():
@@ -283,12 +288,13 @@ async def measure_completions(ground: Ground) -> list[Part]:
         began, leader_s = time.monotonic(), ground.leader.cpu_s()
         await _declare_pipeline(client, name, "roots", "made", max_parallel=plan.instances)
         async with _running(ground, name):
-            # The runner does it.
-            while (await _told(client, name)).done < plan.instances:  # noqa: ASYNC110
-                await anyio.sleep(_LOOK_EVERY_S)
+            await reached(
+                f"instances of {name} are done", plan.instances, partial(_done, client, name)
+            )
             if turn:
                 speeds.append(plan.instances / (time.monotonic() - began))
                 leader_us.append((ground.leader.cpu_s() - leader_s) / plan.instances * 1e6)
+        await _check_count(client, "made", plan.instances * (turn + 1))
     per_s = middle(speeds)
     part = Part(
         f"{plan.instances:,} instances of one empty stage with an output, up to "
@@ -319,7 +325,8 @@ async def measure_latency(ground: Ground) -> list[Part]:
         for turn in range(_WARM_UP + plan.triggers):
             began = time.monotonic()
             await producer.send_soon(_value(plan))
-            await anext(replies)
+            with within(STALLED_S, "an output"):
+                await anext(replies)
             if turn >= _WARM_UP:
                 taken_ms.append((time.monotonic() - began) * 1_000)
     p50, p95 = percentile(taken_ms, 0.5), percentile(taken_ms, 0.95)
@@ -398,9 +405,15 @@ async def measure_bad(ground: Ground) -> list[Part]:
             )
             began = time.monotonic()
             async with _running(ground, name):
-                while (told := await _told(client, name)).done + told.failed < plan.bad:  # noqa: ASYNC110
-                    await anyio.sleep(_LOOK_EVERY_S)
+                await reached(
+                    f"instances of {name} ended",
+                    plan.bad,
+                    partial(_ended, client, name),
+                    # All may end together: the bar is to be missed before this is.
+                    stalled_s=10 * MAX_BAD_S,
+                )
                 seconds = time.monotonic() - began
+            told = await _told(client, name)
             if told.failed != len(bad):
                 raise PeerError(f"{told.failed} instances of {name} failed, and not {len(bad)}")
             part.rows.append((f"{percent} % of them, {where}", number(seconds)))
@@ -452,6 +465,23 @@ async def _running(ground: Ground, pipeline: str) -> AsyncIterator[None]:
 async def _told(client: Client, pipeline: str) -> Any:
     (told,) = await client.pipeline_progress(pipeline)
     return told
+
+
+async def _done(client: Client, pipeline: str) -> int:
+    return int((await _told(client, pipeline)).done)
+
+
+async def _ended(client: Client, pipeline: str) -> int:
+    told = await _told(client, pipeline)
+    return int(told.done + told.failed)
+
+
+async def _check_count(client: Client, stream: str, wanted: int) -> None:
+    """Raise `PeerError` unless the stream has as many records as were to be made: a rate of others
+    would be none."""
+    (offsets,) = await client.offsets(stream)
+    if offsets.next_offset != wanted:
+        raise PeerError(f"stream {stream} has {offsets.next_offset:,} records, and not {wanted:,}")
 
 
 def _value(plan: Plan) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ _CPUCLOCK_SCHED: Final = 2
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of `values` lie; nearest rank."""
+    """The least of `values` that is not exceeded by `share` (0 to 1) of them; nearest rank."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+    # A product like 100 * 0.07 may be a little more than it is.
+    return ordered[max(0, math.ceil(len(ordered) * share - 1e-9) - 1)]
 
 
 class ProcessUse:

@@ -10,29 +10,20 @@ from __future__ import annotations
 
 import gc
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import anyio
 
-from hadron.bench.report import (
-    Part,
-    Verdict,
-    middle,
-    middle_ratio,
-    number,
-    print_found,
-    print_unfinished,
-)
+from hadron.bench.patience import within
+from hadron.bench.report import Part, Verdict, kept, middle, middle_ratio, number, print_found
 from hadron.bench.report import ratio as times
+from hadron.bench.scratch import scratch
 from hadron.bench.stats import percentile
 from hadron.client import Client, Producer, connect
-from hadron.model.errors import HadronError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.supervision.local_fleet import LocalFleet
 
@@ -95,14 +86,10 @@ def run(plan: Plan, output: str) -> int:
     started = time.monotonic()
     found: list[Part] = []
     wanted = SETS if "sets" in plan.parts else SETS[:1]
-    with tempfile.TemporaryDirectory(prefix="hadron-bench-") as directory:
+    with scratch() as directory, kept(found):
         sets = dict.fromkeys(wanted, plan.nodes)
-        with LocalFleet(Path(directory), sets, durability=plan.durability) as fleet:
-            try:
-                anyio.run(_measure, fleet.url, plan, found, backend="trio")
-            except HadronError:
-                print_unfinished(found)
-                raise
+        with LocalFleet(directory, sets, durability=plan.durability) as fleet:
+            anyio.run(_measure, fleet.url, plan, found, backend="trio")
     durability = "fsync" if plan.nodes == 1 else plan.durability
     took_s = time.monotonic() - started
     setting = {
@@ -347,12 +334,15 @@ async def measure_steps(client: Client, plan: Plan) -> list[Part]:
     works = {_PLAIN: _consume_and_publish, _STEPS: _consume_in_steps}
     for label, work in works.items():
         # What only the first does is nobody's.
-        await work(client, f"{_GROUPS[label]}-warm", min(plan.records, 10 * STEP_RECORDS))
+        records = min(plan.records, 10 * STEP_RECORDS)
+        with within(_CONSUME_S, f"{label}: {records:,} records"):
+            await work(client, f"{_GROUPS[label]}-warm", records)
     known: dict[str, list[float]] = {label: [] for label in works}
     for turn in range(plan.rounds):
         for label, work in works.items() if turn % 2 else reversed(works.items()):
             started = time.perf_counter()
-            with anyio.fail_after(_CONSUME_S):
+            what = f"{label}: {plan.records:,} records, {STEP_RECORDS:,} at a time,"
+            with within(_CONSUME_S, what, "give it fewer --records"):
                 await work(client, f"{_GROUPS[label]}-{turn}", plan.records)
             known[label].append(plan.records / (time.perf_counter() - started))
     part = Part(
@@ -409,8 +399,8 @@ async def _consume_in_steps(client: Client, group: str, records: int) -> None:
 async def _fill(client: Client, stream: str, plan: Plan) -> None:
     values = [b"x" * plan.record_bytes] * STEP_RECORDS
     async with client.producer(stream) as producer:
-        for _ in range(0, plan.records, STEP_RECORDS):
-            await producer.send_many(values)
+        for sent in range(0, plan.records, STEP_RECORDS):
+            await producer.send_many(values[: plan.records - sent])
 
 
 async def _declare(client: Client, streams: dict[str, str]) -> None:

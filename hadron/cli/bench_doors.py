@@ -13,6 +13,7 @@ from hadron.cli.bench_options import (
     seconds_option,
 )
 from hadron.cli.printing import output_option
+from hadron.model.errors import ConfigurationError
 
 _HTTP_PARTS = ("publish", "lines")
 
@@ -95,7 +96,15 @@ def grpc_command(
       hadron bench grpc
       hadron bench grpc --nodes 1 --part publish --seconds 2
     """
-    from hadron.bench.grpc import Plan, run
+    try:
+        from hadron.bench.grpc import Plan, run
+    except ModuleNotFoundError as error:
+        if error.name != "grpc":
+            raise
+        raise ConfigurationError(
+            "grpcio is not installed",
+            "install the extra: pip install '.[grpc]' in a clone, 'CLONE[grpc]' elsewhere",
+        ) from error
 
     plan = Plan(nodes, record_bytes, durability, seconds, rounds, subscriptions, parts)
     return run(plan, output)

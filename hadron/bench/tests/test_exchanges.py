@@ -11,6 +11,7 @@ import trio
 
 from hadron.bench import exchanges
 from hadron.bench.exchanges import PARTS, Plan
+from hadron.bench.report import Part, kept
 from hadron.model.errors import HadronError
 
 
@@ -95,11 +96,22 @@ async def test_nobody_waits_for_what_was_lost_while_the_leader_was_away(
 def test_what_an_error_has_ended_is_not_on_stdout(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def fail(*_: object) -> None:
-        raise HadronError("the leader is gone")
+    async def fail(*arguments: Any) -> None:
+        arguments[-1].append(Part("Fan-out", ("", "per second"), [("measured", "3")]))
+        # As all that a task group's tasks raise.
+        raise ExceptionGroup("tasks", [HadronError("the leader is gone")])
 
     monkeypatch.setattr(exchanges, "_measure", fail)
-    with pytest.raises(HadronError):
+    with pytest.raises(ExceptionGroup):
         exchanges.run(Plan(1, 50, 0.2, 1, 1, 10, 500, ("fan-out",)), "json")
     found = capsys.readouterr()
-    assert (found.out, "not all was measured" in found.err) == ("", True)
+    assert found.out == ""
+    assert "not all was measured" in found.err
+    assert "Fan-out" in found.err
+    assert "Verdicts" not in found.err
+
+
+def test_nothing_is_shown_of_what_found_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(HadronError), kept([]):
+        raise HadronError("the leader is gone")
+    assert capsys.readouterr() == ("", "")

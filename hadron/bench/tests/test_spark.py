@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from hadron.bench import spark
 from hadron.bench.spark import PARTS, Plan
+from hadron.model.errors import PeerError
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +87,13 @@ def test_the_command_knows_every_part() -> None:
     from hadron.cli.commands import bench
 
     assert tuple(PARTS) == bench._SPARK_PARTS
+
+
+async def test_rows_that_are_not_there_have_no_rate() -> None:
+    class Client:
+        async def offsets(self, _stream: str) -> tuple[Any, ...]:
+            return (SimpleNamespace(next_offset=999),)
+
+    await spark._check_count(cast(Any, Client()), "sunk", 999)
+    with pytest.raises(PeerError, match="sunk has 999 records, and not 1,000"):
+        await spark._check_count(cast(Any, Client()), "sunk", 1_000)

@@ -36,5 +36,9 @@ def test_the_cpu_time_of_another_process() -> None:
 def test_percentiles_are_of_the_nearest_rank() -> None:
     assert percentile([3, 1, 2], 0.5) == 2
     assert percentile([5.0], 0.99) == 5.0
+    assert percentile([4, 3, 2, 1], 0.5) == 2
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile(range(1, 101), 0.07) == 7
+    assert (percentile([1, 2], 0.0), percentile([1, 2], 1.0)) == (1, 2)
     with pytest.raises(ValueError, match="no values"):
         percentile([], 0.5)

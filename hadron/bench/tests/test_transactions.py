@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from hadron.bench import transactions
 from hadron.bench.transactions import PARTS, Plan
+from hadron.model.errors import DeadlineExceededError
 
 
 @pytest.mark.long
@@ -42,3 +47,43 @@ def test_every_figure_is_measured_and_every_bar_is_judged(
     judged = [each["what"] for each in figures["verdicts"]]
     assert len(judged) == 7
     assert [each["met"] for each in figures["verdicts"]].count(None) == 1, "what is shown only"
+
+
+async def test_it_is_filled_with_as_many_records_as_are_counted() -> None:
+    sent: list[int] = []
+
+    class Producer:
+        async def __aenter__(self) -> Producer:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def send_many(self, values: list[bytes]) -> None:
+            sent.append(len(values))
+
+    client = SimpleNamespace(producer=lambda _: Producer())
+    plan = Plan(1, 50, "os", 0.1, 1, 1_001, ("steps",))
+    await transactions._fill(cast(Any, client), "steps-in", plan)
+    assert sent == [1_000, 1]
+
+
+async def test_a_round_that_takes_too_long_is_told(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+
+    async def stuck(_client: object, group: str, _records: int) -> None:
+        if not group.endswith("-warm"):
+            await trio.sleep_forever()
+
+    async def nothing(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    for name in ("_declare", "_fill"):
+        monkeypatch.setattr(transactions, name, nothing)
+    monkeypatch.setattr(transactions, "_consume_in_steps", stuck)
+    monkeypatch.setattr(transactions, "_consume_and_publish", stuck)
+    plan = Plan(1, 50, "os", 0.1, 1, 1_001, ("steps",))
+    with pytest.raises(DeadlineExceededError, match=r"1,001 records.* than 60 s") as raised:
+        await transactions.measure_steps(cast(Any, None), plan)
+    assert raised.value.hint == "give it fewer --records"

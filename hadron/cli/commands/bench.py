@@ -38,6 +38,10 @@ def command(
     Each figure says how many records it stands on and how long they took; what is measured one at a
     time takes three rounds, of which the medians count.
 
+    The commands below also judge what they find, by bars for two quiet cores. The status is 0
+    whatever the verdicts are, and 1 where a measurement did not come to its end; `met` of
+    `-o json` is for scripts that want more.
+
     \b
     Examples:
       hadron bench
