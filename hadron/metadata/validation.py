@@ -110,6 +110,7 @@ def _check_stream(judge: Judge, notes: Notes, obj: SchemaObject, before: StreamS
         if partition not in in_use:
             judge.check_replica_set(notes, ("partitions", index), partition)
     if before is not None and not judge.allow_destructive:
+        added = [name for name in spec.partitions if name not in in_use]
         _check_retention(judge, notes, obj, spec, before)
         _check_partitions(notes, spec, old)
 
