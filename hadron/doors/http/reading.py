@@ -31,7 +31,7 @@ _DEFAULT_LIMIT: Final = 100
 _PIECE_BYTES: Final = 64 << 10
 """Of NDJSON: written at once."""
 
-Limit = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
 class ReadQuery(Query, frozen=True, kw_only=True):
