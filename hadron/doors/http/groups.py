@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final, Literal
@@ -27,7 +26,6 @@ _MAX_WAIT_S: Final = 60
 _DEFAULT_IDLE_S: Final = 60
 _MAX_IDLE_S: Final = 3_600
 _MAX_IN_FLIGHT: Final = 10_000
-_NAME_BYTES: Final = 9
 
 Deliveries = Annotated[list[str], msgspec.Meta(min_length=1, max_length=_MAX_POLLED)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)]
@@ -36,7 +34,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)]
 class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
-        consumer: what it calls itself; without one it is given a name, for the next requests.
+        consumer: the name that it gives itself, as worker-1, the same in all its requests: what it
+            is given is kept for that name until it is acknowledged, or idle_s is over.
         max_records: at most so many, once there is one.
         wait_s: how long to wait for the first.
         again: what this consumer was given and has not acknowledged comes again, at once and as it
@@ -52,7 +51,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             names them of another one must name what it has.
     """
 
-    consumer: str = ""
+    consumer: str
     max_records: Annotated[int, msgspec.Meta(ge=1, le=_MAX_POLLED)] = 100
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=_MAX_WAIT_S)] = 20.0
     again: bool = False
@@ -69,6 +68,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
+        consumer: under which name they were polled.
         deliveries: as records came with them.
     """
 
@@ -79,6 +79,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
+        consumer, deliveries: as of `Ack`.
         delay_s: until they are delivered again; without it, longer each time.
         reason: stands in the dead letter, when this was the last attempt.
     """
@@ -160,10 +161,7 @@ class Described(msgspec.Struct):
 
 async def poll(door: Door, call: Call, query: Query) -> Response | None:
     asked: Poll = await call.json(Poll)
-    consumer = asked.consumer or "http-" + base64.urlsafe_b64encode(
-        door.ports.random.token_bytes(_NAME_BYTES)
-    ).decode().rstrip("=")
-    name = _name(call, query, consumer)
+    name = _name(call, query, asked.consumer)
     member = await _member(door, call.address, name, asked)
     with _asking(member):
         try:

@@ -213,11 +213,15 @@ async def test_a_consumer_counts_for_who_has_made_it(
     assert await poll_in("two") == 200
 
 
-async def test_a_consumer_without_a_name_is_given_one(http: httpx.AsyncClient) -> None:
-    await publish(http, "a")
+async def test_a_consumer_names_itself(http: httpx.AsyncClient) -> None:
+    """One that was given a name with each poll would leave its records with the first of them."""
+    for asked in ({}, {"consumer": ""}):
+        answer = await http.post(f"{GROUP}/poll", json=asked)
+        assert answer.status_code == 400
+        assert "consumer" in answer.json()["detail"]
     told = (await http.post(f"{GROUP}/poll", json={})).json()
-    assert told["consumer"].startswith("http-")
-    await settle(http, "ack", *told["records"], consumer=told["consumer"])
+    assert told["hint"].startswith("consumer: the name that it gives itself, as worker-1")
+    assert (await http.get("/v1/streams/s/groups")).json() == {"groups": []}
 
 
 async def test_a_group_keeps_what_it_was_made_with(http: httpx.AsyncClient) -> None:
@@ -241,7 +245,7 @@ async def test_a_group_keeps_what_it_was_made_with(http: httpx.AsyncClient) -> N
 async def test_what_is_wrong_is_refused(
     http: httpx.AsyncClient, asked: dict[str, Any], status: int
 ) -> None:
-    answer = await http.post(f"{GROUP}/poll", json=asked)
+    answer = await http.post(f"{GROUP}/poll", json={"consumer": "c"} | asked)
     assert answer.status_code == status, answer.text
 
 
