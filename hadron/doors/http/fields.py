@@ -63,6 +63,7 @@ def hint(error: msgspec.ValidationError, kind: Any) -> str:
         return ""
     if "unknown field" in f"{error}":
         return f"there are: {', '.join(kind.__struct_encode_fields__)}"
-    missing = _MISSING.search(f"{error}")
-    said = purposes(kind).get(missing[1]) if missing is not None else None
-    return f"{missing[1]}: {said}" if missing is not None and said else ""
+    if missing := _MISSING.search(f"{error}"):
+        said = purposes(kind).get(missing[1])
+        return f"{missing[1]}: {said}" if said else ""
+    return ""
