@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final, Literal
@@ -16,10 +17,12 @@ from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
 from hadron.doors.http.consumers import OF_GROUPS, Consumer, Joined, Name
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
+from hadron.doors.http.problems import HttpError, response_of
 from hadron.doors.http.records import RecordAnswer, answer_of
 from hadron.doors.positions import parse_position
 from hadron.model.errors import HadronError, OverloadedError, RequestError
-from hadron.model.ids import check_name
+from hadron.model.ids import check_name, is_valid_replica_set_name
+from hadron.model.problems import shorten
 
 _MAX_POLLED: Final = 10_000
 _MAX_WAIT_S: Final = 60
@@ -27,7 +30,16 @@ _DEFAULT_IDLE_S: Final = 60
 _MAX_IDLE_S: Final = 3_600
 _MAX_IN_FLIGHT: Final = 10_000
 
-Deliveries = Annotated[list[str], msgspec.Meta(min_length=1, max_length=_MAX_POLLED)]
+_DELIVERY: Final = re.compile(r"([^:]+):\d{1,19}:\d{1,19}", re.ASCII)
+"""Partition, offset, and which of this consumer's deliveries it is."""
+
+_DELIVERY_SCHEMA: Final = {"pattern": "^[-_.a-zA-Z0-9/]+:[0-9]{1,19}:[0-9]{1,19}$"}
+"""The same, for who reads of it."""
+
+Deliveries = Annotated[
+    list[Annotated[str, msgspec.Meta(extra_json_schema=_DELIVERY_SCHEMA)]],
+    msgspec.Meta(min_length=1, max_length=_MAX_POLLED),
+]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)]
 
 
@@ -121,7 +133,8 @@ class Polled(msgspec.Struct):
 
 
 class Settled(msgspec.Struct):
-    """So many were; `unknown`: this consumer does not hold them, or no longer."""
+    """So many were. To be read as well: `unknown`, what this consumer does not hold, or no longer;
+    nothing was done about those. Where nothing was settled it is a problem, 409."""
 
     settled: int
     unknown: list[str]
@@ -263,6 +276,7 @@ async def _poll(door: Door, call: Call, member: Consumer, asked: Poll) -> dict[s
 
 async def ack(door: Door, call: Call, query: Query) -> Response:
     asked: Ack = await call.json(Ack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(asked.deliveries, lambda each: each.ack(), ends=True)
@@ -272,6 +286,7 @@ async def ack(door: Door, call: Call, query: Query) -> Response:
 
 async def nack(door: Door, call: Call, query: Query) -> Response:
     asked: Nack = await call.json(Nack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(
@@ -282,6 +297,7 @@ async def nack(door: Door, call: Call, query: Query) -> Response:
 
 async def extend(door: Door, call: Call, query: Query) -> Response:
     asked: Ack = await call.json(Ack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(asked.deliveries, lambda each: each.extend(), ends=False)
@@ -294,8 +310,31 @@ async def leave(door: Door, call: Call, query: Query) -> Response:
     return Response(status_code=204)
 
 
+def _check_form(deliveries: list[str]) -> None:
+    """Before anything is settled: what never was a delivery is a mistake of whoever asks."""
+    for each in deliveries:
+        match = _DELIVERY.fullmatch(each)
+        if match is None or not is_valid_replica_set_name(match[1]):
+            raise RequestError(
+                f"{shorten(each)} is no delivery",
+                "give each record's `delivery` back as it came with the poll, as local/p0:17:1",
+            )
+
+
 def _settled(asked: list[str], unknown: list[str]) -> Response:
-    return json_response(Settled(len(set(asked)) - len(unknown), unknown))
+    settled = len(set(asked)) - len(unknown)
+    if settled:
+        return json_response(Settled(settled, unknown))
+    # Returned, not raised: it may be large, and is held like any other answer.
+    return response_of(
+        HttpError(
+            409,
+            "nothing was settled: this consumer does not hold these deliveries, or no longer",
+            "they were settled before, are delivered again since their time was up, or were "
+            "another consumer's: poll again",
+            unknown_deliveries=unknown,
+        )
+    )
 
 
 def _name(call: Call, query: Query, consumer: str) -> Name:
