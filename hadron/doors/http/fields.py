@@ -52,8 +52,8 @@ def form(kind: type[Any], name: str) -> str:
     return f"{_KINDS.get(schema['type'], 'text')}{bounds}"
 
 
-def _number(value: float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
 def hint(error: msgspec.ValidationError, kind: Any) -> str:
