@@ -319,7 +319,7 @@ OPERATIONS: Final = (
         summary="Delete an object.",
         handle=schema.delete,
         query=schema.ApplyQuery,
-        answer={JSON: schema.ObjectsAnswer},
+        answer={JSON: schema.DeleteAnswer},
         errors=(409, 422),
     ),
     Operation(
