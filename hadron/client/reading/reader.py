@@ -424,11 +424,21 @@ class SpanReader:
             return max(found.first_offset, found.next_offset + offset)
         if not found.first_offset <= offset <= found.next_offset:
             raise OffsetOutOfRangeError(
-                f"offset {offset} is not in {self._plan.stream}/{found.partition}, which has "
-                f"{found.first_offset} to {found.next_offset}",
-                'read from "earliest"' if offset < found.first_offset else "it is not written yet",
+                f"there is no offset {offset} in {self._plan.stream}/{found.partition}, which has "
+                f"{offsets_kept(found)}",
+                'retention has dropped it; read from "earliest"'
+                if offset < found.first_offset
+                else f"it is not written yet: the next record gets {found.next_offset}",
             )
         return offset
+
+
+def offsets_kept(found: PartitionOffsets) -> str:
+    """Those that can be read now, in words."""
+    first, last = found.first_offset, found.next_offset - 1
+    if first > last:
+        return "none"
+    return f"offset {first} alone" if first == last else f"offsets {first} to {last}"
 
 
 class RecordReader(AsyncLoop):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog
@@ -24,6 +24,9 @@ from hadron.model.kinds import only_stored
 from hadron.model.schema import SchemaObject, StreamSpec
 
 _log = logging.getLogger(__name__)
+
+HOW_TO_CHANGE: Final = "`apply` changes it"
+"""What is told of a stream that exists otherwise; doors have another word for it."""
 
 
 class Declarations:
@@ -109,9 +112,7 @@ class Declarations:
                 assert created is not None
                 return created
         if other := differences(known[0], item):
-            raise SchemaError(
-                f"{item.label} exists with other settings: {other}", "`apply` changes it"
-            )
+            raise SchemaError(f"{item.label} exists with other settings: {other}", HOW_TO_CHANGE)
         return known[0]
 
     async def _only_set(self, name: str) -> Sequence[str]:

@@ -25,6 +25,17 @@ _log = logging.getLogger(__name__)
 
 _KEY: Final = "idempotency-key"
 
+_ELSEWHERE: Final = {
+    (method, f"/v1/{kind}s/{{{kind}}}"): how
+    for kind in ("stream", "endpoint", "exchange")
+    for method, how in (
+        ("DELETE", f"DELETE /v1/schema/{kind}/NAME deletes it"),
+        ("PUT", "POST /v1/schema declares it"),
+        ("PATCH", "POST /v1/schema changes it"),
+    )
+}
+"""By method and path, where what somebody has looked for there is."""
+
 
 class Endpoint:
     """One operation at one door, as an application of its own."""
@@ -69,7 +80,7 @@ class HttpApp:
             methods[operation.method] = endpoint = Endpoint(operation, door)
             if operation.has_head:
                 methods["HEAD"] = endpoint
-        routes = [Route(path, _Methods(methods)) for path, methods in by_path.items()]
+        routes = [Route(path, _Methods(path, methods)) for path, methods in by_path.items()]
         self._router = Router(routes, redirect_slashes=False, default=_not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -129,7 +140,8 @@ class HttpApp:
 class _Methods:
     """The operations of one path."""
 
-    def __init__(self, methods: dict[str, App]) -> None:
+    def __init__(self, path: str, methods: dict[str, App]) -> None:
+        self._path = path
         self._methods = methods
         self._allowed = ", ".join(sorted(methods))
 
@@ -137,9 +149,9 @@ class _Methods:
         method = scope["method"]
         app = self._methods.get(method)
         if app is None:
-            raise HttpError(
-                405, f"{method} is not for this path", f"use {self._allowed}", allow=self._allowed
-            )
+            elsewhere = _ELSEWHERE.get((method, self._path))
+            hint = f"use {self._allowed}" + (f"; {elsewhere}" if elsewhere else "")
+            raise HttpError(405, f"{method} is not for this path", hint, allow=self._allowed)
         await app(scope, receive, send)
 
 

@@ -9,7 +9,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from hadron.doors.http.call import Call, fields_hint
+from hadron.doors.http import fields
+from hadron.doors.http.call import Call
 from hadron.doors.http.limits import MAX_BODY_BYTES
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
@@ -169,7 +170,7 @@ def line_of(line: bytes, kind: type[Any], what: str, such_as: str) -> tuple[Any,
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         given = _field_in(line, str(error))
         hint = f"such as {such_as}"
-        if isinstance(error, msgspec.ValidationError) and (known := fields_hint(error, kind)):
+        if isinstance(error, msgspec.ValidationError) and (known := fields.hint(error, kind)):
             hint = f"{known}; {hint}"
         raise InvalidRecordError(f"no {what}: {error}{given}", hint) from None
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from hadron.doors.callers import who_calls
 from hadron.doors.held import Held
+from hadron.doors.http import fields
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Receive, Scope, Send
 from hadron.doors.http.problems import HttpError
@@ -151,7 +152,7 @@ class Call:
             if name in given:
                 raise RequestError(f"the parameter {name} is given twice", "give it once")
             given[name] = value
-        return converted(given, kind, strict=False)
+        return _parameters(given, kind)
 
     def choose(self, *offers: str) -> str:
         """The media type of the answer: the first that is accepted, else the first of all. Raises
@@ -285,28 +286,26 @@ def decoded(data: bytes | str, kind: type[Any]) -> Any:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise RequestError(
-            f"the body is not as it should be: {error}", fields_hint(error, kind)
+            f"the body is not as it should be: {error}", fields.hint(error, kind)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}") from None
 
 
-def converted(given: Any, kind: type[Any], *, strict: bool) -> Any:
+def _parameters(given: dict[str, str], kind: type[Any]) -> Any:
+    """Each as what it has to be. Raises `RequestError` with its bounds."""
     try:
-        return msgspec.convert(given, kind, strict=strict)
+        return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        found, _, name = str(error).partition(" - at `$.")
-        name = name.rstrip("`")
-        shown = f" {shorten(given[name])}" if isinstance(given, dict) and name in given else ""
-        told = f"{found}, in `{name}`{shown}" if name else found
-        raise RequestError(told, fields_hint(error, kind)) from None
-
-
-def fields_hint(error: msgspec.ValidationError, kind: Any) -> str:
-    """Which fields there are, where the error is about one that there is not."""
-    if "unknown field" not in f"{error}" or not hasattr(kind, "__struct_encode_fields__"):
-        return ""
-    return f"there are: {', '.join(kind.__struct_encode_fields__)}"
+        name = str(error).rpartition("`$.")[2].rstrip("`")
+        if name not in given:
+            raise RequestError(f"the parameters are not as they should be: {error}") from None
+        said = fields.purposes(kind).get(name)
+        raise RequestError(
+            f"the parameter {name} is {shorten(given[name])}, and has to be "
+            f"{fields.form(kind, name)}",
+            f"{name}: {said}" if said else "",
+        ) from None
 
 
 def json_response(value: Any, status: int = 200, media: str = JSON) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated
+from typing import Literal
 
 import msgspec
 import trio
@@ -39,7 +39,7 @@ class EventsQuery(Query, frozen=True, kw_only=True):
 
     from_: str = msgspec.field(default="latest", name="from")
     partition: str | None = None
-    format: Annotated[str, msgspec.Meta(pattern="^(json|cloudevents)$")] = "json"
+    format: Literal["json", "cloudevents"] = "json"
 
 
 async def events(door: Door, call: Call, query: EventsQuery) -> None:

@@ -8,7 +8,7 @@ is bounded, and who takes nothing is cut off, as any other subscriber (EXCHANGES
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import trio
@@ -64,7 +64,7 @@ class SendQuery(Query, frozen=True, kw_only=True):
     topic: str = ""
     key: str | None = None
     logged: bool = False
-    lines: Annotated[str, msgspec.Meta(pattern="^(values|messages)$")] = "values"
+    lines: Literal["values", "messages"] = "values"
 
 
 class MessagesQuery(Query, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any, Final, Literal
@@ -17,26 +17,37 @@ from hadron.doors.http.call import Call, DisconnectedError, Query, json_response
 from hadron.doors.http.consumers import OF_GROUPS, Consumer, Joined, Name
 from hadron.doors.http.door import Door
 from hadron.doors.http.messages import plain
+from hadron.doors.http.problems import HttpError, response_of
 from hadron.doors.http.records import RecordAnswer, answer_of
 from hadron.doors.positions import parse_position
 from hadron.model.errors import HadronError, OverloadedError, RequestError
-from hadron.model.ids import check_name
+from hadron.model.ids import check_name, is_valid_replica_set_name
+from hadron.model.problems import shorten
 
 _MAX_POLLED: Final = 10_000
 _MAX_WAIT_S: Final = 60
 _DEFAULT_IDLE_S: Final = 60
 _MAX_IDLE_S: Final = 3_600
 _MAX_IN_FLIGHT: Final = 10_000
-_NAME_BYTES: Final = 9
 
-Deliveries = Annotated[list[str], msgspec.Meta(min_length=1, max_length=_MAX_POLLED)]
+_DELIVERY: Final = re.compile(r"([^:]+):\d{1,19}:\d{1,19}", re.ASCII)
+"""Partition, offset, and which of this consumer's deliveries it is."""
+
+_DELIVERY_SCHEMA: Final = {"pattern": "^[-_.a-zA-Z0-9/]+:[0-9]{1,19}:[0-9]{1,19}$"}
+"""The same, for who reads of it."""
+
+Deliveries = Annotated[
+    list[Annotated[str, msgspec.Meta(extra_json_schema=_DELIVERY_SCHEMA)]],
+    msgspec.Meta(min_length=1, max_length=_MAX_POLLED),
+]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=24 * 3600)]
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
-        consumer: what it calls itself; without one it is given a name, for the next requests.
+        consumer: the name that it gives itself, as worker-1, the same in all its requests: what it
+            is given is kept for that name until it is acknowledged, or idle_s is over.
         max_records: at most so many, once there is one.
         wait_s: how long to wait for the first.
         again: what this consumer was given and has not acknowledged comes again, at once and as it
@@ -52,7 +63,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             names them of another one must name what it has.
     """
 
-    consumer: str = ""
+    consumer: str
     max_records: Annotated[int, msgspec.Meta(ge=1, le=_MAX_POLLED)] = 100
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=_MAX_WAIT_S)] = 20.0
     again: bool = False
@@ -69,6 +80,7 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
+        consumer: under which name they were polled.
         deliveries: as records came with them.
     """
 
@@ -79,6 +91,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Attributes:
+        consumer, deliveries: as of `Ack`.
         delay_s: until they are delivered again; without it, longer each time.
         reason: stands in the dead letter, when this was the last attempt.
     """
@@ -120,7 +133,8 @@ class Polled(msgspec.Struct):
 
 
 class Settled(msgspec.Struct):
-    """So many were; `unknown`: this consumer does not hold them, or no longer."""
+    """So many were. To be read as well: `unknown`, what this consumer does not hold, or no longer;
+    nothing was done about those. Where nothing was settled it is a problem, 409."""
 
     settled: int
     unknown: list[str]
@@ -160,10 +174,7 @@ class Described(msgspec.Struct):
 
 async def poll(door: Door, call: Call, query: Query) -> Response | None:
     asked: Poll = await call.json(Poll)
-    consumer = asked.consumer or "http-" + base64.urlsafe_b64encode(
-        door.ports.random.token_bytes(_NAME_BYTES)
-    ).decode().rstrip("=")
-    name = _name(call, query, consumer)
+    name = _name(call, query, asked.consumer)
     member = await _member(door, call.address, name, asked)
     with _asking(member):
         try:
@@ -265,6 +276,7 @@ async def _poll(door: Door, call: Call, member: Consumer, asked: Poll) -> dict[s
 
 async def ack(door: Door, call: Call, query: Query) -> Response:
     asked: Ack = await call.json(Ack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(asked.deliveries, lambda each: each.ack(), ends=True)
@@ -274,6 +286,7 @@ async def ack(door: Door, call: Call, query: Query) -> Response:
 
 async def nack(door: Door, call: Call, query: Query) -> Response:
     asked: Nack = await call.json(Nack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(
@@ -284,6 +297,7 @@ async def nack(door: Door, call: Call, query: Query) -> Response:
 
 async def extend(door: Door, call: Call, query: Query) -> Response:
     asked: Ack = await call.json(Ack)
+    _check_form(asked.deliveries)
     member = door.consumers.find(_name(call, query, asked.consumer))
     with _asking(member):
         unknown = await member.settle(asked.deliveries, lambda each: each.extend(), ends=False)
@@ -296,8 +310,31 @@ async def leave(door: Door, call: Call, query: Query) -> Response:
     return Response(status_code=204)
 
 
+def _check_form(deliveries: list[str]) -> None:
+    """Before anything is settled: what never was a delivery is a mistake of whoever asks."""
+    for each in deliveries:
+        match = _DELIVERY.fullmatch(each)
+        if match is None or not is_valid_replica_set_name(match[1]):
+            raise RequestError(
+                f"{shorten(each)} is no delivery",
+                "give each record's `delivery` back as it came with the poll, as local/p0:17:1",
+            )
+
+
 def _settled(asked: list[str], unknown: list[str]) -> Response:
-    return json_response(Settled(len(set(asked)) - len(unknown), unknown))
+    settled = len(set(asked)) - len(unknown)
+    if settled:
+        return json_response(Settled(settled, unknown))
+    # Returned, not raised: it may be large, and is held like any other answer.
+    return response_of(
+        HttpError(
+            409,
+            "nothing was settled: this consumer does not hold these deliveries, or no longer",
+            "they were settled before, are delivered again since their time was up, or were "
+            "another consumer's: poll again",
+            unknown_deliveries=unknown,
+        )
+    )
 
 
 def _name(call: Call, query: Query, consumer: str) -> Name:

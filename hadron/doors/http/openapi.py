@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from hadron.doors.http import fields
 from hadron.doors.http.call import Call, NoQuery, json_response
 from hadron.doors.http.door import Door
 from hadron.doors.http.live import EVENTS
@@ -113,13 +113,11 @@ def _path(path: str) -> list[dict[str, Any]]:
 
 def _query(kind: type[Any]) -> list[dict[str, Any]]:
     """A struct's fields as parameters, with what its docstring says of them."""
-    said = _attributes(kind)
-    schema = msgspec.json.schema(kind)
-    fields = schema["$defs"][kind.__name__]
+    said = fields.purposes(kind)
+    properties, required = fields.schemas(kind)
     found = []
-    for name, its in fields["properties"].items():
-        its = _without_null(its)
-        parameter = {"name": name, "in": "query", "required": name in fields.get("required", ())}
+    for name, its in properties.items():
+        parameter: dict[str, Any] = {"name": name, "in": "query", "required": name in required}
         parameter["schema"] = {key: value for key, value in its.items() if key != "default"}
         if its.get("default") not in (None, ""):
             parameter["schema"]["default"] = its["default"]
@@ -127,12 +125,6 @@ def _query(kind: type[Any]) -> list[dict[str, Any]]:
             parameter["description"] = text
         found.append(parameter)
     return found
-
-
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is left out, and never null."""
-    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
-    return choices[0] if len(choices) == 1 else schema
 
 
 def _headers(operation: Operation) -> list[dict[str, Any]]:
@@ -146,17 +138,6 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
         }
         for name, (text, pattern) in operation.headers.items()
     ]
-
-
-def _attributes(kind: type[Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        text = inspect.cleandoc(each.__doc__ or "") if each.__dict__.get("__doc__") else ""
-        _, _, listed = text.partition("Attributes:\n")
-        for names, said in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.+)*)", listed, re.MULTILINE):
-            for name in names.split(", "):
-                found[name.rstrip("_")] = re.sub(r"\s+", " ", said)
-    return found
 
 
 @lru_cache(maxsize=1)

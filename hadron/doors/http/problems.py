@@ -103,11 +103,19 @@ class HttpError(RequestError, travels=False):
     """What only HTTP can get wrong: it has a status of its own."""
 
     def __init__(
-        self, status: int, message: str, hint: str = "", *, retryable: bool = False, allow: str = ""
+        self,
+        status: int,
+        message: str,
+        hint: str = "",
+        *,
+        retryable: bool = False,
+        allow: str = "",
+        unknown_deliveries: list[str] | None = None,
     ) -> None:
         super().__init__(message, hint, retryable=retryable)
         self.status = status
         self.allow = allow
+        self.unknown_deliveries = unknown_deliveries
 
     @property
     def code(self) -> str:
@@ -131,6 +139,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     unknown: int | None = None
     lost: int | None = None
     error_type: str | None = None
+    unknown_deliveries: list[str] | None = None
 
 
 def status_of(error: HadronError) -> int:
@@ -171,6 +180,8 @@ def body_of(error: HadronError) -> bytes:
         others = {"expected": error.expected, "actual": error.actual}
     if isinstance(error, CallFailedError):
         others = {"error_type": error.type}
+    if isinstance(error, HttpError):
+        others = {"unknown_deliveries": error.unknown_deliveries}
     if error.fates is not None:
         others |= error.fates._asdict()
     return problem_body(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -33,7 +33,8 @@ _BATCH_BYTES: Final = 256 << 10
 
 _MAX_ONCE_CHARACTERS: Final = 255
 
-Offset = Annotated[int, msgspec.Meta(ge=0)]
+_MOST: Final = (1 << 63) - 1
+Offset = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 
 class PublishQuery(Query, frozen=True, kw_only=True):
@@ -51,11 +52,11 @@ class PublishQuery(Query, frozen=True, kw_only=True):
     key: str | None = None
     type: str = ""
     id: str = ""
-    timestamp_ms: int | None = None
+    timestamp_ms: Annotated[int, msgspec.Meta(ge=-_MOST - 1, le=_MOST)] | None = None
     partition: str | None = None
     expect_offset: Offset | None = None
-    expect_key_offset: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    lines: Annotated[str, msgspec.Meta(pattern="^(values|records)$")] = "values"
+    expect_key_offset: Annotated[int, msgspec.Meta(ge=-1, le=_MOST)] | None = None
+    lines: Literal["values", "records"] = "values"
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

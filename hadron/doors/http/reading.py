@@ -11,7 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from hadron.client.client import Client
-from hadron.client.reading.reader import Position
+from hadron.client.reading.reader import Position, offsets_kept
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.bodies import CE_BATCH, CE_JSON, quoted
 from hadron.doors.http.call import JSON, NDJSON, Call, Query
@@ -31,7 +31,7 @@ _DEFAULT_LIMIT: Final = 100
 _PIECE_BYTES: Final = 64 << 10
 """Of NDJSON: written at once."""
 
-Limit = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
 class ReadQuery(Query, frozen=True, kw_only=True):
@@ -126,9 +126,12 @@ class Source:
                 start = first
             if not first <= start <= behind:
                 raise OffsetOutOfRangeError(
-                    f"{self.stream}/{each.partition} has offsets {first} to {behind - 1}, and "
-                    f"not {start}",
-                    "from=earliest begins at the first one that is kept",
+                    f"there is no offset {start} in {self.stream}/{each.partition}, which has "
+                    f"{offsets_kept(each)}",
+                    "retention has dropped it: from=earliest begins at the first one that is kept"
+                    if start < first
+                    else f"the next record gets {behind}: from=latest begins there, from=earliest "
+                    "at the first one that is kept",
                 )
             self.cursor[each.partition] = start
 

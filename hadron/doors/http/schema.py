@@ -8,11 +8,12 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
+from hadron.client.schema.declarations import HOW_TO_CHANGE
 from hadron.doors.http.call import JSON, Call, Query, decoded, json_response
 from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
 from hadron.model.documents.rendering import to_document
-from hadron.model.errors import NotFoundError, RequestError
+from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import proper_kind
 from hadron.model.problems import shorten
@@ -74,11 +75,19 @@ class ChangeAnswer(msgspec.Struct):
     secret: str = ""
 
 
-class ApplyAnswer(msgspec.Struct):
-    """In the order of the documents."""
+class ApplyAnswer(msgspec.Struct, omit_defaults=True):
+    """In the order of the documents. `dry_run`: nothing was done, these are what would be."""
 
     changes: list[ChangeAnswer]
     metadata_index: int
+    dry_run: bool = False
+
+
+class DeleteAnswer(msgspec.Struct, omit_defaults=True):
+    """What is gone, as it was. `dry_run`: nothing was done, this is what would be gone."""
+
+    objects: list[dict[str, Any]]
+    dry_run: bool = False
 
 
 async def objects(door: Door, _call: Call, query: SchemaQuery) -> Response:
@@ -118,13 +127,20 @@ async def create(door: Door, call: Call, query: Query) -> Response:
         _require(call, JSON)
         wanted = decoded(body, NewStream)
     client = await door.clients.of(query.namespace)
-    made = await client.create_stream(
-        call.path["stream"],
-        partitions=wanted.partitions,
-        retention=wanted.retention,
-        description=wanted.description,
-        keys=wanted.keys,
-    )
+    try:
+        made = await client.create_stream(
+            call.path["stream"],
+            partitions=wanted.partitions,
+            retention=wanted.retention,
+            description=wanted.description,
+            keys=wanted.keys,
+        )
+    except SchemaError as error:
+        if error.hint != HOW_TO_CHANGE:
+            raise
+        raise SchemaError(
+            error.message, "POST /v1/schema with the stream as a document changes it"
+        ) from None
     return json_response(to_document(made))
 
 
@@ -153,7 +169,7 @@ async def apply(door: Door, call: Call, query: ApplyQuery) -> Response:
         changes.append(
             ChangeAnswer(each.action, about.kind, about.namespace, about.name, each.secret)
         )
-    return json_response(ApplyAnswer(changes, applied.metadata_index))
+    return json_response(ApplyAnswer(changes, applied.metadata_index, query.dry_run))
 
 
 async def delete(door: Door, call: Call, query: ApplyQuery) -> Response:
@@ -164,7 +180,7 @@ async def delete(door: Door, call: Call, query: ApplyQuery) -> Response:
         dry_run=query.dry_run,
         allow_destructive=query.allow_destructive,
     )
-    return json_response(_listed(gone))
+    return json_response(DeleteAnswer([to_document(each) for each in gone], query.dry_run))
 
 
 def _listed(found: Sequence[SchemaObject]) -> ObjectsAnswer:

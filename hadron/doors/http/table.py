@@ -128,7 +128,7 @@ OPERATIONS: Final = (
         query=Query,
         body={JSON: groups.Nack},
         answer={JSON: groups.Settled},
-        errors=(404, 415),
+        errors=(404, 409, 415),
     ),
     Operation(
         name="extend",
@@ -139,7 +139,7 @@ OPERATIONS: Final = (
         query=Query,
         body={JSON: groups.Ack},
         answer={JSON: groups.Settled},
-        errors=(404, 415),
+        errors=(404, 409, 415),
     ),
     Operation(
         name="leave",
@@ -319,7 +319,7 @@ OPERATIONS: Final = (
         summary="Delete an object.",
         handle=schema.delete,
         query=schema.ApplyQuery,
-        answer={JSON: schema.ObjectsAnswer},
+        answer={JSON: schema.DeleteAnswer},
         errors=(409, 422),
     ),
     Operation(

@@ -40,6 +40,16 @@ async def settle(
     return told
 
 
+async def refused(http: httpx.AsyncClient, record: dict[str, Any]) -> list[str]:
+    """What is unknown of a record that is acknowledged, where nothing is settled."""
+    asked = {"consumer": "c", "deliveries": [record["delivery"]]}
+    answer = await http.post(f"{GROUP}/ack", json=asked)
+    assert answer.status_code == 409, answer.text
+    assert "nothing was settled" in answer.json()["detail"]
+    unknown: list[str] = answer.json()["unknown_deliveries"]
+    return unknown
+
+
 async def floor(http: httpx.AsyncClient) -> int:
     found = (await http.get("/v1/streams/s/groups")).json()["groups"]
     return int(found[0]["floor"])
@@ -52,6 +62,30 @@ async def test_records_are_given_and_acknowledged(http: httpx.AsyncClient) -> No
     assert await settle(http, "ack", *first) == {"settled": 2, "unknown": []}
     assert await floor(http) == 2, "answered once it is committed"
     assert [each["value"] for each in await poll(http)] == ["c"]
+
+
+@pytest.mark.parametrize("what", ["ack", "nack", "extend"])
+async def test_who_looks_at_the_status_alone_takes_nothing_for_settled(
+    http: httpx.AsyncClient, what: str
+) -> None:
+    await publish(http, "a", "b")
+    records = await poll(http, max_records=2)
+    ids = [each["delivery"] for each in records]
+
+    async def ask(*deliveries: str) -> httpx.Response:
+        asked = {"consumer": "c", "deliveries": deliveries}
+        return await http.post(f"{GROUP}/{what}", json=asked)
+
+    for wrong in ("x", "local/p0:0", "local/p0:x:1", "a//b:0:1", ":0:1", f"local/p0:{10**19}:1"):
+        answer = await ask(ids[0], wrong)
+        assert answer.status_code == 400
+        assert answer.json()["detail"] == f"'{wrong}' is no delivery"
+    never = "local/p0:55:99"
+    answer = await ask(never)
+    assert (answer.status_code, answer.json()["retryable"]) == (409, False)
+    assert answer.json()["unknown_deliveries"] == [never]
+    told = (await ask(*ids, never)).json()
+    assert told == {"settled": 2, "unknown": [never]}
 
 
 async def test_a_poll_waits_for_a_record(http: httpx.AsyncClient) -> None:
@@ -79,7 +113,7 @@ async def test_what_is_given_back_comes_again(http: httpx.AsyncClient) -> None:
     assert await settle(http, "nack", given, delay_s=0) == {"settled": 1, "unknown": []}
     (again,) = await poll(http)
     assert (again["value"], again["attempt"]) == ("a", 2)
-    assert (await settle(http, "ack", given))["unknown"] == [given["delivery"]]
+    assert await refused(http, given) == [given["delivery"]]
     assert (await settle(http, "extend", again))["settled"] == 1
     await settle(http, "ack", again)
     assert await poll(http, wait_s=0.05) == []
@@ -131,10 +165,10 @@ async def test_an_old_id_acknowledges_nothing_new(http: httpx.AsyncClient) -> No
     assert answer.status_code == 200
     (new,) = await poll(http)
     assert (new["offset"], new["attempt"]) == (old["offset"], old["attempt"])
-    assert (await settle(http, "ack", old))["unknown"] == [old["delivery"]]
+    assert await refused(http, old) == [old["delivery"]]
     await http.delete(f"{GROUP}/consumers/c")
     (newest,) = await poll(http, wait_s=30)
-    assert (await settle(http, "ack", new))["unknown"] == [new["delivery"]]
+    assert await refused(http, new) == [new["delivery"]]
     assert (await settle(http, "ack", newest))["settled"] == 1
 
 
@@ -213,11 +247,15 @@ async def test_a_consumer_counts_for_who_has_made_it(
     assert await poll_in("two") == 200
 
 
-async def test_a_consumer_without_a_name_is_given_one(http: httpx.AsyncClient) -> None:
-    await publish(http, "a")
+async def test_a_consumer_names_itself(http: httpx.AsyncClient) -> None:
+    """One that was given a name with each poll would leave its records with the first of them."""
+    for asked in ({}, {"consumer": ""}):
+        answer = await http.post(f"{GROUP}/poll", json=asked)
+        assert answer.status_code == 400
+        assert "consumer" in answer.json()["detail"]
     told = (await http.post(f"{GROUP}/poll", json={})).json()
-    assert told["consumer"].startswith("http-")
-    await settle(http, "ack", *told["records"], consumer=told["consumer"])
+    assert told["hint"].startswith("consumer: the name that it gives itself, as worker-1")
+    assert (await http.get("/v1/streams/s/groups")).json() == {"groups": []}
 
 
 async def test_a_group_keeps_what_it_was_made_with(http: httpx.AsyncClient) -> None:
@@ -241,7 +279,7 @@ async def test_a_group_keeps_what_it_was_made_with(http: httpx.AsyncClient) -> N
 async def test_what_is_wrong_is_refused(
     http: httpx.AsyncClient, asked: dict[str, Any], status: int
 ) -> None:
-    answer = await http.post(f"{GROUP}/poll", json=asked)
+    answer = await http.post(f"{GROUP}/poll", json={"consumer": "c"} | asked)
     assert answer.status_code == status, answer.text
 
 

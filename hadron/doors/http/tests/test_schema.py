@@ -24,6 +24,7 @@ async def test_a_stream_is_created_once(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/streams/t")).json() == answer.json()
     answer = await http.put("/v1/streams/t", json={"retention": {"max_age": "8d"}})
     assert (answer.status_code, answer.json()["code"]) == (422, "SchemaError")
+    assert answer.json()["hint"].startswith("POST /v1/schema ")
     assert (await http.get("/v1/streams/none")).status_code == 404
     assert (await http.put("/v1/streams/t", content=b"{}")).status_code == 415
 
@@ -31,10 +32,12 @@ async def test_a_stream_is_created_once(http: httpx.AsyncClient) -> None:
 async def test_documents_are_applied_and_deleted(http: httpx.AsyncClient) -> None:
     answer = await http.post("/v1/schema", params={"dry_run": "true"}, json=DOCUMENT)
     assert answer.json()["changes"][0]["action"] == "created"
+    assert answer.json()["dry_run"] is True
     assert (await http.get("/v1/streams/t")).status_code == 404
     for text, action in (("created", "created"), ("unchanged", "unchanged")):
         answer = await http.post("/v1/schema", json=[DOCUMENT])
         assert answer.json()["changes"][0]["action"] == action, text
+        assert "dry_run" not in answer.json()
     yaml = "kind: Stream\nname: u\npartitions: [local/p0]\n"
     answer = await http.post("/v1/schema", content=yaml, headers=YAML)
     assert answer.status_code == 200, answer.text
@@ -42,9 +45,31 @@ async def test_documents_are_applied_and_deleted(http: httpx.AsyncClient) -> Non
     assert [each["name"] for each in found] == ["s", "t", "u"]
     assert (await http.delete("/v1/schema/stream/t")).status_code == 422
     destructive = {"allow_destructive": "true"}
+    dry = destructive | {"dry_run": "true"}
+    answer = await http.delete("/v1/schema/stream/t", params=dry)
+    assert (answer.json()["dry_run"], answer.json()["objects"][0]["name"]) == (True, "t")
     answer = await http.delete("/v1/schema/stream/t", params=destructive)
     assert answer.json()["objects"][0]["name"] == "t"
+    assert "dry_run" not in answer.json()
     assert (await http.delete("/v1/schema/strem/t")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "way"),
+    [
+        ("DELETE", "streams/s", "DELETE /v1/schema/stream/NAME"),
+        ("DELETE", "endpoints/quote", "DELETE /v1/schema/endpoint/NAME"),
+        ("DELETE", "exchanges/prices", "DELETE /v1/schema/exchange/NAME"),
+        ("PUT", "endpoints/quote", "POST /v1/schema"),
+        ("PATCH", "streams/s", "POST /v1/schema"),
+    ],
+)
+async def test_where_it_is_declared_is_told_who_looks_elsewhere(
+    http: httpx.AsyncClient, method: str, path: str, way: str
+) -> None:
+    answer = await http.request(method, f"/v1/{path}")
+    assert answer.status_code == 405
+    assert f"; {way} " in answer.json()["hint"]
 
 
 async def test_what_is_declared_is_listed_by_kind(http: httpx.AsyncClient) -> None:
