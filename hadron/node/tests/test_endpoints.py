@@ -285,8 +285,10 @@ async def test_what_a_handler_raises_reaches_its_caller(
             assert (error.message, error.hint, error.type) == ("no tea", "drink water", "NoTea")
             assert error.retryable
             assert not caplog.records
-            with pytest.raises(CallFailedError, match="'x'") as raised:
+            assert str(error) == "endpoint 'fail' failed: NoTea: no tea (drink water)"
+            with pytest.raises(CallFailedError) as raised:
                 await client.call("fail", "x")
+            assert str(raised.value) == "endpoint 'fail' failed: KeyError: 'x'"
             assert raised.value.type == "KeyError"
             assert "Traceback" not in str(raised.value)
             assert "raise KeyError(what)" in caplog.text
