@@ -197,7 +197,7 @@ def command(
       hadron pub accounts +5 --key anna --expect-key-offset 17
       hadron pub orders '{"n": 1}' --format jsonl --source /shop --type order.placed
     """
-    from hadron.cli import heads, inputs
+    from hadron.cli import inputs
     from hadron.client.producing.settings import DEFAULT_DELIVERY_TIMEOUT_S
 
     if key == "":
@@ -225,9 +225,7 @@ def command(
             stream, acks=acks, partition=partition, region=region, failover=failover,
             codec=codec, delivery_timeout_s=delivery_timeout_s, name=name,
         ) as producer:  # fmt: skip
-            if name is not None:
-                chunks = heads.numbered(chunks, producer.last_sequences().values(), name)
-            tally = _publish(producer, chunks)
+            tally = _publish(producer, chunks, name)
     _tell(stream, tally, output)
 
 
@@ -319,10 +317,15 @@ class _Tally:
         )
 
 
-def _publish(producer: SyncProducer, chunks: Iterable[list[NewRecord]]) -> _Tally:
+def _publish(
+    producer: SyncProducer, chunks: Iterable[list[NewRecord]], name: str | None
+) -> _Tally:
+    from hadron.cli.heads import numbered
     from hadron.model.errors import HadronError
 
     tally = _Tally()
+    if name is not None:
+        chunks = numbered(chunks, producer.last_sequences().values(), name)
     chunk: list[NewRecord] = []
     try:
         for chunk in chunks:

@@ -143,7 +143,8 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
             {"n1": ("serving", 100), "n3": "gone", "n4": "gone"},
             "",
             False,
-            "p0 takes no writes, while n3, n4 are away: start one of n3, n4, by `hadron cluster up`",
+            "p0 takes no writes, while n3, n4 are away: start one of n3, n4, by "
+            "`hadron cluster up`",
         ),
         (
             {"n1": ("waiting for a majority", 100), "n3": "gone", "n4": "gone"},

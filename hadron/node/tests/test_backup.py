@@ -118,7 +118,7 @@ class TestTaking:
             told: list[str] = []
             async with nodes.client() as client:
                 with pytest.raises(
-                    HadronError, match="whether it still does.*start one of the nodes that are away"
+                    HadronError, match=r"whether it still does.*start one of the nodes that are"
                 ):
                     await backup_live(
                         client,
