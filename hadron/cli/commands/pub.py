@@ -318,7 +318,7 @@ class _Tally:
 
 
 def _publish(
-    producer: SyncProducer, chunks: Iterable[list[NewRecord]], name: str | None
+    producer: SyncProducer, chunks: Iterable[list[NewRecord]], name: str | None = None
 ) -> _Tally:
     from hadron.cli.heads import numbered
     from hadron.model.errors import HadronError
