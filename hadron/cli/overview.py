@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from hadron.node.supervision.reasons import LOST_DISKS
 from hadron.replication.life import Life
 from hadron.wire.messages import cluster_pb2
+
+_FED: Final = frozenset({"in sync", "catching up"})
+"""How a leader calls peers that take what it logs."""
 
 
 @dataclass(slots=True)
@@ -115,8 +119,8 @@ class Overview:
         )
 
     def way_out(self, config: str, several: bool) -> str:
-        """How a set whose leader is away, or waits for disks that are lost, takes writes, and
-        answers reads, again, in words; "" when it needs nothing.
+        """How a set whose leader or whose majority is away, or that waits for disks that are lost,
+        takes writes, and answers reads, again, in words; "" when it needs nothing.
 
         Args:
             config: the option that says where the configuration is; "" for the local cluster's.
@@ -125,18 +129,22 @@ class Overview:
         newest = self.newest
         leader = next(node for node in newest.nodes if node.role == "leader")
         said = self.found.get(leader.address)
-        if self.leader is not None or said is None:
+        if self.leader is not None:
+            return self._without_majority(self.in_force, config)
+        if said is None:
             return ""
         if not isinstance(said, str):
-            return self._with_lost_disks() if said.memories_missing else ""
+            if said.memories_missing:
+                return self._with_lost_disks()
+            return self._without_majority(newest, config)
         there = [
             said
             for node in newest.nodes
             if (said := self.found.get(node.address)) is not None and not isinstance(said, str)
         ]
-        away = f"{newest.name} takes no writes, and answers no reads, while {leader.name} is away"
         if 2 * len(there) <= len(newest.nodes):
-            return f"{away}: bring it back, or others; a majority of {len(newest.nodes)} is needed"
+            return self._without_majority(newest, config)
+        away = f"{newest.name} takes no writes, and answers no reads, while {leader.name} is away"
         best = max(there, key=lambda said: (said.last_lsn, said.committed_lsn)).node
         options = config + (f" --replica-set {newest.name}" if several else "")
         then = (
@@ -147,12 +155,49 @@ class Overview:
             f" `hadron promote {best}{options}" + (f"`{then}" if config else f"{then}`")
         )
 
+    def _without_majority(self, file: cluster_pb2.ReplicaSet, config: str) -> str:
+        """Which nodes to start where less than a majority of the file's answer, and how; "" where
+        enough do."""
+        leader = self.leader
+        # Whom this client does not reach may be there for the leader.
+        fed = {each.name for each in leader.peers if each.state in _FED} if leader else set()
+        away = [
+            node
+            for node in file.nodes
+            if isinstance(self.found.get(node.address), str) and node.name not in fed
+        ]
+        size = len(file.nodes)
+        needed = size // 2 + 1 - (size - len(away))
+        if needed <= 0:
+            return ""
+        # The leader first: without it the others could do nothing but promote another.
+        leading = [node.name for node in away if node.role == "leader"]
+        others = [node.name for node in away if node.role != "leader"]
+        first = f"{leading[0]}, which leads" if leading else ""
+        if more := needed - len(leading):
+            some = _some(others, more)
+            first = f"{first}, and {some}" if first else some
+        how = f"`hadron node --config FILE --name {(leading or others)[0]}`"
+        what = "takes no writes" if leader else "takes no writes, and answers no reads"
+        be = "is" if len(away) == 1 else "are"
+        return (
+            f"{file.name} {what}, while {', '.join(node.name for node in away)} {be} away: start "
+            f"{first}, by {how if config else '`hadron cluster up`'}"
+        )
+
     def _with_lost_disks(self) -> str:
         """The leader answers, and too few disks are left that remember what was committed."""
         nodes = self.newest.nodes
         away = [node.name for node in nodes if isinstance(self.found.get(node.address), str)]
         back = f"bring {', '.join(away)} back; " if away else ""
         return f"{self.newest.name} takes no writes, and answers no reads: {back}{LOST_DISKS}"
+
+
+def _some(names: Sequence[str], count: int) -> str:
+    """`n2`, `n2 and n3`, `one of n2, n3`: so many of these."""
+    if count == len(names):
+        return " and ".join(names)
+    return f"{'one' if count == 1 else count} of {', '.join(names)}"
 
 
 def _listed(names: Sequence[str]) -> str:

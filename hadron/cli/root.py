@@ -28,6 +28,9 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """128 + SIGPIPE: what `hadron read … | head` would see from any other tool."""
 
+_LISTED: Final = 12
+"""Commands that fit into an error; of more, only `--help` has all."""
+
 COMMANDS: Final = {
     "dev": "Run one node in the foreground, with nothing to configure.",
     "node": "Run one node of a replica set.",
@@ -261,8 +264,10 @@ def _without_guesses(error: click.ClickException) -> str:
 
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption):
-        known = [name for each in ctx.command.params for name in each.opts] if ctx else []
+        params = ctx.command.params if ctx else []
+        known = [name for each in params if isinstance(each, click.Option) for name in each.opts]
         meant = option_here(ctx.command_path, error.option_name) if ctx else ""
+        meant = meant or _argument_here(params, error.option_name)
         meant = meant or did_you_mean(error.option_name, known)
         return f"no such option {error.option_name!r}{meant}"
     if isinstance(error, click.exceptions.NoSuchCommand):
@@ -273,12 +278,24 @@ def _without_guesses(error: click.ClickException) -> str:
     return ""
 
 
+def _argument_here(params: Iterable[click.Parameter], option: str) -> str:
+    """What is given without its name here: " (STREAM is an argument: …)", or ""."""
+    for each in params:
+        if isinstance(each, click.Argument) and each.name == option.lstrip("-").replace("-", "_"):
+            return f" ({each.human_readable_name} is an argument: give it without {option!r})"
+    return ""
+
+
 def _no_such_command(ctx: click.Context | None, name: str, known: Iterable[str]) -> str:
     from hadron.cli.elsewhere import command_here
     from hadron.model.problems import did_you_mean
 
+    names = list(known)
     meant = command_here(ctx.command_path, name) if ctx else ""
-    return f"no such command {name!r}{meant or did_you_mean(name, known)}"
+    meant = meant or did_you_mean(name, names)
+    if not meant and 0 < len(names) <= _LISTED:
+        meant = f" (there are {', '.join(names)})"
+    return f"no such command {name!r}{meant}"
 
 
 def _report_failure(error: BaseException, flags: Mapping[str, str]) -> int:

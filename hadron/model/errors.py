@@ -219,6 +219,8 @@ class CallFailedError(HadronError):
 
     Attributes:
         type: of the error that was raised, such as "ValueError".
+        endpoint: which was called, where its caller has this; "" before. `message` is the handler's
+            text alone, `str()` has all three.
     """
 
     def __init__(
@@ -231,6 +233,12 @@ class CallFailedError(HadronError):
     ) -> None:
         super().__init__(message, hint, retryable=retryable)
         self.type = type
+        self.endpoint = ""
+
+    def __str__(self) -> str:
+        told = super().__str__()
+        # A `KeyError` says nothing but a name.
+        return f"endpoint {self.endpoint!r} failed: {self.type}: {told}" if self.endpoint else told
 
 
 # --- a peer's or the network's ------------------------------------------------------------------

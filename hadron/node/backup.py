@@ -68,6 +68,12 @@ async def find_node(client: Client, node: str | None, replica_set: str = "") -> 
     else:
         found = [each for name, each in everyone if node in (each.name, f"{name}/{each.name}")]
     if len(found) != 1:
+        if node is None and found:
+            sets = ", ".join(dict.fromkeys(name for name, _ in everyone))
+            raise NotFoundError(
+                f"{len(found)} replica sets could be meant",
+                f"name one of {sets} with --replica-set, or a node with --node, or say --all",
+            )
         known = ", ".join(f"{name}/{each.name}" for name, each in everyone)
         others = "" if not found else ", a set with --replica-set, or say --all"
         raise NotFoundError(

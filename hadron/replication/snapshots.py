@@ -303,8 +303,9 @@ class SnapshotService:
             raise NotReadyError(
                 f"{self._membership.node} leads, and cannot tell whether it still does: "
                 f"{error.message}",
-                "make the backup of another node; or stop this one and make it of its files: "
-                "`hadron backup --data`",
+                "start one of the nodes that are away (`hadron status` names them), or make the "
+                "backup of another that is up (`--node`); or stop this one and make it of its "
+                "files: `hadron backup DEST --data DIR`",
             ) from error
 
     def _find(self, min_lsn: int, digest: str, asker: _Asker) -> Manifest | None:

@@ -234,7 +234,16 @@ def _tell(text: str) -> None:
 
 
 def _fleet(config: Path | None, only: tuple[str, ...], *, create: bool = False) -> Fleet:
+    from hadron.model.errors import ConfigurationError
     from hadron.node.supervision.fleet import Fleet, find_configs
 
-    # A set that is named is there already: a new cluster's would not be it.
-    return Fleet(find_configs(config, create=create and not only), only)
+    try:
+        files = find_configs(config)
+    except ConfigurationError:
+        # A set that is named is there already: a new cluster's would not be it.
+        if not create or only:
+            raise
+        files = find_configs(config, create=True)
+        # Said before its nodes start: the name may be a slip.
+        _tell(f"new cluster in {config or files[0].parent}")
+    return Fleet(files, only)

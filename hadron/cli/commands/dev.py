@@ -62,6 +62,8 @@ def command(
 
     session_of(ctx).debug |= debug
     address = f"127.0.0.1:{port}"
+    # First: whoever starts a second one here, and chooses another port, comes no further.
+    _check_data(data)
     _check_port(address, "--port")
     http, note = _http(port, http_port)
     grpc = f"127.0.0.1:{grpc_port}" if grpc_port else None
@@ -78,6 +80,22 @@ def command(
     )
     greeting = _greeting(address, config.leader.data, http) + note
     return run(config, config.leader.name, on_listening=lambda _node: click.echo(greeting))
+
+
+def _check_data(data: Path) -> None:
+    """Raises `DataDirectoryError` for a directory that another process uses."""
+    from hadron.model.errors import DataDirectoryError
+    from hadron.node.world import SystemDisk
+    from hadron.storage.identity import LOCK, DirectoryLock
+
+    if not (data / LOCK).is_file():
+        return
+    try:
+        DirectoryLock(data, SystemDisk()).release()
+    except DataDirectoryError as error:
+        raise DataDirectoryError(
+            error.message, "stop that node first, or choose another directory with --data"
+        ) from error
 
 
 def _http(port: int, given: int | None) -> tuple[str | None, str]:

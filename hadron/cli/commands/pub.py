@@ -121,7 +121,8 @@ def _event_options(function: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME",
     help="The name of this --file, or stdin: its records are numbered from its beginning, and "
     "what was published under the name is not published again: a run may be repeated, also "
-    "once the input has grown. Another input has another name.",
+    "once the input has grown. Another input has another name: one that does not begin with what "
+    "was published is refused.",
 )
 @click.option(
     "--take-last",
@@ -208,7 +209,7 @@ def command(
     if key_field and (key or source.form not in ("json", "jsonl", "csv")):
         raise click.UsageError("--key-field needs --format json, jsonl or csv, and no --key", ctx)
     _check_one(ctx, source.is_one, event_id, conditions)
-    _check_name(ctx, name, not values and conditions == (None, None), take_last)
+    _check_name(ctx, name, values, conditions, take_last)
     event_headers, timestamp_ms = _event(ctx, source.form, event_id, event_type, attributes)
     recipe = inputs.Recipe(
         None if key is None else inputs.argument(key), key_field, event_type,
@@ -224,7 +225,7 @@ def command(
             stream, acks=acks, partition=partition, region=region, failover=failover,
             codec=codec, delivery_timeout_s=delivery_timeout_s, name=name,
         ) as producer:  # fmt: skip
-            tally = _publish(producer, chunks, numbered=name is not None)
+            tally = _publish(producer, chunks, name)
     _tell(stream, tally, output)
 
 
@@ -240,10 +241,18 @@ def _noting_json(chunks: Iterable[list[NewRecord]], *, is_input: bool) -> Iterat
             click.echo("note: sent as text; --format jsonl sends it as JSON", err=True)
 
 
-def _check_name(ctx: click.Context, name: str | None, is_fit: bool, take_last: bool) -> None:
-    """Raises `click.UsageError`; `is_fit`: whether the input may have a name."""
-    if name is not None and not is_fit:
-        raise click.UsageError("--name is for --file or stdin, and without a condition", ctx)
+def _check_name(
+    ctx: click.Context,
+    name: str | None,
+    values: tuple[str, ...],
+    conditions: tuple[int | None, int | None],
+    take_last: bool,
+) -> None:
+    """Raises `click.UsageError`."""
+    if name is not None and values:
+        raise click.UsageError("--name is for --file or stdin, not for VALUEs", ctx)
+    if name is not None and conditions != (None, None):
+        raise click.UsageError("--name and a condition exclude each other", ctx)
     if name is None and take_last:
         raise click.UsageError("--take-last is for --name; without one the last line is taken", ctx)
 
@@ -281,16 +290,6 @@ def _event(
     return record.headers or {}, record.timestamp_ms
 
 
-def _numbered(chunks: Iterable[list[NewRecord]]) -> Iterator[list[NewRecord]]:
-    """The records' sequences are where they stand in the input."""
-    import msgspec
-
-    number = 0
-    for chunk in chunks:
-        yield [msgspec.structs.replace(each, sequence=at) for at, each in enumerate(chunk, number)]
-        number += len(chunk)
-
-
 @dataclass(slots=True)
 class _Tally:
     """What was published: by partition (count, first offset, last offset); and how many records
@@ -319,13 +318,14 @@ class _Tally:
 
 
 def _publish(
-    producer: SyncProducer, chunks: Iterable[list[NewRecord]], *, numbered: bool = False
+    producer: SyncProducer, chunks: Iterable[list[NewRecord]], name: str | None = None
 ) -> _Tally:
+    from hadron.cli.heads import numbered
     from hadron.model.errors import HadronError
 
     tally = _Tally()
-    if numbered:
-        chunks = _numbered(chunks)
+    if name is not None:
+        chunks = numbered(chunks, producer.last_sequences().values(), name)
     chunk: list[NewRecord] = []
     try:
         for chunk in chunks:
@@ -398,5 +398,5 @@ def _print_tally(stream: str, tally: _Tally, output: str) -> None:
     where = f" ({tally})" if tally.here else ""
     line = f"published {counted(total, 'record')} to {stream}{where}"
     if before:
-        line += f"; {before} had been before, under this name"
+        line += f"; {before:,} had been before, under this name"
     click.echo(line)

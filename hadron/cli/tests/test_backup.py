@@ -181,8 +181,8 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
                 for number in range(4):
                     producer.send(number)
         told = say("backup", backup, "--server", url, status=1)
-        assert told.startswith("error: 2 nodes could be meant\n")
-        assert "a set with --replica-set, or say --all" in told
+        assert told.startswith("error: 2 replica sets could be meant\n")
+        assert "name one of meta, eu/p0 with --replica-set, or a node" in told
         told = say("backup", backup, "--replica-set", "eu/p1", "--server", url, status=1)
         assert "there is no replica set 'eu/p1' (did you mean 'eu/p0'?)" in told
         told = say("backup", backup, "--all", "--server", url)

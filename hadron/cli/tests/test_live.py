@@ -695,6 +695,14 @@ def test_dev_serves_in_the_foreground(tmp_path: Path) -> None:
         with urlopen(f"http://127.0.0.1:{http}/healthz") as answer:
             assert answer.read() == b'{"status":"ok"}'
         assert wait_until(lambda: "serving" in good("status", "--server", url), 30)
+        # Whatever its ports are: the directory is what there is one of.
+        for more in (given, (*given[:2], "--port", str(free_ports(1)[0]))):
+            second = run("dev", *more)
+            assert (second.returncode, second.stdout) == (1, "")
+            assert second.stderr == (
+                f"error: the data directory {tmp_path / 'd'} is in use by process {node.pid}\n"
+                "hint: stop that node first, or choose another directory with --data\n"
+            )
         node.send_signal(signal.SIGINT)
         assert node.wait(timeout=30) == 0
 

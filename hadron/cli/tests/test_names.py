@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hadron.cli.heads import numbered
 from hadron.cli.tests.test_live import good, run
+from hadron.model.errors import RequestError
+from hadron.model.record import NewRecord
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -19,7 +22,7 @@ def test_a_file_that_is_published_twice_is_logged_once(tmp_path: Path) -> None:
     file.write_text("\n".join(lines[:1_000]) + "\n")
     pub = ("pub", "orders", "--file", str(file), "--key-field", "who", "--name", "orders-2026")
     assert good(*pub) == "published 1,000 records to orders (local/p0 at 0 to 999)\n"
-    assert good(*pub) == "published 0 records to orders; 1000 had been before, under this name\n"
+    assert good(*pub) == "published 0 records to orders; 1,000 had been before, under this name\n"
     # It grows, as a log does.
     file.write_text("\n".join(lines) + "\n")
     told = json.loads(good(*pub, "-o", "json"))
@@ -66,10 +69,73 @@ def test_a_line_that_is_still_being_written_is_left_for_the_next_run(
         assert good(*pub, "--take-last").startswith(f"published 1 record to {stream}")
 
 
+def test_another_input_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    good("create", "stream", "imports")
+    first, other = tmp_path / "first.txt", tmp_path / "other.txt"
+    first.write_text("a1\na2\na3\na4\n")
+    pub = ("pub", "imports", "--name", "import-1", "--file")
+    assert good(*pub, str(first)).startswith("published 4 records ")
+    for content, told in (
+        # What is passed over would be nowhere.
+        ("x1\nx2\nx3\nx4\nx5\nx6\n", "the first 4 records are not those that were published"),
+        ("a1\nx2\na3\na4\na5\n", "the first 4 records are not those that were published"),
+        ("a1\na2\n", "the input has 2 records, and 4 had been published under the name"),
+        ("", "the input has 0 records, and 4 had been published under the name"),
+    ):
+        other.write_text(content)
+        refused = run(*pub, str(other))
+        assert refused.returncode == 1
+        assert told in refused.stderr
+        assert "'import-1'" in refused.stderr
+    assert good("read", "imports") == "a1\na2\na3\na4\n"
+    # It was not spoilt for the input that it is of.
+    first.write_text("a1\na2\na3\na4\na5\n")
+    assert good(*pub, str(first)).startswith("published 1 record to imports ")
+
+
+def _published(values: str, lasts: list[int], home: str) -> list[NewRecord]:
+    """What `numbered` gives out of these one-letter records, one to a chunk; `home` says of each
+    which partition's it is. `lasts` is changed as partitions log them."""
+    logged = []
+    for (record,) in numbered([[NewRecord(value=each)] for each in values], tuple(lasts), "n"):
+        assert record.sequence is not None
+        partition = int(home["abcdefxyz".index(record.value)])
+        if record.sequence > lasts[partition]:
+            lasts[partition] = record.sequence
+            logged.append(record)
+    return logged
+
+
+def test_what_any_partition_would_log_waits_for_the_last_known_record() -> None:
+    home = "010120222"  # x, y and z go to a partition that has nothing of the name.
+    lasts = [-1, -1, -1]
+    assert len(_published("abcd", lasts, home)) == 4
+    before = list(lasts)
+    with pytest.raises(RequestError, match="the first 3 records are not"):
+        _published("xbcd", lasts, home)
+    with pytest.raises(RequestError, match="the first 4 records are not"):
+        _published("abcz", lasts, home)
+    with pytest.raises(RequestError, match="has 3 records, and 4 had"):
+        _published("abc", lasts, home)
+    assert lasts == before
+    assert [each.value for each in _published("abcdef", lasts, home)] == ["e", "f"]
+
+
+def test_a_name_of_a_version_that_kept_no_hash_goes_on_with_its_numbers() -> None:
+    chunks = [[NewRecord(value=each)] for each in "abcd"]
+    sequences = [each.sequence for (each,) in numbered(chunks, (1, -1), "n")]
+    assert sequences == [0, 1, 2, 3]
+    with pytest.raises(RequestError, match="has 4 records, and 8 had"):
+        list(numbered(chunks, (7, -1), "n"))
+
+
 def test_what_a_name_may_not_be_used_with() -> None:
     good("create", "stream", "few")
-    for more in (("x",), ("-l", "-", "--key", "k", "--expect-offset", "0", "--format", "raw")):
-        assert "--name is for --file or stdin" in run("pub", "few", *more, "--name", "n").stderr
+    told = run("pub", "few", "x", "y", "--name", "n").stderr
+    assert told.startswith("error: --name is for --file or stdin, not for VALUEs\n")
+    condition = ("-l", "-", "--key", "k", "--expect-offset", "0", "--format", "raw")
+    told = run("pub", "few", *condition, "--name", "n").stderr
+    assert told.startswith("error: --name and a condition exclude each other\n")
     assert "--take-last is for --name" in run("pub", "few", "x", "--take-last").stderr
     refused = run("pub", "few", "--file", "-", "--name", "n", "--failover", "any")
     assert refused.returncode != 0

@@ -127,8 +127,31 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
             {"n1": "gone", "n3": ("waiting for the leader", 100), "n4": "gone"},
             "",
             False,
-            "p0 takes no writes, and answers no reads, while n1 is away: bring it back, or others; "
-            "a majority of 3 is needed",
+            "p0 takes no writes, and answers no reads, while n1, n4 are away: start n1, which "
+            "leads, by `hadron cluster up`",
+        ),
+        # All of a set, where others can be asked.
+        (
+            {"n1": "gone", "n3": "gone", "n4": "gone"},
+            " --config DIR|FILE",
+            True,
+            "while n1, n3, n4 are away: start n1, which leads, and one of n3, n4, by "
+            "`hadron node --config FILE --name n1`",
+        ),
+        # Who leads has nobody to take what is written, or waits for them after a restart.
+        (
+            {"n1": ("serving", 100), "n3": "gone", "n4": "gone"},
+            "",
+            False,
+            "p0 takes no writes, while n3, n4 are away: start one of n3, n4, by "
+            "`hadron cluster up`",
+        ),
+        (
+            {"n1": ("waiting for a majority", 100), "n3": "gone", "n4": "gone"},
+            " --config DIR|FILE",
+            False,
+            "p0 takes no writes, and answers no reads, while n3, n4 are away: start one of n3, n4, "
+            "by `hadron node --config FILE --name n3`",
         ),
         ({"n1": ("serving", 100), "n3": "gone", "n4": ("following", 100)}, "", False, ""),
         ({"n1": ("reconciling", 100), "n3": ("following", 1), "n4": "gone"}, "", False, ""),
@@ -150,6 +173,16 @@ def test_who_is_to_lead_when_the_leader_is_away(
             made.found[f"{name}:1"] = status
     way_out = made.way_out(config, several)
     assert way_out.endswith(told) if told else not way_out
+
+
+def test_nodes_that_the_leader_reaches_are_not_away() -> None:
+    made = overview("nobody")
+    leader = says("n1", "serving", 7, n3=100)
+    leader.peers[0].state = "in sync"
+    made.found = {"n1:1": leader, "n3:1": "out of reach", "n4:1": "gone"}
+    assert made.way_out("", several=False) == ""
+    leader.peers[0].state = "disconnected"
+    assert "start one of n3, n4" in made.way_out("", several=False)
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,15 @@ def test_wrong_usage_is_status_2(arguments: list[str], capsys: pytest.CaptureFix
         (["sub", "s", "--gruop", "g"], "no such option '--gruop' (did you mean '--group'?)"),
         (["pub", "s", "--acks", "majorty"], "'majorty' is not one of 'majority'"),
         (["pub", "s", "--nonsense"], "no such option '--nonsense'\n"),
+        (
+            ["pub", "--stream", "hello", "x"],
+            "no such option '--stream' (STREAM is an argument: give it without '--stream')\n",
+        ),
+        (
+            ["create", "queue", "jobs"],
+            "no such command 'queue' (there are endpoint, exchange, namespace, stream)\n",
+        ),
+        (["queue"], "no such command 'queue'\n"),
     ],
 )
 def test_a_near_miss_is_answered_with_the_right_name(

@@ -3,6 +3,7 @@ loop. Handlers run in threads of the loop's, `async` ones in it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -16,6 +17,8 @@ from hadron.client.endpoints.serving import Serving
 from hadron.client.endpoints.stream import CallStream
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError
+
+_log = logging.getLogger(__name__)
 
 _END: Final = object()
 
@@ -111,6 +114,16 @@ class ServingBase(OpenedBase[Servings]):
     from `wait` on, and closed with `close`, with its client, or when the program ends."""
 
     _core = Servings
+
+    def __del__(self) -> None:
+        # Not all attributes, where its arguments were refused.
+        lazy = getattr(self, "_lazy", None)
+        if lazy is not None and not (lazy.was_used or lazy.is_closed):
+            _log.warning(
+                "a server %s, is gone and has served nothing: `client.serve(...)` serves in a "
+                "`with` block, or from `wait` on",
+                lazy,
+            )
 
     def close(self) -> None:
         """Take no more calls, and wait for those that are under way."""

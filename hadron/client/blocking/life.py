@@ -216,6 +216,8 @@ class Lazy(Generic[C]):
         self._lock = threading.RLock()
         self._begun: tuple[Portal, Answer[C]] | None = None
         self._ended: HadronError | None = None
+        self.was_used = False
+        """Opening it was begun, if perhaps in vain."""
         forks.watch(self)
 
     def __str__(self) -> str:
@@ -236,6 +238,7 @@ class Lazy(Generic[C]):
 
     def _open(self, timeout_s: float | None) -> C | None:
         began_s = monotonic()
+        self.was_used = True
         self._check_open()
         found = self._hold.get_within(timeout_s)
         if found is None:

@@ -29,11 +29,18 @@ that a thousand idle clients of three nodes cost each of them some thirty small 
 
 
 class Outage:
-    """Says once that nothing comes from a partition any more, and when something does again: who
-    reads several would not notice otherwise."""
+    """Says once that nothing comes from somewhere any more, and when something does again: who
+    reads several would not notice otherwise.
 
-    def __init__(self, partition: str) -> None:
-        self._partition = partition
+    Args:
+        what: a partition, or whatever else something comes from.
+        lost, back: what is said of it.
+    """
+
+    def __init__(
+        self, what: str, lost: str = "nothing is read from {}", back: str = "{} is read again"
+    ) -> None:
+        self._lost, self._back = lost.format(what), back.format(what)
         self._since_s: float | None = None
         self.told = False
 
@@ -44,12 +51,12 @@ class Outage:
             self._since_s = now_s
         if not self.told and now_s - self._since_s >= TELL_AFTER_S:
             self.told = True
-            _log.warning("nothing is read from %s: %s", self._partition, error.message)
+            _log.warning("%s: %s", self._lost, error.message)
 
     def over(self) -> None:
-        """The partition answers."""
+        """It answers."""
         if self.told:
-            _log.warning("%s is read again", self._partition)
+            _log.warning("%s", self._back)
         self._since_s, self.told = None, False
 
 

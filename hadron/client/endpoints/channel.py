@@ -46,11 +46,12 @@ class Waiter(Protocol):
 
 
 class _Pending:
-    __slots__ = ("due", "number", "timeout_s", "waiter")
+    __slots__ = ("due", "endpoint", "number", "timeout_s", "waiter")
 
-    def __init__(self, number: int, waiter: Waiter, timeout_s: float) -> None:
+    def __init__(self, number: int, waiter: Waiter, endpoint: str, timeout_s: float) -> None:
         self.number = number
         self.waiter = waiter
+        self.endpoint = endpoint
         self.timeout_s = timeout_s
         self.due = 0
 
@@ -108,7 +109,7 @@ class Channel:
         self._number += 1
         number = self._number
         timeout_s = opening.timeout_ms / 1_000
-        pending = _Pending(number, waiter, timeout_s)
+        pending = _Pending(number, waiter, opening.endpoint, timeout_s)
         was_idle = not self._pending
         self._pending[number] = pending
         pending.due = self._timers.add(anyio.current_time() + timeout_s + _GRACE_S, pending)
@@ -202,7 +203,7 @@ class Channel:
             elif kind == ERROR:
                 pending = self._take(item.number)
                 if pending is not None:
-                    pending.waiter.fail(error_of(item), item)
+                    pending.waiter.fail(error_of(item, pending.endpoint), item)
             elif kind == CREDIT:
                 pending = self._pending.get(item.number)
                 if pending is not None:

@@ -84,11 +84,11 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def error_of(item: Item) -> HadronError:
-    """What ended a call."""
+def error_of(item: Item, endpoint: str) -> HadronError:
+    """What ended a call of this endpoint."""
     error = error_from_message(item.error)
     if isinstance(error, CallFailedError):
-        error.type = item.error_type
+        error.type, error.endpoint = item.error_type, endpoint
     return error
 
 

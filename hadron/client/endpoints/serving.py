@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 import anyio
 import msgspec
 
+from hadron.client.connecting.outages import Outage
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.endpoints.calls import EndpointCalls, spec_of
 from hadron.client.endpoints.handlers import Handler
@@ -79,6 +80,9 @@ class Serving(EnteredOnce):
         self._attached = anyio.Event()
         self._over = anyio.Event()
         self._failure: HadronError | None = None
+        self._outage = Outage(
+            f"endpoint {settings.endpoint!r}", "no calls come of {}", "calls of {} come again"
+        )
         self._scopes: list[anyio.CancelScope] = []
 
     def __repr__(self) -> str:
@@ -210,6 +214,7 @@ class Serving(EnteredOnce):
     def _on_received(self, message: endpoints_pb2.ServeResponse, attachment: memoryview) -> None:
         if not message.items:
             self._attached.set()
+            self._outage.over()
         values, runs = Values(attachment), self._runs
         assert runs is not None
         for item in message.items:
@@ -229,8 +234,10 @@ class Serving(EnteredOnce):
         if self._call is not None:
             self._call.consumed(message.ByteSize() + len(attachment))
 
-    def _on_lost(self, _error: HadronError | None) -> None:
+    def _on_lost(self, error: HadronError | None) -> None:
         self._call = None
+        if error is not None:
+            self._outage.trouble(error)
         self._outbox.close()
         if self._runs is not None:
             self._runs.lose()

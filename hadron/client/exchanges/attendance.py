@@ -13,6 +13,7 @@ from typing import Final
 
 import anyio
 
+from hadron.client.connecting.outages import Outage
 from hadron.client.connecting.reconnecting_call import ReconnectingCall
 from hadron.client.connecting.session import Session
 from hadron.client.exchanges.inbox import Inbox
@@ -51,6 +52,7 @@ class Attendance:
         self._call: OpenedCall | None = None
         self._standing = ReconnectingCall(session, item.spec.replica_set, _ATTEND, self)
         self._scope: anyio.CancelScope | None = None
+        self._outage = Outage(f"exchange {item.name!r}")
 
     def add(self, patterns: Sequence[str], group: str, max_bytes: int) -> Inbox:
         """A subscription; wait for its `confirmed`."""
@@ -121,6 +123,7 @@ class Attendance:
         if kind == "messages":
             self._messages(message.messages, attachment)
         elif kind == "subscribed":
+            self._outage.over()
             for inbox in self._known(message.subscribed.ids):
                 inbox.confirm()
         elif kind == "missed":
@@ -163,13 +166,15 @@ class Attendance:
                     if inbox.failure is not None:
                         self._give_up(inbox)
 
-    def lost(self, error: HadronError | None) -> None:  # noqa: ARG002 - the protocol's
+    def lost(self, error: HadronError | None) -> None:
         self._call = None
+        if error is not None:
+            self._outage.trouble(error)
         for inbox in self._inboxes.values():
             inbox.interrupt()
 
     def failed(self, error: HadronError) -> None:
-        self.lost(error)
+        self.lost(None)
         inboxes, self._inboxes = list(self._inboxes.values()), {}
         self.is_over = True
         self._on_end(self)

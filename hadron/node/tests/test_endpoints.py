@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from hadron.client import Client, IncomingCall
+from hadron.client.connecting import outages
 from hadron.model.errors import (
     CallFailedError,
     CallUnknownError,
@@ -285,8 +286,10 @@ async def test_what_a_handler_raises_reaches_its_caller(
             assert (error.message, error.hint, error.type) == ("no tea", "drink water", "NoTea")
             assert error.retryable
             assert not caplog.records
-            with pytest.raises(CallFailedError, match="'x'") as raised:
+            assert str(error) == "endpoint 'fail' failed: NoTea: no tea (drink water)"
+            with pytest.raises(CallFailedError) as raised:
                 await client.call("fail", "x")
+            assert str(raised.value) == "endpoint 'fail' failed: KeyError: 'x'"
             assert raised.value.type == "KeyError"
             assert "Traceback" not in str(raised.value)
             assert "raise KeyError(what)" in caplog.text
@@ -453,6 +456,21 @@ async def test_a_leader_is_lost(tmp_path: Path) -> None:
             await until(lambda: twice)
             assert twice == [2]
             assert again.begun == [2, 2]
+
+
+async def test_a_server_says_that_the_leader_is_away_and_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "TELL_AFTER_S", 0.0)
+    async with one_node(tmp_path) as (nodes, server, client):
+        await declare(client, "quote")
+        async with server.serve("quote", Gate()):
+            assert "calls" not in caplog.text
+            await nodes.crash("n1")
+            await until(lambda: "no calls come of endpoint 'quote': " in caplog.text)
+            await nodes.restart("n1")
+            await nodes.wait_serving()
+            await until(lambda: "calls of endpoint 'quote' come again" in caplog.messages)
 
 
 async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_now(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,6 +57,26 @@ def test_calls_are_run_in_threads(url: str) -> None:
         with pytest.raises(hadron.CallFailedError, match="amount") as raised:
             client.call("quote", {})
         assert raised.value.type == "ValidationError"
+
+
+def test_a_server_that_nobody_has_opened_says_so(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hadron.connect_sync(url) as client:
+        client.serve("quote", str)
+        gc.collect()
+        (record,) = caplog.records
+        assert record.getMessage().startswith("a server of 'quote', not open yet, is gone and has")
+        assert "`with`" in record.getMessage()
+        caplog.clear()
+        # One that served, one that was closed and one that cannot be are no mistakes of that kind.
+        with client.serve("quote", str):
+            pass
+        client.serve("quote", str).close()
+        with pytest.raises(hadron.RequestError):
+            client.serve("quote", str, max_in_flight=0)
+        gc.collect()
+        assert not caplog.records
 
 
 def test_streams_go_both_ways(url: str) -> None:

@@ -24,4 +24,4 @@ def test_whatever_a_handler_raises_can_be_said(error: Exception, told: str) -> N
     item = Item()
     set_error(item, error)
     assert item.ByteSize() < 256_000
-    assert error_of(item).message.startswith(told)
+    assert error_of(item, "quote").message.startswith(told)

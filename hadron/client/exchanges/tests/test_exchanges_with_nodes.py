@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from hadron.client.connecting import outages
 from hadron.client.exchanges import exchange as exchanges
 from hadron.client.exchanges import inbox as inboxes
 from hadron.client.exchanges.exchange import Exchange
@@ -197,6 +198,25 @@ async def test_subscribers_come_back_to_a_leader_and_are_told(tmp_path: Path) ->
                 assert (first.value, first.interrupted) == (2, True)
                 assert (second.value, second.interrupted) == (3, False)
                 assert messages.interruptions == 1
+
+
+async def test_subscribers_say_that_the_leader_is_away_and_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "TELL_AFTER_S", 0.0)
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.apply(PLAIN)
+        async with client.exchange("prices").subscribe():
+            assert "exchange 'prices'" not in caplog.text
+            await nodes.crash("n1")
+            with trio.fail_after(10):
+                while "nothing is read from exchange 'prices': " not in caplog.text:  # noqa: ASYNC110
+                    await trio.sleep(0.005)
+            await nodes.restart("n1")
+            await nodes.wait_serving()
+            with trio.fail_after(10):
+                while "exchange 'prices' is read again" not in caplog.messages:  # noqa: ASYNC110
+                    await trio.sleep(0.005)
 
 
 async def test_who_publishes_many_hears_how_many_are_published(
