@@ -124,11 +124,12 @@ def _losing(
 
 def _counted(before: StreamSpec, after: StreamSpec) -> dict[str, list[str]]:
     shorter = {each.key for each in shortened(before.retention, after.retention)}
+    stay = frozenset(before.partitions)
     return {
         limit.key: [
             name
             for name in dict.fromkeys(after.partitions)
-            if limit.key in shorter or name not in before.partitions
+            if limit.key in shorter or name not in stay
         ]
         for limit in shortened(Retention(), after.retention)
     }

@@ -111,15 +111,16 @@ def _check_stream(judge: Judge, notes: Notes, obj: SchemaObject, before: StreamS
             judge.check_replica_set(notes, ("partitions", index), partition)
     if before is not None and not judge.allow_destructive:
         added = [name for name in spec.partitions if name not in in_use]
-        _check_retention(judge, notes, obj, spec, before)
+        _check_retention(judge, notes, obj, before, added)
         _check_partitions(notes, spec, old)
 
 
 def _check_retention(
-    judge: Judge, notes: Notes, obj: SchemaObject, spec: StreamSpec, before: StreamSpec
+    judge: Judge, notes: Notes, obj: SchemaObject, before: StreamSpec, added: Sequence[str]
 ) -> None:
+    spec = obj.spec
+    assert isinstance(spec, StreamSpec)
     shorter = {less.key: less for less in shortened(before.retention, spec.retention)}
-    added = [name for name in spec.partitions if name not in before.partitions]
     for limit in shortened(Retention(), spec.retention):
         less = shorter.get(limit.key)
         amount = judge.losses.get((key_of(obj), limit.key))
@@ -130,7 +131,7 @@ def _check_retention(
             found = f"{less.after} instead of {less.before}, {drops}"
             notes.note(("retention", less.key), found, f"{less.before}, or {INSIST}")
         else:
-            found = f"{', '.join(map(shorten, added))} added, {drops}"
+            found = f"{some_of([*map(shorten, added)])} added, {drops}"
             notes.note(("partitions",), found, f"those before, a longer retention, or {INSIST}")
 
 
