@@ -47,7 +47,7 @@ def test_all_look_a_server_up_in_one_place(tmp_path: Path, monkeypatch: pytest.M
     assert everybody_finds(DEFAULT_URL)
     local = tmp_path / LOCAL_CLUSTER
     write_config(local, 2, "os", [7100, 7101])
-    assert everybody_finds("hadron://127.0.0.1:7100,127.0.0.1:7101")
+    assert everybody_finds("hadron://127.0.0.1:7100,127.0.0.1:7101?cluster=local")
     assert main(["context", "set", "lab", "hadron://lab"]) == 0
     assert main(["context", "set", "home", "hadron://home/space"]) == 0
     assert everybody_finds("hadron://lab")

@@ -70,30 +70,34 @@ async def test_nothing_is_said_to_another_cluster_that_has_the_address() -> None
     other.cluster = "other"
 
     async def serve(
-        node: FakeNode,
-        address: str,
-        *,
-        task_status: anyio.abc.TaskStatus[tuple[str, anyio.CancelScope]],
+        node: FakeNode, address: str, *, task_status: anyio.abc.TaskStatus[Callable[[], None]]
     ) -> None:
         with anyio.CancelScope() as scope:
-            async with node.listen(address) as url:
-                task_status.started((url, scope))
+            async with node.listen(address):
+                task_status.started(scope.cancel)
                 await anyio.sleep_forever()
+        ended.set()
 
     async with anyio.create_task_group() as tasks:
-        url, scope = await tasks.start(serve, mine, "127.0.0.1:0")
-        async with connect(url, request_timeout_s=0.3) as client, client.producer("s") as producer:
+        ended = anyio.Event()
+        stop = await tasks.start(serve, mine, "127.0.0.1:0")
+        async with (
+            connect(f"hadron://{mine.address}", request_timeout_s=0.3) as client,
+            client.producer("s") as producer,
+        ):
             await producer.send(b"first")
-            scope.cancel()
-            await until(lambda: not mine.connections)
-            _, scope = await tasks.start(serve, other, mine.address)
+            stop()
+            await ended.wait()
+            ended = anyio.Event()
+            stop = await tasks.start(serve, other, mine.address)
             with pytest.raises(PeerError, match="of cluster 'other', and not of 'fake'"):
                 await client.offsets("s")
             sent = await producer.send_soon(b"second")
             with pytest.raises(PeerError, match="of cluster 'other', and not of 'fake'"):
                 await client.offsets("s")
             assert not other.logs
-            scope.cancel()
+            stop()
+            await ended.wait()
             await tasks.start(serve, mine, mine.address)
             await sent.wait()
         tasks.cancel_scope.cancel()

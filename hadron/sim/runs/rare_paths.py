@@ -201,8 +201,8 @@ PATHS: Final = (
     ),
     _called(
         "group served whose stream is deleted",
-        "delivery.groups:Groups._end_stream",
-        lambda given: any(key[0] == given[1] for key in given[0]._drivers),
+        "delivery.groups:Groups._end_streams",
+        lambda given: any(key[0] in given[1] for key in given[0]._drivers),
     ),
     _called("group served anew", "delivery.driver:GroupDriver._give_up"),
     # pipelines
