@@ -315,6 +315,13 @@ class Transactions:
     def settled(self, leadership: Any, claim: tuple[TransactionId, int]) -> None:
         self._claims.get(leadership, {}).pop(claim, None)
 
+    def ended(self, leadership: Any, transaction: TransactionId) -> None:
+        """The log says that it is over, and its leader knows. Who has sent its statements may hear
+        later that they were logged before."""
+        claims = self._claims.get(leadership, {})
+        for claim in [each for each in claims if each[0] == transaction]:
+            del claims[claim]
+
     def driven(self, leadership: Any, transaction: TransactionId, locks: list[Lock]) -> None:
         """A driver has been asked for these at its own set: no table says so before it decides."""
         self._driven.setdefault(leadership, {}).setdefault(transaction, []).extend(locks)

@@ -21,6 +21,7 @@ from hadron.sim.watch.answers import Told, for_others
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Command, Event
+from hadron.state.transactions.events import TransactionAborted, TransactionFinished
 
 
 class HearsCommands:
@@ -136,8 +137,11 @@ class HearsCommands:
     def tells(self, original: Any) -> Any:
         def tell(observers: Observers, events: Sequence[Event]) -> None:
             lsn = max(self._lsns.pop(id(event), (event, 0))[1] for event in events)
-            if observers in self._known.leaders:
-                self._known.answers.shows(self._known.leaders[observers], lsn)
+            if (leader := self._known.leaders.get(observers)) is not None:
+                self._known.answers.shows(leader, lsn)
+                for event in events:
+                    if isinstance(event, TransactionAborted | TransactionFinished):
+                        self._known.transactions.ended(leader, event.transaction)
             original(observers, events)
 
         return tell
