@@ -114,7 +114,9 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
         for word in near
         if sorted(word) == sorted(folded)
     ]
-    return f" (did you mean {by_folded[close[0]]!r}?)" if close else ""
+    meant = by_folded[close[0]] if close else given
+    # What was asked for may have come to be since: that is no mistake in its name.
+    return f" (did you mean {meant!r}?)" if meant != given else ""
 
 
 def _most_alike(given: str, words: Collection[str]) -> list[str]:

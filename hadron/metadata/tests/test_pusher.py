@@ -9,20 +9,8 @@ import trio
 import trio.testing
 
 from hadron.metadata.pusher import SchemaPusher, Target
+from hadron.metadata.tests.support import ComparedName
 from hadron.serving.catalog import Catalog
-
-
-class _Name(str):
-    """One that counts how often one was compared with another."""
-
-    __slots__ = ()
-    times = 0
-
-    def __eq__(self, other: object) -> bool:
-        _Name.times += 1
-        return str.__eq__(self, other)
-
-    __hash__ = str.__hash__
 
 
 class _Sets:
@@ -59,10 +47,11 @@ async def test_a_set_is_not_looked_for_among_all_others(nursery: trio.Nursery) -
     sets = _Sets()
     pusher = _Pusher(sets)
     nursery.start_soon(pusher.run)
-    names = [_Name(f"local/p{number}") for number in range(100)]
+    names = [ComparedName(f"local/p{number}") for number in range(100)]
+    ComparedName.times = 0
     for known in (names, names[1:], names[10:]):
         sets.are(known)
         await trio.testing.wait_all_tasks_blocked()
         assert pusher.served == set(known)
     nursery.cancel_scope.cancel()
-    assert _Name.times < 5 * len(names)
+    assert ComparedName.times < 5 * len(names)

@@ -10,6 +10,7 @@ import pytest
 
 from hadron.metadata.homes import with_partitions
 from hadron.metadata.judging import Key, key_of
+from hadron.metadata.tests.support import ComparedName
 from hadron.metadata.validation import RULES, validate
 from hadron.model.documents.problem import Problem, schema_error
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
@@ -370,25 +371,12 @@ def test_who_waits_for_more_stages_than_there_may_be_is_not_looked_at_any_furthe
     ]
 
 
-class _Name(str):
-    """One that counts how often one was compared with another."""
-
-    __slots__ = ()
-    times = 0
-
-    def __eq__(self, other: object) -> bool:
-        _Name.times += 1
-        return str.__eq__(self, other)
-
-    __hash__ = str.__hash__
-
-
 def test_a_partition_is_not_looked_for_among_all_others() -> None:
-    sets: set[str] = {_Name(f"local/p{number:03d}") for number in range(200)}
+    sets: set[str] = {ComparedName(f"local/p{number:03d}") for number in range(200)}
     names = sorted(sets)
     existing = _existing(_stream("flights", *names))
-    _Name.times = 0
+    ComparedName.times = 0
     assert _validate(_stream("flights", *names), existing=existing, replica_sets=sets) == []
     (told,) = _validate(_stream("flights", *names[1:]), existing=existing, replica_sets=sets)
     assert "'local/p000' was removed" in told
-    assert _Name.times < 3 * len(names)
+    assert ComparedName.times < 3 * len(names)

@@ -104,3 +104,9 @@ def test_a_problem_is_not_looked_for_among_all_others() -> None:
     problems.extend(other)
     with pytest.raises(RequestError, match="200 problems"):
         problems.raise_as(RequestError)
+
+
+def test_a_name_is_not_meant_for_itself() -> None:
+    """It was not there when it was asked for, and is when what there is is looked through."""
+    assert did_you_mean("flights", ["flights", "nights"]) == ""
+    assert did_you_mean("Flights", ["flights"]) == " (did you mean 'flights'?)"
