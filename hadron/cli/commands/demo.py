@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -95,13 +92,10 @@ def _play(keep: bool, victim: str, screen: Screen) -> Report:
     from hadron.demo.run import run
     from hadron.node.supervision.cluster import LocalCluster
     from hadron.node.supervision.detached import RememberedCluster
+    from hadron.node.supervision.ending import ended_by_signals
 
     # Whoever ends the demo, in whatever way, must not leave its processes behind.
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        # With `nohup` it goes on.
-        signal.signal(signal.SIGHUP, _end)
-    with ExitStack() as stack:
+    with ended_by_signals(), ExitStack() as stack:
         directory = Path(
             tempfile.mkdtemp(prefix="hadron-demo-")
             if keep
@@ -137,13 +131,6 @@ def _check_room() -> None:
         raise ConfigurationError(
             f"{directory} has {free >> 20} MiB left, a demo needs {_ROOM_BYTES >> 20} MiB", _WAY_OUT
         )
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Once: of a terminal that is closed, the kernel says so and the shell does."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    sys.exit(128 + number)
 
 
 def _leave_up(cluster: LocalCluster) -> None:
