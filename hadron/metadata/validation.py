@@ -8,6 +8,7 @@ send.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from hadron.metadata import pipelines, services
@@ -19,6 +20,21 @@ from hadron.model.problems import Suggestions, shorten, some_of
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What is wrong with objects by themselves: most of what judging them takes, and of one by one.
+
+    Attributes:
+        suggestions: those of all that is judged together.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    suggestions: Suggestions = field(default_factory=Suggestions)
+
+    def look_at(self, obj: SchemaObject) -> None:
+        self.problems.extend(check_object(obj, self.suggestions))
+
+
 def validate(
     objects: Sequence[SchemaObject],
     existing: Mapping[Key, SchemaObject],
@@ -26,6 +42,7 @@ def validate(
     replica_sets: Collection[str],
     allow_destructive: bool,
     losses: Losses | None = None,
+    own: Own | None = None,
 ) -> list[Problem]:
     """Every reason to refuse `objects`; none means that the whole set may be applied.
 
@@ -35,11 +52,15 @@ def validate(
         replica_sets: the names of the cluster's replica sets.
         allow_destructive: permits changes that lose something.
         losses: of retentions that are shortened; those that are not in it may drop anything.
+        own: what is wrong with each of them by itself, if that has been looked at.
     """
-    suggestions = Suggestions()
-    own = [problem for obj in objects for problem in check_object(obj, suggestions)]
+    if own is None:
+        own = Own()
+        for obj in objects:
+            own.look_at(obj)
+    suggestions = own.suggestions
     repeated = _check_unique(objects)
-    labels = {problem.label for problem in own}
+    labels = {problem.label for problem in own.problems}
     broken = frozenset(key_of(obj) for obj in objects if obj.label in labels)
     after = {**existing, **{key_of(obj): obj for obj in objects}}
     judge = Judge(
@@ -57,7 +78,7 @@ def validate(
         if key_of(obj) not in broken
         for problem in _check(judge, obj, suggestions)
     ]
-    return [*own, *repeated, *related, *_check_dependents(judge, objects, suggestions)]
+    return [*own.problems, *repeated, *related, *_check_dependents(judge, objects, suggestions)]
 
 
 def _check_unique(objects: Iterable[SchemaObject]) -> list[Problem]:

@@ -276,3 +276,20 @@ async def test_no_change_waits_for_who_has_many_records_counted(driver: Driver) 
             await driver.apply(stream("other", 9))
         counted.set()
     assert sorted(asked) == [*streams, driver.id_of("other")], "only what has changed, once more"
+
+
+async def test_others_run_while_many_objects_are_judged(driver: Driver) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    many = [stream(f"s{number}", 7) for number in range(100)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(others)
+        await driver.apply(*many, dry_run=True)
+        nursery.cancel_scope.cancel()
+    assert turns > len(many) / 2

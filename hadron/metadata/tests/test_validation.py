@@ -13,6 +13,7 @@ from hadron.metadata.judging import Key, key_of
 from hadron.metadata.tests.support import ComparedName
 from hadron.metadata.validation import RULES, validate
 from hadron.model.documents.problem import Problem, schema_error
+from hadron.model.documents.stages import MAX_STAGES
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec
 from hadron.model.schema import INDEXED, NamespaceSpec, Retention, SchemaObject, StreamSpec
 
@@ -380,3 +381,22 @@ def test_a_partition_is_not_looked_for_among_all_others() -> None:
     (told,) = _validate(_stream("flights", *names[1:]), existing=existing, replica_sets=sets)
     assert "'local/p000' was removed" in told
     assert ComparedName.times < 3 * len(names)
+
+
+@pytest.mark.parametrize("waits_for_all", [True, False])
+def test_each_stage_is_compared_a_few_times_with_each_that_it_waits_for(
+    waits_for_all: bool,
+) -> None:
+    def after(index: int) -> tuple[str, ...]:
+        first = 0 if waits_for_all else max(0, index - 1)
+        return tuple(ComparedName(f"s{number}") for number in range(first, index))
+
+    stages = [
+        _stage(ComparedName(f"s{index}"), after=after(index), output=Output("verdicts"))
+        for index in reversed(range(MAX_STAGES))
+    ]
+    pipeline = _pipeline(*stages)
+    ComparedName.times = 0
+    assert _validate(pipeline, _stream(), _stream("verdicts")) == []
+    waits = sum(len(stage.after) for stage in stages)
+    assert ComparedName.times < 8 * (waits + len(stages))

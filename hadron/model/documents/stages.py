@@ -244,9 +244,10 @@ def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
     by_name = {stage.name: stage for stage in stages if stage.name}
     for index, stage in enumerate(stages):
         for key, names in (("dependencies", stage.dependencies), ("after", stage.after)):
+            seen: set[str] = set()
             for position, name in enumerate(names):
                 path = ("stages", index, key, position)
-                if name in names[:position]:
+                if name in seen:
                     notes.note(path, f"{shorten(name)} again", "each stage once")
                 elif name == stage.name:
                     notes.note(path, f"{shorten(name)} is the stage itself", "another stage")
@@ -256,6 +257,7 @@ def _check_references(notes: Notes, stages: Sequence[StageSpec]) -> None:
                 elif key == "dependencies" and not by_name[name].has_output:
                     found = f"stage {shorten(name)} has no output to depend on"
                     notes.note(path, found, f"an output there, or {name} under after")
+                seen.add(name)
         if stage.is_on_spark:
             _check_columns(notes, ("stages", index, "dependencies"), stage)
 
@@ -291,10 +293,7 @@ def _check_cycles(notes: Notes, stages: Sequence[StageSpec]) -> None:
         if (branch := branch_of(stage)) in waits and branch != stage.name:
             waits[branch].append(stage.name)
     place_of = {stage.name: (index, stage) for index, stage in enumerate(stages)}
-    while True:
-        waits = _without_finishing(waits)
-        if not waits:
-            return
+    while waits := _without_finishing(waits):
         cycle = _find_cycle(waits)
         index, stage = place_of[cycle[0]]
         key = "dependencies" if waits[stage.name][0] in stage.dependencies else "after"
@@ -303,17 +302,27 @@ def _check_cycles(notes: Notes, stages: Sequence[StageSpec]) -> None:
         waits = {name: names for name, names in waits.items() if name not in cycle}
 
 
-def _without_finishing(waits: dict[str, list[str]]) -> dict[str, list[str]]:
+def _without_finishing(waits: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Only the stages that can never run, each with only those that it waits for in vain."""
-    while True:
-        stuck = {
-            name: kept
-            for name, names in waits.items()
-            if (kept := [other for other in names if other in waits])
-        }
-        if stuck == waits:
-            return stuck
-        waits = stuck
+    following: dict[str, list[str]] = {name: [] for name in waits}
+    awaited = dict.fromkeys(waits, 0)
+    for name, names in waits.items():
+        for other in names:
+            if other in waits:
+                following[other].append(name)
+                awaited[name] += 1
+    run = [name for name, count in awaited.items() if not count]
+    for name in run:
+        for each in following[name]:
+            awaited[each] -= 1
+            if not awaited[each]:
+                run.append(each)
+    stuck = waits.keys() - run
+    return {
+        name: [other for other in names if other in stuck]
+        for name, names in waits.items()
+        if name in stuck
+    }
 
 
 def _find_cycle(waits: dict[str, list[str]]) -> list[str]:

@@ -44,8 +44,4 @@ def test_a_signal_that_a_finalizer_swallows_comes_again(
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        128 + number,
-        "finalizer\nstopped\n",
-        "",
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "finalizer\nstopped\n", "")
