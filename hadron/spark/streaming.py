@@ -70,7 +70,7 @@ class Batch:
     """One micro-batch that is published.
 
     Attributes:
-        rows: records that were read.
+        rows: records that were read, as Spark counts them: again where it ran a task again.
         lag: records that were there when it began, behind where it ends; None where Spark does not
             tell: a batch that a runner left behind is done again without a look at the stream.
     """
