@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format cluster-tests proto release-contract faces lock bench bench-groups clean venv
+.PHONY: help demo test test-spark test-long check format cluster-tests proto release-contract faces lock bench bench-groups clean venv
 # Two goals at once (`make -j test demo`) would share ports, cores and .venv.
 .NOTPARALLEL:
 
@@ -28,6 +28,9 @@ demo: $(STAMP) ## the main job: three nodes, 27,004 flights, two Spark stages, e
 
 test: $(STAMP) ## units, simulator, the short part of cluster-tests/, on all cores: ten minutes on two
 	$(BIN)/python -m pytest -m "not (long or spark)" $(IN_PARALLEL) $(SLOW_ONES)
+
+test-spark: $(STAMP) ## the shorter tests on a real Spark: four minutes
+	$(BIN)/python -m pytest -m "spark and not long" hadron $(IN_PARALLEL)
 
 test-long: $(STAMP) ## what takes longer: Spark, each test of seconds, a hundred seeds twice, planted bugs
 	$(BIN)/python -m pytest -m "long or spark" hadron $(IN_PARALLEL)
