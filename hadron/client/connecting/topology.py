@@ -116,20 +116,25 @@ class Topology:
 
 class OneCluster:
     """The cluster that is meant: the one that is named, or that the first node that answers is of
-    (CLIENTS K14)."""
+    (CLIENTS K14); but one that serves before one that does not."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
+        self._is_certain = bool(name)
 
     def recognize(self, address: str, said: cluster_pb2.TopologyResponse) -> None:
         """Raises `OtherClusterError` for a node of another one: its streams may have the same
         names, and the same ids."""
+        serves = _serves(said)
+        if said.cluster != self._name and serves and not self._is_certain:
+            self._name = said.cluster
         self._name = self._name or said.cluster
         if said.cluster not in ("", self._name):
             raise OtherClusterError(
                 f"{address} is a node of cluster {said.cluster!r}, and not of {self._name!r}",
                 f"start {self._name!r} there again; to use {said.cluster!r}, connect to it anew",
             )
+        self._is_certain |= serves
 
 
 def owner_not_found(metadata: str, known: Iterable[str]) -> NotFoundError:
@@ -141,6 +146,11 @@ def owner_not_found(metadata: str, known: Iterable[str]) -> NotFoundError:
         "start it; if it runs, correct `metadata:` and `discovery:` in the nodes' configuration "
         "(the same `metadata:` in all files), and see `hadron status`",
     )
+
+
+def _serves(said: cluster_pb2.TopologyResponse) -> bool:
+    """Whether the node is in a replica set that is at work."""
+    return any(each.agreed for each in said.replica_sets if each.name == said.replica_set)
 
 
 def _leader(entry: cluster_pb2.ReplicaSet) -> cluster_pb2.Node:

@@ -624,11 +624,15 @@ class FakeNode:
         if promoted is not None:
             nodes.append(cluster_pb2.Node(name="n2", role="leader", address=promoted.address))
         sets = [
-            cluster_pb2.ReplicaSet(name=name, epoch=2 if promoted else 1, nodes=nodes)
+            cluster_pb2.ReplicaSet(name=name, epoch=2 if promoted else 1, nodes=nodes, agreed=True)
             for name in self.partition_names
         ]
         answer = cluster_pb2.TopologyResponse(
-            cluster=self.cluster, node="n1", replica_sets=sets, metadata=self.partition_names[0]
+            cluster=self.cluster,
+            node="n1",
+            replica_set=self.partition_names[0],
+            replica_sets=sets,
+            metadata=self.partition_names[0],
         )
         call.send(answer, end=True)
 

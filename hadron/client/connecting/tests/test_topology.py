@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hadron.client.connecting.topology import Topology
+import pytest
+
+from hadron.client.connecting.topology import OneCluster, Topology
+from hadron.model.errors import OtherClusterError
 from hadron.wire.messages import cluster_pb2
 
 
@@ -122,3 +125,28 @@ def test_an_old_leader_that_does_not_answer_is_not_waited_for() -> None:
     assert topology.rule("p") == (2, "n2")
     topology.merge(answer(1, "n1", by="n1"))
     assert topology.rule("p") == (1, "n1")
+
+
+def node_of(cluster: str, *, serves: bool) -> cluster_pb2.TopologyResponse:
+    found = said(agreed=serves)
+    found.cluster, found.replica_set = cluster, "eu"
+    return found
+
+
+def test_a_node_that_does_not_serve_decides_for_no_cluster() -> None:
+    """Its file names another cluster by mistake, and it was the first one to answer."""
+    cluster = OneCluster()
+    cluster.recognize("n3:1", node_of("staging", serves=False))
+    with pytest.raises(OtherClusterError, match="of cluster 'test', and not of 'staging'"):
+        cluster.recognize("n2:1", node_of("test", serves=False))
+    cluster.recognize("n1:1", node_of("test", serves=True))
+    for serves in (False, True):
+        with pytest.raises(OtherClusterError, match="of cluster 'staging', and not of 'test'"):
+            cluster.recognize("n3:1", node_of("staging", serves=serves))
+
+
+def test_the_cluster_that_was_named_is_meant_whoever_serves() -> None:
+    cluster = OneCluster("test")
+    with pytest.raises(OtherClusterError, match="of cluster 'staging', and not of 'test'"):
+        cluster.recognize("n3:1", node_of("staging", serves=True))
+    cluster.recognize("n1:1", node_of("test", serves=False))
