@@ -220,17 +220,18 @@ class _Play:
 
         Raises `DemoError`, or whatever a node or the stage runner failed with.
         """
-        last_done, last_change = -1, time.monotonic()
+        last_seen, last_change = [-1], time.monotonic()
         while True:
             self._check_alive()
             pipeline = self._progress()
-            done = self._show(pipeline) if pipeline else last_done
+            seen = self._show(pipeline) if pipeline else last_seen
+            done = seen[0]
             self._act(done)
             if done == self._total and self._back:
                 self._cluster.wait_ready([self._victim])
                 return
-            if done != last_done:
-                last_done, last_change = done, time.monotonic()
+            if seen != last_seen:
+                last_seen, last_change = seen, time.monotonic()
             elif time.monotonic() - last_change > _PATIENCE_S:
                 raise DemoError(
                     f"the pipeline stopped at {done:,} of {self._total:,} flights",
@@ -257,7 +258,8 @@ class _Play:
                 raise
             return None
 
-    def _show(self, pipeline: pipelines_pb2.PipelineProgressResponse.Pipeline) -> int:
+    def _show(self, pipeline: pipelines_pb2.PipelineProgressResponse.Pipeline) -> list[int]:
+        """How many instances are done, then of each stage how many."""
         if pipeline.failed:
             raise DemoError(
                 f"{pipeline.failed:,} instances failed",
@@ -265,7 +267,7 @@ class _Play:
             )
         for stage in pipeline.stages:
             self._screen.count(f"stage {stage.name}", stage.done, self._total)
-        return pipeline.done
+        return [pipeline.done, *(stage.done for stage in pipeline.stages)]
 
     def _act(self, done: int) -> None:
         now = time.monotonic()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import importlib.util
 import logging
@@ -36,6 +37,8 @@ _HERE: Final = Path(__file__).resolve().parent
 _STDERR: Final = 2
 _STRAY_WARNING: Final = b"WARNING: Using incubator modules"
 """Printed by Java itself because Spark asks for its vector module."""
+
+_SCRATCH: Final = "hadron-spark-"
 
 _END_S: Final = 10.0
 """How long Java may take to end before it is killed."""
@@ -300,7 +303,29 @@ def _gone_is_fine() -> Iterator[None]:
 
 @functools.cache
 def scratch_directory() -> Path:
-    """Spark's temporary files, away from the user's working directory; gone at exit."""
-    directory = tempfile.mkdtemp(prefix="hadron-spark-")
+    """Spark's temporary files, away from the user's working directory; gone at exit. Those of a
+    process that was killed go with the next one that starts."""
+    root = Path(tempfile.gettempdir())
+    for each in root.glob(f"{_SCRATCH}*"):
+        if _lock(each) is not None:
+            shutil.rmtree(each, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f"new-{_SCRATCH}", dir=root))
+    # Locked for as long as this process lives, and before it has the name that others look for.
+    assert _lock(made) is not None
+    directory = made.rename(made.with_name(made.name.removeprefix("new-")))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Path(directory)
+    return directory
+
+
+def _lock(directory: Path) -> int | None:
+    """Lock it, for this process; None where another one has it, or it is not ours."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from contextlib import ExitStack
@@ -72,8 +73,6 @@ def command(
 
 def _verify(directory: Path) -> Report:
     """Judge the files of a demo's nodes, running or not."""
-    import os
-
     from hadron.demo.verify import verify
     from hadron.node.config import load_config
     from hadron.node.supervision.detached import FILE_NAME
@@ -126,6 +125,12 @@ def _check_room() -> None:
         raise ConfigurationError(
             f"there is no room for files: {error.strerror}", _WAY_OUT
         ) from error
+    given = os.environ.get("TMPDIR")
+    if given and os.path.realpath(given) != os.path.realpath(directory):
+        # Python goes on with /tmp, which is what was not meant.
+        raise ConfigurationError(
+            f"TMPDIR={given} is no directory where files can be written", _WAY_OUT
+        )
     free = shutil.disk_usage(directory).free
     if free < _ROOM_BYTES:
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from hadron.cli.commands import demo
 from hadron.demo import run
-from hadron.demo.run import judge
+from hadron.demo.run import DemoError, judge
 from hadron.demo.screen import Screen
 from hadron.demo.table import DelayRow, differences, expected_delays
 from hadron.demo.tests.node_files import write_node_file
@@ -136,3 +136,41 @@ def test_without_room_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(result.exception, ConfigurationError), result.exception
     assert result.exception.message.startswith(f"{tempfile.gettempdir()} has 7 MiB left, a demo")
     assert "TMPDIR" in result.exception.hint
+
+
+def test_a_directory_that_is_none_is_not_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hadron.spark.extra.check_extra", lambda: None)
+    monkeypatch.setattr(run, "run", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    result = CliRunner().invoke(demo.command, [], standalone_mode=False)
+    assert isinstance(result.exception, ConfigurationError), result.exception
+    assert result.exception.message.startswith(f"TMPDIR={tmp_path}/gone is no directory")
+
+
+def test_who_gets_on_with_its_stages_has_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of many thousand pass a stage before the first instance is done."""
+    now = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, now[0] + 100)
+    )
+    monkeypatch.setattr(run, "time", clock)
+    said = [Stages(0, [0, 0]), Stages(0, [5, 0]), Stages(0, [9, 0]), Stages(0, [9, 0])]
+    waits = iter([*said, *[said[-1]] * 9])
+    client = SimpleNamespace(pipeline_progress=lambda _: [next(waits)])
+    cluster = SimpleNamespace(names=[], leader="n1")
+    play = run._Play(
+        cast(Any, cluster), cast(Any, client), "n3", Screen(Console(file=io.StringIO())), Future()
+    )
+    with pytest.raises(DemoError, match="stopped at 0 of"):
+        play.watch()
+    assert now[0] == 400
+
+
+class Stages(SimpleNamespace):
+    """A pipeline's progress, as far as it is looked at."""
+
+    def __init__(self, done: int, stages: list[int]) -> None:
+        named = [SimpleNamespace(name=f"s{at}", done=count) for at, count in enumerate(stages)]
+        super().__init__(done=done, failed=0, stages=named)

@@ -8,11 +8,13 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from hadron.model.errors import ConfigurationError
+from hadron.node.supervision.processes import environment
 from hadron.spark.session import check_master, silence_pyspark
 
 if TYPE_CHECKING:
@@ -124,3 +126,35 @@ def test_what_is_no_master_is_told_before_java_starts() -> None:
         "k8s://https://h:443",
     ):
         check_master(master)
+
+
+_SCRATCH = """
+import time
+from hadron.spark.session import scratch_directory
+print(scratch_directory(), flush=True)
+time.sleep({seconds})
+"""
+
+
+def _scratch(directory: Path, seconds: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _SCRATCH.format(seconds=seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**environment(), "TMPDIR": str(directory)},
+    )
+
+
+def test_what_a_killed_process_has_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    with _scratch(tmp_path, 600) as lives, _scratch(tmp_path, 600) as killed:
+        assert lives.stdout is not None
+        assert killed.stdout is not None
+        kept, left = lives.stdout.readline().strip(), killed.stdout.readline().strip()
+        assert {str(each) for each in tmp_path.iterdir()} == {kept, left}
+        killed.kill()
+        killed.wait()
+        with _scratch(tmp_path, 0) as following:
+            made, _ = following.communicate(timeout=60)
+        assert made.startswith(str(tmp_path / "hadron-spark-"))
+        assert [str(each) for each in tmp_path.iterdir()] == [kept]
+        lives.kill()
