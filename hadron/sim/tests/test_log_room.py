@@ -13,6 +13,7 @@ from hadron.sim.rooms import logs
 _SEEDS: Final = 40
 
 _FIRST: Final = {
+    "a ballot is led by who has promised a higher one meanwhile": 31126,
     "what all members have is heard with the next entry only": 31200,
     "what an older log has counts from the end of the new one": 31204,
 }
@@ -22,6 +23,11 @@ _HORIZON: Final = "replication.trimming:LogHorizon."
 _FOLLOWER: Final = "replication.follower:FollowerLog."
 
 BUGS: Final[dict[str, Patch]] = {
+    "a ballot is led by who has promised a higher one meanwhile": Edit(
+        "replication.ballot:Candidate._try",
+        "current.promised) != ballot:",
+        "current.promised) is None:",
+    ),
     "what was beyond the lag limit still is, once the oldest of it has gone": Edit(
         _HORIZON + "move", "self._lagging = max(0, self._lagging - 1)", "pass"
     ),
