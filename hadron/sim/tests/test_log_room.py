@@ -15,6 +15,7 @@ _SEEDS: Final = 40
 _FIRST: Final = {
     "a ballot is led by who has promised a higher one meanwhile": 31126,
     "what all members have is heard with the next entry only": 31200,
+    "who promises another ballot goes on leading": 31046,
     "what an older log has counts from the end of the new one": 31204,
 }
 """Seeds that meet a bug which the first ones do not, tried before them."""
@@ -27,6 +28,11 @@ BUGS: Final[dict[str, Patch]] = {
         "replication.ballot:Candidate._try",
         "current.promised) != ballot:",
         "current.promised) is None:",
+    ),
+    "who promises another ballot goes on leading": Edit(
+        "replication.service:ReplicationService._promise",
+        "self._on_promise(ballot, name, call.origin)",
+        "pass",
     ),
     "what was beyond the lag limit still is, once the oldest of it has gone": Edit(
         _HORIZON + "move", "self._lagging = max(0, self._lagging - 1)", "pass"
