@@ -269,6 +269,9 @@ class Candidate:
         stopped = await self._on_writer(self._apply_all_and_join(uuid, identity.is_member))
         if stopped is not None:
             raise stopped
+        # While logs were compared, say: its disk counts for that leader now (PROTOCOL B1).
+        if (promised_since := self._store.identity.current.promised) != ballot:
+            raise PeerError(f"this node has promised ballot {promised_since} meanwhile")
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
         return Won(ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed))
 

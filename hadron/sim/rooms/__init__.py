@@ -6,6 +6,7 @@ second, against a reference that is written by hand.
     transactions  drivers and participants over tables, made up logs and wires
     producer      the client's producing side, over made up logs and wires
     endpoints     the broker of remote calls, with callers and servers
+    logs          members of a replica set: ballots, feeds, the watermark, trimming
 
 Every seed of the simulator plays them after its own world. `ROOMS` has them by name.
 """
@@ -14,7 +15,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from hadron.sim.rooms import endpoints, groups, producer, tables, transactions
+from hadron.sim.rooms import endpoints, groups, logs, producer, tables, transactions
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.run import Outcome
 
@@ -24,6 +25,7 @@ ROOMS: Final[dict[str, Callable[[int], Played]]] = {
     "transactions": transactions.play,
     "producer": producer.play,
     "endpoints": endpoints.play,
+    "logs": logs.play,
 }
 
 
@@ -43,6 +45,7 @@ __all__ = [
     "Played",
     "endpoints",
     "groups",
+    "logs",
     "play_rooms",
     "producer",
     "tables",
