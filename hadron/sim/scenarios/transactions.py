@@ -21,6 +21,7 @@ from hadron.sim.actors.steps import MAKERS, Maker, StepActor
 from hadron.sim.actors.transactions import DEALS, Noted
 from hadron.sim.faults.repeating import repeating
 from hadron.sim.notes.groups import noting_groups
+from hadron.sim.runs.small_limits import limited
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.scenarios.regions import PATIENT
 from hadron.sim.scenarios.transaction_play import (
@@ -413,6 +414,25 @@ class _Greedy(Maker):
         except HadronError:
             # Its deadline, or another one's transaction, is over some time.
             await trio.sleep(0.2)
+
+
+@region_scenario("E1: what was forgotten is not called aborted", nodes=(1, 1, 1))
+async def outcomes_that_are_forgotten(play: RegionPlay) -> None:
+    """A driver remembers few transactions. Who asks about earlier ones, of it and of who leads
+    next, is told that they were forgotten: they are committed all the same."""
+    few = {"decisions that are remembered": 2, "decisions until some are forgotten": 1}
+    with limited(few):
+        async with transactor(play) as client:
+            done = [await client.do(EUROPE, AMERICA, driver=EUROPE) for _ in range(6)]
+            await play.europe.crash("e1", power=True)
+            await play.europe.start("e1")
+            await play.europe.wait_serving()
+            states = set()
+            for noted in done:
+                outcome = await client.client.outcome(noted.operation.transaction)
+                states.add(outcome.state)
+            if "forgotten" not in states:
+                raise AssertionError(f"nothing was forgotten: {states}")
 
 
 @region_scenario("E7, D2: a delivery that another member has is nobody's to acknowledge")
