@@ -181,9 +181,10 @@ class SchemaActor(ClientActor):
         name = f"{self.host}-kept"
         if self._kept is None:
             await self._declare(client, name)
-            operation = self.history.publish(self.name, "", name, self.partition, ["kept"])
+            value = f"kept by {self.name}"
+            operation = self.history.publish(self.name, "", name, self.partition, [value])
             try:
-                receipt = await client.send(name, "kept")
+                receipt = await client.send(name, value)
             except HadronError as error:
                 self.ended(operation, error)
                 raise
@@ -194,9 +195,7 @@ class SchemaActor(ClientActor):
             await lose(client, self._kept)
         except (RequestError, OSError):
             return
-        if not self.history.events("reconfigure"):
-            # Else it may be another one, or empty: its log has lost its end.
-            raise AssertionError(f"{self.name} has lost what is kept in {name}: {lose.__name__}")
+        raise AssertionError(f"{self.name} has lost what is kept in {name}: {lose.__name__}")
 
     async def _shorten(self, client: Client, kept: SchemaObject) -> None:
         spec = StreamSpec(partitions=(self.partition,), retention=Retention(max_bytes=1))
