@@ -140,8 +140,6 @@ LIMITS: Final = {
         (1, 3),
     ),
     "decisions read at once": Limit(("transactions.driver:_PAGE",), (1, 3)),
-    "decisions that are remembered": Limit(("transactions.limits:LIMITS.decisions",), (2, 10)),
-    "decisions until some are forgotten": Limit(("transactions.driver:_FORGET_AFTER",), (1, 5)),
     "records of all groups in order by key": Limit(("delivery.keys:MAX_ORDERED",), (1, 6)),
     "of one group in any case": Limit(("delivery.keys:LEAST_ORDERED",), (1, 3)),
 }
