@@ -114,6 +114,17 @@ plant(
 )
 
 plant(
+    "lower limits wait for the next record",
+    "a stream keeps all that it had when its limits were lowered, until somebody writes to it",
+    Edit(
+        "serving.retention:RetentionDriver._note_limits",
+        "if self._limits_seen.get(stream_id) != limits:",
+        "if stream_id not in self._limits_seen:",
+    ),
+    scenarios=("limits-lowered-while-nobody-writes",),
+)
+
+plant(
     "forgotten is called aborted",
     "who asks late what became of a transaction is told that nothing of it was done",
     Edit(
