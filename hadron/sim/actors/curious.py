@@ -3,6 +3,7 @@ schema meanwhile. What they are told is judged where it leaves the node (`watch`
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import Ballot
 from hadron.model.pipelines import Output, PipelineSpec, StageSpec
-from hadron.model.schema import SchemaObject, Spec, StreamSpec
+from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec
 from hadron.sim.actors.clients import STREAM, ClientActor
 from hadron.sim.actors.raw_producer import ask_once
 from hadron.sim.evidence.history import History
@@ -27,6 +28,13 @@ from hadron.wire.messages import method, schema_pb2, snapshots_pb2
 
 _EXTRA: Final = tuple(f"extra{number}" for number in range(4))
 """Streams that come and go, and that nobody uses."""
+
+
+async def list_streams(world: World, node: str, host: str) -> None:
+    """Of a node whatever its role: it answers from its own copy."""
+    request = schema_pb2.GetObjectsRequest(kind="Stream")
+    with contextlib.suppress(OSError):
+        await ask_once(world, node, host, method("GetObjects"), request, [], 2.0)
 
 
 class CuriousActor(ClientActor):
@@ -83,14 +91,7 @@ class CuriousActor(ClientActor):
             return
 
     async def _ask_for_schema(self) -> None:
-        """Of a node whatever its role: it answers from its own copy."""
-        request = schema_pb2.GetObjectsRequest(kind="Stream")
-        try:
-            await ask_once(
-                self.world, self._node(), self.host, method("GetObjects"), request, [], 2.0
-            )
-        except OSError:
-            return
+        await list_streams(self.world, self._node(), self.host)
 
     async def _ask_for_copies(self) -> None:
         """As two backups would, in turn: the second is not to be as old as the first."""
@@ -115,6 +116,8 @@ class SchemaActor(ClientActor):
         super().__init__(world, history, host, seed)
         self._names = names
         self._wrong = 0
+        self._kept: SchemaObject | None = None
+        """A stream with a record that is never dropped."""
         self.finished = trio.Event()
 
     async def run(self) -> None:
@@ -128,6 +131,9 @@ class SchemaActor(ClientActor):
             name = self.random.choice(self._names)
             if self.random.random() < 0.15:
                 await self._declare_nonsense(client)
+                continue
+            if self.random.random() < 0.2:
+                await self.lose_what_is_kept(client)
                 continue
             if self.random.random() < 0.6:
                 await self._declare(client, name)
@@ -168,6 +174,41 @@ class SchemaActor(ClientActor):
             raise
         else:
             raise AssertionError(f"{wrong}, which is {spec}, was accepted")
+
+    async def lose_what_is_kept(self, client: Client) -> None:
+        """What would lose a record, and nobody insists on; and what is meant for another stream. Of
+        a stream that is this actor's alone: nobody else has it dropped or deleted."""
+        name = f"{self.host}-kept"
+        if self._kept is None:
+            await self._declare(client, name)
+            value = f"kept by {self.name}"
+            operation = self.history.publish(self.name, "", name, self.partition, [value])
+            try:
+                receipt = await client.send(name, value)
+            except HadronError as error:
+                self.ended(operation, error)
+                raise
+            self.history.published(operation, receipt.offset, duplicate=receipt.duplicate)
+            self._kept = await client.stream(name)
+        lose = self.random.choice((self._shorten, self._delete_kept, self._delete_another))
+        try:
+            await lose(client, self._kept)
+        except (RequestError, OSError):
+            return
+        raise AssertionError(f"{self.name} has lost what is kept in {name}: {lose.__name__}")
+
+    async def _shorten(self, client: Client, kept: SchemaObject) -> None:
+        spec = StreamSpec(partitions=(self.partition,), retention=Retention(max_bytes=1))
+        await client.apply([SchemaObject(kind=kept.kind, name=kept.name, spec=spec)])
+
+    async def _delete_kept(self, client: Client, kept: SchemaObject) -> None:
+        await client.delete([(kept.kind, kept.namespace, kept.name)])
+
+    async def _delete_another(self, _client: Client, kept: SchemaObject) -> None:
+        request = schema_pb2.DeleteObjectsRequest(allow_destructive=True)
+        request.names.add(kind=kept.kind, name=kept.name, id=kept.id + 1_000_000)
+        leader = self.world.config.leader.name
+        await ask_once(self.world, leader, self.host, method("DeleteObjects"), request, [], 5.0)
 
     async def _declare(self, client: Client, name: str) -> None:
         spec = StreamSpec(

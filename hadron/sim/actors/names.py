@@ -7,6 +7,8 @@ import contextlib
 from typing import Any, Final
 
 from hadron.client import Client
+from hadron.client.producing.producer import Producer
+from hadron.client.terms.results import Receipt
 from hadron.model.errors import ConflictError, HadronError, OffsetMismatchError, OutcomeUnknownError
 from hadron.sim.actors.clients import ClientActor, text
 from hadron.sim.actors.transactions import DEALS, Noted, Transactor
@@ -43,7 +45,7 @@ class NamedActor(ClientActor):
                 value = str(Numbered(self._task, number, self.name))
                 operation = self.history.publish(self.name, "", DEALS, self.partition, [value])
                 try:
-                    receipt = await producer.send(value, sequence=number)
+                    receipt = await send_numbered(producer, value, number)
                 except HadronError as error:
                     self.history.unknown(operation, error)
                     raise
@@ -51,6 +53,20 @@ class NamedActor(ClientActor):
                 self.history.ok(operation)
                 await self.pause(0.3)
         await self.pause(1.5)
+
+
+async def send_numbered(producer: Producer, value: str, number: int) -> Receipt:
+    """A record of a producer with a name, whose last number is what is known to be in the log: who
+    goes on behind it leaves nothing out, and sends nothing twice."""
+    pending = await producer.send_soon(value, sequence=number)
+    last = await producer.last_sequence()
+    if last >= number and not pending.is_done:
+        raise AssertionError(f"{value} is on its way, and called logged: {last}")
+    receipt = await pending.wait()
+    last = await producer.last_sequence()
+    if last < number:
+        raise AssertionError(f"{value} is in the log, and the last one is called {last}")
+    return receipt
 
 
 def _note(operation: Publish, receipt: Any) -> None:

@@ -2,8 +2,8 @@
 
 seams        patching a named function or constant
 mutant       what a planted bug is
-replication, visibility, storage, state, groups, regions, transactions, prepared, bulk, pipelines,
-waits, endpoints, exchanges
+replication, visibility, storage, state, groups, regions, transactions, prepared, readers, bulk,
+pipelines, waits, endpoints, exchanges
              the bugs, by where they are
 chance       bugs that nobody thought of, drawn by number
 hunt         looks for each with random seeds and directed scenarios
@@ -16,6 +16,7 @@ from hadron.sim.mutants import (
     groups,
     pipelines,
     prepared,
+    readers,
     regions,
     replication,
     state,
@@ -38,6 +39,7 @@ __all__ = [
     "patched",
     "pipelines",
     "prepared",
+    "readers",
     "regions",
     "replication",
     "state",

@@ -98,6 +98,29 @@ plant(
 )
 
 plant(
+    "number on its way is called logged",
+    "a program with a name goes on behind what it gave last, and leaves out what was lost then",
+    Edit(
+        "client.producing.publisher:Publisher.last_sequences",
+        "each.last_sequence for each",
+        "each._given_sequence for each",
+    ),
+    scenarios=("zombie-of-a-named-producer",),
+)
+
+plant(
+    "last number stays as it was claimed",
+    "a program with a name that asks where it is goes on from where it began",
+    Edit(
+        "client.producing.accumulator:PartitionAccumulator.acked",
+        "        if batch.last_sequence is not None:\n"
+        "            self.last_sequence = max(self.last_sequence, batch.last_sequence)\n",
+        "",
+    ),
+    scenarios=("zombie-of-a-named-producer",),
+)
+
+plant(
     "late claim shuts out",
     "a claim counts whoever has claimed the name since it was made",
     Edit("state.streams.producers:apply_claim_producer", "if command.after != claim:", "if False:"),

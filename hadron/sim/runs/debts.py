@@ -25,6 +25,12 @@ _LATE_MS: Final = 4_000
 """Retention looks again a second after a batch is too old, a second after a replica was waited for,
 and pauses between its rounds."""
 
+_OVER: Final = (
+    "SELECT bytes FROM hadron_stream_partition p WHERE stream_id = ? AND bytes > ?"
+    " AND (SELECT count(*) FROM hadron_stream_batch b WHERE b.stream_id = p.stream_id) > 1"
+)
+"""The newest batch stays, however large it is."""
+
 _LEFT: Final = (
     "SELECT group_concat(DISTINCT stream_id) FROM hadron_stream_batch"
     " WHERE stream_id NOT IN (SELECT id FROM hadron_schema_object)"
@@ -111,7 +117,7 @@ def _limited(world: World, name: str) -> list[tuple[int, Retention]]:
     return [
         (item.id, item.spec.retention)
         for item in copy.catalog.all()
-        if isinstance(item.spec, StreamSpec)
+        if isinstance(item.spec, StreamSpec) and world.config.name in item.spec.partitions
     ]
 
 
@@ -152,3 +158,5 @@ def _owed(world: World, name: str) -> Iterator[str]:
         late_ms = now_ms - stamp - limits.max_age_ms if stamp is not None else 0
         if limits.max_age_ms and late_ms > _LATE_MS:
             yield f"retention to stream {stream_id}: a batch is {late_ms} ms too old"
+        if limits.max_bytes and (kept := select(_OVER, stream_id, limits.max_bytes)):
+            yield f"retention to stream {stream_id}: it keeps {kept} bytes of {limits.max_bytes}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
 import trio
 import xxhash
 
@@ -16,7 +17,7 @@ from hadron.client.consuming.subscription import Subscription
 from hadron.client.producing.failover import Failover
 from hadron.client.producing.producer import Producer
 from hadron.client.producing.publisher import Pending
-from hadron.model.errors import HadronError
+from hadron.model.errors import HadronError, SchemaError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.sim.actors.clients import STREAM, ClientActor, ReaderActor, text
 from hadron.sim.actors.dealings import Dealings
@@ -216,6 +217,9 @@ class SchemaActor(RegionActor):
         for _ in range(self.random.randint(2, 10)):
             if self.stopping:
                 return
+            if self.random.random() < 0.1:
+                await self._take_a_partition(client)
+                continue
             name = self.random.choice(PASSING)
             found = await client.objects("Stream", "default", name)
             if not found:
@@ -228,6 +232,24 @@ class SchemaActor(RegionActor):
                 added = [each for each in self._some_partitions() if each not in spec.partitions]
                 await self._apply(client, name, (*spec.partitions, *added))
             await self.pause(0.8)
+
+    async def _take_a_partition(self, client: Client) -> None:
+        """From the stream that everybody uses, without insisting: it must be refused."""
+        found = await client.objects("Stream", "default", STREAM)
+        if not found:
+            return
+        known = found[0].spec
+        assert isinstance(known, StreamSpec)
+        spec = msgspec.structs.replace(known, partitions=known.partitions[1:])
+        noted = self.history.apply(self.name, [("Stream", STREAM)])
+        try:
+            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        except HadronError as error:
+            self.ended(noted, error)
+            if not isinstance(error, SchemaError):
+                raise
+        else:
+            raise AssertionError(f"{self.name} has taken {known.partitions[0]} from {STREAM}")
 
     def _some_partitions(self) -> tuple[str, ...]:
         return tuple(self.random.sample(PARTITIONS, self.random.randint(1, 2)))

@@ -130,6 +130,16 @@ LIMITS: Final = {
         ("transactions.limits:MAX_NOTES", "transactions.notes:MAX_NOTES"), (1, 3)
     ),
     "ranges given back in a row": Limit(("delivery.members:FREE_IN_A_ROW",), (1, 4)),
+    "transactions of a question": Limit(
+        (
+            "transactions.limits:MAX_ASKED",
+            "transactions.driver:MAX_ASKED",
+            "transactions.machine:MAX_ASKED",
+            "transactions.participant:MAX_ASKED",
+        ),
+        (1, 3),
+    ),
+    "decisions read at once": Limit(("transactions.driver:_PAGE",), (1, 3)),
     "records of all groups in order by key": Limit(("delivery.keys:MAX_ORDERED",), (1, 6)),
     "of one group in any case": Limit(("delivery.keys:LEAST_ORDERED",), (1, 3)),
 }

@@ -7,6 +7,7 @@
     files        A, B, D, F: what is dropped, room, write-ahead logs
     snapshots    A, B: what was trimmed comes by a copy
     conditions   D: records that expect an offset, producers that have a name
+    readers      D: who asks what there is, and who changes the schema beside others
     damage       A, B, C: disks that change beneath a node
     copies       B: nodes that have what nobody else has, and what their copies say of it
     pipelines    A: stages' outputs, exactly once
@@ -50,6 +51,7 @@ from hadron.sim.scenarios import (
     pipelines,
     prepared,
     promises,
+    readers,
     regions,
     snapshots,
     steps,
@@ -81,6 +83,7 @@ __all__ = [
     "pipelines",
     "prepared",
     "promises",
+    "readers",
     "regions",
     "snapshots",
     "steps",

@@ -7,6 +7,7 @@ from hadron.client.terms.results import BatchReceipt
 from hadron.model.batch import producer_id_of
 from hadron.model.errors import HadronError, KeyReusedError, ProducerFencedError
 from hadron.sim.actors.clients import STREAM
+from hadron.sim.actors.names import send_numbered
 from hadron.sim.evidence.history import Publish
 from hadron.sim.scenarios.play import Play, scenario
 
@@ -68,7 +69,7 @@ async def zombie_of_a_named_producer(play: Play) -> None:
     for number in range(4):
         async with world.client("c1") as client, client.producer(STREAM, name=_NAME) as producer:
             operation = play.history.publish("c1", "", STREAM, world.config.name, (f"of {number}",))
-            await producer.send(f"of {number}", sequence=number)
+            await send_numbered(producer, f"of {number}", number)
             play.history.unknown(operation, "not what this is about")
             claim = producer._publisher._router.senders[0].accumulator.claim
             assert claim is not None

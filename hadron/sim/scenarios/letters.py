@@ -189,6 +189,17 @@ async def limits_raised_while_the_oldest_are_looked_at(play: Play) -> None:
         raise AssertionError("records are gone that were to be kept")
 
 
+@scenario("D2: lower limits hold, whether anybody writes or not")
+async def limits_lowered_while_nobody_writes(play: Play) -> None:
+    """A stream has a limit that it is far from, and then one that it is far over. What is over is
+    dropped, though no record comes for which n1 would look."""
+    for _ in range(12):
+        await play.produce(play.value())
+    for size in (50_000, 900):
+        await _keep(play, Retention(max_bytes=size))
+        await trio.sleep(3.0)
+
+
 async def _keep(play: Play, limits: Retention) -> None:
     """Declare how much of the stream is kept."""
     play.retention = limits if limits != Retention() else play.retention

@@ -21,6 +21,7 @@ from hadron.sim.actors.steps import MAKERS, Maker, StepActor
 from hadron.sim.actors.transactions import DEALS, Noted
 from hadron.sim.faults.repeating import repeating
 from hadron.sim.notes.groups import noting_groups
+from hadron.sim.notes.wrapping import wrapped
 from hadron.sim.scenarios.region_play import RegionPlay, region_scenario
 from hadron.sim.scenarios.regions import PATIENT
 from hadron.sim.scenarios.transaction_play import (
@@ -39,6 +40,7 @@ from hadron.sim.scenarios.transaction_play import (
 from hadron.sim.world.regions import AMERICA, EUROPE, METADATA
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, ForgetTransactions, WriteIntents
+from hadron.transactions import driver as driving
 from hadron.wire.messages import pipelines_pb2, transaction_to, transactions_pb2
 
 _STEPS: Final = (
@@ -413,6 +415,25 @@ class _Greedy(Maker):
         except HadronError:
             # Its deadline, or another one's transaction, is over some time.
             await trio.sleep(0.2)
+
+
+@region_scenario("E1: what was forgotten is not called aborted", nodes=(1, 1, 1))
+async def outcomes_that_are_forgotten(play: RegionPlay) -> None:
+    """A driver forgets what is over as soon as it can. Who asks then, it or who leads next, is told
+    that it was forgotten: it is committed all the same."""
+    soon = wrapped(driving, _FORGET_AFTER=lambda _: 1, KEPT_MS=lambda _: 0)
+    with soon:
+        async with transactor(play) as client:
+            done = [await client.do(EUROPE, AMERICA, driver=EUROPE) for _ in range(6)]
+            await play.europe.crash("e1", power=True)
+            await play.europe.start("e1")
+            await play.europe.wait_serving()
+            states = set()
+            for noted in done:
+                outcome = await client.client.outcome(noted.operation.transaction)
+                states.add(outcome.state)
+            if "forgotten" not in states:
+                raise AssertionError(f"nothing was forgotten: {states}")
 
 
 @region_scenario("E7, D2: a delivery that another member has is nobody's to acknowledge")

@@ -16,7 +16,9 @@
     branches   B3, B6: what was committed, and what is called so
     repairs    A6: what nodes put back into their logs
     copies     B6: what is in copies, and in what is installed
-    meanings   D3: what ids and indexes of the schema stand for
+    meanings   D3: what ids and indexes of the schema stand for, and which objects there are
+    judged     D3: changes of the schema, and what they were judged against
+    records    D4, D5: what leaders say of records
     reads_on   D4: readers that go on
     in_steps   K13: members that commit one step after the other
     leases     E3: what is at runners, and who has ended them

@@ -14,6 +14,7 @@ from hadron.sim.watch.hearing.members import HearsMembers
 from hadron.sim.watch.hearing.nodes import HearsNodes
 from hadron.sim.watch.hearing.pipelines import HearsPipelines
 from hadron.sim.watch.hearing.producers import HearsProducers
+from hadron.sim.watch.hearing.schema import HearsSchema
 from hadron.sim.watch.hearing.tables import HearsTables
 from hadron.sim.watch.hearing.transactions import HearsTransactions
 from hadron.sim.watch.hearing.wires import HearsWires
@@ -28,6 +29,7 @@ _HEARERS = (
     HearsMembers,
     HearsPipelines,
     HearsProducers,
+    HearsSchema,
     HearsLogs,
     HearsDisks,
     HearsWires,

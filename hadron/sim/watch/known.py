@@ -22,9 +22,11 @@ from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
 from hadron.sim.watch.in_steps import InSteps
+from hadron.sim.watch.judged import Judged
 from hadron.sim.watch.leases import Leases
 from hadron.sim.watch.meanings import Meanings
 from hadron.sim.watch.reads_on import ReadsOn
+from hadron.sim.watch.records import Records
 from hadron.sim.watch.repairs import Repairs
 from hadron.sim.watch.sending import Sending
 from hadron.sim.watch.serving import Serving
@@ -67,6 +69,8 @@ class Known:
         self.reads_on = ReadsOn(self.complaints)
         self.in_steps = InSteps(self.complaints)
         self.sending = Sending(self.complaints)
+        self.records = Records(self.complaints, self.ballots)
+        self.judged = Judged(self.complaints)
         self.feeds = Feeds(self.complaints)
         self.flushes = Flushes(self.complaints, self.ballots, self.views)
         self.branches = Branches(self.complaints, self.ballots)

@@ -32,6 +32,8 @@ class Meanings:
         self._indexes: dict[int, tuple[_Thing, str]] = {}
         self._changes: dict[int, list[_Thing]] = {}
         """By id: what became of it, since somebody went on with an older schema at last."""
+        self._is_older = False
+        """Nodes may have, and tell once more, what the metadata set has lost."""
         self._waiting: dict[str, dict[int, list[_Thing]]] = {}
         """By node and entry: what its leader has made of the schema, and is not committed."""
 
@@ -59,6 +61,7 @@ class Meanings:
     def forget(self) -> None:
         """An older schema may be the one that there is: what was changed since was not."""
         self._changes.clear()
+        self._is_older = True
 
     def shown(self, view: NodeView, objects: Iterable[Any], index: int) -> None:
         """A node answers with the schema as of `index`, whatever its role is."""
@@ -71,6 +74,28 @@ class Meanings:
                         f"{view.name} shows {item.kind} {item.name!r} with id {item.id} as of "
                         f"index {index}, which {what} at {thing.metadata_index}",
                     )
+
+    def lists(self, view: NodeView, request: Any, answer: Any) -> None:
+        """A node answers which objects there are: all that it knows of, or a page of them."""
+        listed = {item.id for item in answer.objects}
+        last = max(listed, default=0) if answer.more else None
+        after = request.after_id if request.HasField("after_id") else 0
+        wanted = request.kind, request.namespace, request.name
+        for object_id, changes in self._changes.items() if not self._is_older else ():
+            known = [each for each in changes if each.metadata_index <= answer.metadata_index]
+            latest = max(known, key=lambda each: each.metadata_index, default=None)
+            if not isinstance(latest, SchemaObject) or object_id in listed or object_id <= after:
+                continue
+            named = latest.kind, latest.namespace, latest.name
+            pairs = zip(wanted, named, strict=True)
+            is_wanted = all(not want or want == name for want, name in pairs)
+            if is_wanted and (last is None or object_id < last):
+                self._complaints.add(
+                    "D3 what exists is listed",
+                    f"{view.name} lists objects as of index {answer.metadata_index}, and not "
+                    f"{latest.kind} {latest.name!r} with id {object_id}, which is there since "
+                    f"{latest.metadata_index}",
+                )
 
     def refused(self, view: NodeView, request: Any, error: HadronError) -> None:
         """A node says of an id that there is nothing of that kind: it must have heard of all that

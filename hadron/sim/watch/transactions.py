@@ -30,6 +30,10 @@ _NOTED: Final = (
     "SELECT p.results IS NOT NULL FROM hadron_decision d JOIN hadron_decision_part p USING (id)"
     " WHERE (epoch, incarnation, number) = (?, ?, ?) AND replica_set = ?"
 )
+_FORGOTTEN: Final = (
+    "SELECT 1 FROM hadron_decision_forgotten WHERE (epoch, incarnation) = (?, ?) AND number >= ?"
+)
+"""What not all have finished is not forgotten, the model sees to that."""
 _LOCKED: Final = (
     "SELECT prepared_lsn FROM hadron_lock WHERE kind = ? AND owner_id = ? AND name = ''"
     " AND first <= ? AND last >= ? LIMIT 1"
@@ -284,7 +288,11 @@ class Transactions:
     def _is_noted(self, transaction: TransactionId, participant: str) -> bool:
         entries = self._decisions[transaction].noted.get(participant, [])
         query = _NOTED, *transaction[1:], participant
-        return self._is_durable(transaction, entries, query)
+        return self._is_durable(transaction, entries, query) or any(
+            mark.view.select(_DECISION, *transaction[1:]) is None
+            and mark.view.select(_FORGOTTEN, *transaction[1:]) is not None
+            for mark in self._later(transaction.replica_set, transaction.ballot)
+        )
 
     def _is_durable(
         self, transaction: TransactionId, entries: Iterable[_Entry], query: tuple[Any, ...]

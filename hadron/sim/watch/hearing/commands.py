@@ -61,6 +61,7 @@ class HearsCommands:
             done: Any,
         ) -> None:
             self._known.entries.submitted(controller, command)
+            self._known.judged.submitted(command)
             told = Told(self._known.answers, controller, type(command).__name__, acks, done)
             original(controller, command, body, acks=acks, done=told)
 
@@ -150,6 +151,7 @@ class HearsCommands:
         def make(visible: VisibleStreams, *given: Any) -> None:
             original(visible, *given)
             self._known.answers.makes_visible(visible)
+            self._known.records.makes_visible(visible)
 
         return make
 

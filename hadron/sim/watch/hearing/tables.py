@@ -14,6 +14,7 @@ from hadron.serving.visible import VisibleStreams
 from hadron.sim.evidence import node_files
 from hadron.sim.evidence.node_files import NodeFile
 from hadron.sim.watch.entries import tables_lsn
+from hadron.sim.watch.judged import CHANGES
 from hadron.sim.watch.known import Known, Wrappers
 from hadron.state.machine import Command, Context, StateMachine
 from hadron.storage.store import Readers
@@ -32,6 +33,7 @@ class HearsTables:
                 VisibleStreams,
                 {
                     "read": self.reads_batches,
+                    "recent": self.has_batches,
                     "ballot_before": self.bounded,
                     "learn_ends": self.bounded,
                     "offset_at": self.bounded,
@@ -115,9 +117,18 @@ class HearsTables:
             mark = self._known.ballots.marks.get((visible._replica_set, visible._ballot))
             if mark is not None and found:
                 self._known.answers.moves(mark, stream_id, found[-1].next_offset)
+            self._known.records.given(visible, stream_id, found)
             return found
 
         return read
+
+    def has_batches(self, original: Any) -> Any:
+        def recent(visible: VisibleStreams, stream_id: int, *given: Any) -> Any:
+            found = original(visible, stream_id, *given)
+            self._known.records.given(visible, stream_id, found or ())
+            return found
+
+        return recent
 
     def reads_schema(self, original: Any) -> Any:
         async def read_committed(copy: SchemaCopy, read: Any) -> Any:
@@ -134,6 +145,8 @@ class HearsTables:
     def applies(self, original: Any) -> Any:
         def apply(state_machine: StateMachine, context: Context, command: Command) -> Any:
             looked = partial(self._known.entries.applied, partial(original, state_machine))
+            if isinstance(command, CHANGES):
+                looked = partial(self._known.judged.applied, looked)
             return self._known.histories.applied(
                 looked, context, command, self._known.entries.is_heard
             )

@@ -76,7 +76,7 @@ class HearsWires:
             if method.name == _APPEND:
                 self._known.ballots.append_arrived(view, message)
             follower = view.follower
-            self._questions[call] = Question(
+            question = self._questions[call] = Question(
                 view,
                 method.service,
                 method.name,
@@ -86,6 +86,7 @@ class HearsWires:
                 view.identity.promised,
                 view.controller,
             )
+            self._known.records.asked(question)
         handler(call, message, attachment)
 
     def _view_of(self, connection: Any) -> NodeView | None:
@@ -118,6 +119,7 @@ class HearsWires:
                     if question.service == "Schema" and question.view.is_alive:
                         self._shows_schema(question, message)
                     self._known.answers.answers(question, message)
+                    self._known.records.answers(question, message)
                 if end:
                     del self._questions[call]
             original(call, message, attachments, end=end)
@@ -127,6 +129,7 @@ class HearsWires:
     def _shows_schema(self, question: Question, message: Any) -> None:
         if question.method == "GetObjects":
             self._known.meanings.shown(question.view, message.objects, message.metadata_index)
+            self._known.meanings.lists(question.view, question.message, message)
         elif question.method == "WatchSchema":
             self._known.meanings.shown(question.view, message.objects, message.to_index)
 
@@ -136,6 +139,7 @@ class HearsWires:
             if question is not None and not _has_ended(call):
                 self._known.meanings.refused(question.view, question.message, error)
                 self._known.answers.refuses(question, error)
+                self._known.records.refuses(question, error)
             original(call, error)
 
         return fail
