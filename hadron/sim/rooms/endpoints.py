@@ -307,6 +307,8 @@ class World:
             if len(new) > endpoint.spec.max_waiting:
                 self.complain("N5", f"{len(new)} calls of {name} wait")
             free = [server.name for server in self.free(name)]
+            if endpoint.waiting and endpoint.is_settled and not self.is_served(name):
+                self.complain("N5", f"calls of {name} wait, and nobody is there for them")
             if endpoint.waiting and free:
                 self.complain("N5", f"calls of {name} wait, and {free} have nothing to do")
 

@@ -87,6 +87,10 @@ BUGS: Final = {
         "N5",
         Edit(_ENDPOINT + "done", "self.serve_waiting(now_s)", "pass"),
     ),
+    "who waits for a server that leaves is not told": (
+        "N5",
+        Edit(_ENDPOINT + "drain", "        self.refuse_without_servers()\n", ""),
+    ),
     "more wait than may": (
         "N5",
         Edit(_ENDPOINT + "take", ">= self.spec.max_waiting", "> self.spec.max_waiting"),
