@@ -7,7 +7,7 @@
     retries     failed instances that run again (P1, P6)
     schema      objects, tombstones, adoption, ballots, what deleted objects leave (D3, R, B5)
     histories   what nodes have applied, entry by entry, held against the model at the end of a run
-    asked       questions that are answered from tables
+    asked       questions that are answered from tables; those of pipelines in asked_pipelines
 
 It shares nothing with `hadron.state` but the structs of commands, the types of errors and a few
 bounds. So it is slow and short: offsets that are acknowledged are a set, counts are counted, no

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hadron.model.ports import Database
+from hadron.sim.model import asked_pipelines
 from hadron.sim.model.groups import Window, numbered, ranges_of
-from hadron.sim.model.machine import GROUPS, STREAMS, Model
+from hadron.sim.model.machine import GROUPS, PIPELINES, STREAMS, Model
 from hadron.state import slices
 from hadron.state.groups import progress as groups
 from hadron.state.streams import partitions as streams
@@ -29,12 +30,18 @@ class Answered:
 
     @property
     def area(self) -> str:
-        return GROUPS if self.question == "window" else STREAMS
+        if self.question == "window":
+            return GROUPS
+        return PIPELINES if self.is_of_pipelines else STREAMS
+
+    @property
+    def is_of_pipelines(self) -> bool:
+        return self.question in asked_pipelines.QUESTIONS
 
 
 def ask(db: Database) -> list[Answered]:
-    """Of every stream and group of a file."""
-    found: list[Answered] = []
+    """Of every stream, group and pipeline of a file."""
+    found = ask_of_pipelines(db)
     for stream_id in streams.all_bounds(db):
         rows = db.execute(
             "SELECT append_ms, bytes FROM hadron_stream_batch WHERE stream_id = ?"
@@ -57,6 +64,10 @@ def ask(db: Database) -> list[Answered]:
     return found
 
 
+def ask_of_pipelines(db: Database) -> list[Answered]:
+    return [Answered(*each) for each in asked_pipelines.ask(db)]
+
+
 def _times(rows: list[Any]) -> Iterator[int]:
     for append_ms, _ in rows[:: max(1, len(rows) // _PLACES)]:
         yield from (append_ms - 1, append_ms, append_ms + 1)
@@ -76,6 +87,8 @@ def _limits(rows: list[Any]) -> Iterator[tuple[int, int]]:
 
 def expected(model: Model, asked: Answered) -> Any:
     """What the model says to it."""
+    if asked.is_of_pipelines:
+        return asked_pipelines.expected(model.pipelines, asked.question, asked.given)
     if asked.question == "offset at":
         return model.streams.offset_at(*asked.given)
     if asked.question == "due":

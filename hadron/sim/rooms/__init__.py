@@ -6,6 +6,7 @@ second, against a reference that is written by hand.
     transactions  drivers and participants over tables, made up logs and wires
     producer      the client's producing side, over made up logs and wires
     endpoints     the broker of remote calls, with callers and servers
+    exchanges     publish/subscribe, with a bridged stream and clients that do not read
     logs          members of a replica set: ballots, feeds, the watermark, trimming
 
 Every seed of the simulator plays them after its own world. `ROOMS` has them by name.
@@ -15,7 +16,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from hadron.sim.rooms import endpoints, groups, logs, producer, tables, transactions
+from hadron.sim.rooms import endpoints, exchanges, groups, logs, producer, tables, transactions
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.run import Outcome
 
@@ -25,6 +26,7 @@ ROOMS: Final[dict[str, Callable[[int], Played]]] = {
     "transactions": transactions.play,
     "producer": producer.play,
     "endpoints": endpoints.play,
+    "exchanges": exchanges.play,
     "logs": logs.play,
 }
 
@@ -44,6 +46,7 @@ __all__ = [
     "ROOMS",
     "Played",
     "endpoints",
+    "exchanges",
     "groups",
     "logs",
     "play_rooms",

@@ -2,33 +2,24 @@
 second, against a reference that knows only what each of them has said and heard.
 
 Time is a number here; servers answer, fail, refuse, stream, fall silent, leave and are lost;
-callers cancel, stream and are lost. What a call is stands in its value, and servers put that into
-their answers: so an answer that is given to somebody else shows.
+callers cancel, stream and are lost. What a call is stands in each of its values, with its place
+among them, and servers put that into their answers: so an answer that is given to somebody else
+shows, and so does a value that is lost, comes twice, or overtakes another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, field
 from typing import Final
 
-from hadron.endpoints.calls import Caller, Server, cost
-from hadron.endpoints.endpoint import MAX_ATTEMPTS
+from hadron.endpoints.calls import cost
 from hadron.endpoints.machine import Broker
-from hadron.endpoints.port import Headers, Opening, Terms, Value
-from hadron.model.errors import (
-    CallFailedError,
-    CallUnknownError,
-    ConnectionLostError,
-    DeadlineExceededError,
-    HadronError,
-    NoServerError,
-    OverloadedError,
-    RequestError,
-)
+from hadron.endpoints.port import Opening, Terms, Value
+from hadron.model.errors import CallFailedError, ConnectionLostError
 from hadron.model.limits import CALL_WINDOW_BYTES
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
+from hadron.sim.rooms.endpoint_peers import FakeCaller, FakeServer, KnownCall
 from hadron.sim.rooms.played import Played
 
 _STEPS: Final = 400
@@ -38,15 +29,15 @@ _RUNS: Final = 4
 _LATE_S: Final = 0.02
 """A deadline may be so late: timers have buckets."""
 
-_NOT_RUN: Final = (RequestError, NoServerError, OverloadedError)
-"""What a client takes for that, and calls again behind."""
-
 _SPACE: Final = "room"
 
 _ENDPOINTS: Final = {
     (_SPACE, "once"): EndpointSpec(replica_set="r", max_waiting=5),
     (_SPACE, "twice"): EndpointSpec(replica_set="r", idempotent=True, max_waiting=5),
     (_SPACE, "hedged"): EndpointSpec(replica_set="r", idempotent=True, hedge_after_ms=500),
+    (_SPACE, "race"): EndpointSpec(
+        replica_set="r", idempotent=True, output=STREAM, hedge_after_ms=300
+    ),
     (_SPACE, "list"): EndpointSpec(replica_set="r", idempotent=True, output=STREAM),
     (_SPACE, "sum"): EndpointSpec(replica_set="r", input=STREAM),
     (_SPACE, "count"): EndpointSpec(replica_set="r", output=STREAM),
@@ -67,197 +58,6 @@ class SeededRandom:
         return self._random.uniform(low, high)
 
 
-@dataclass(eq=False)
-class _Run:
-    """What a server knows of a call that it was given."""
-
-    number: int
-    call: _Call
-    is_cancelled: bool = False
-    said_last: bool = False
-    window: int = CALL_WINDOW_BYTES
-    """What it may send."""
-
-
-@dataclass(eq=False)
-class _Call:
-    """What the reference knows of a call."""
-
-    token: bytes
-    caller: FakeCaller
-    number: int
-    name: str
-    spec: EndpointSpec
-    deadline_s: float
-    has_ended: bool
-    runs: list[tuple[FakeServer, _Run]] = field(default_factory=list)
-    refused: int = 0
-    last_words: int = 0
-    answers: int = 0
-    is_given_up: bool = False
-    """Its caller has cancelled, or has gone."""
-    window: int = CALL_WINDOW_BYTES
-    """What its caller may send."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.last_words > 0 or self.is_given_up
-
-
-class FakeCaller:
-    """`port.CallerSink`, and what it has asked for."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.name = name
-        self.calls: dict[int, _Call] = {}
-        self.reads = True
-        self.attached: Caller = world.broker.attach_caller(self)
-
-    def has_room(self, size: int) -> bool:  # noqa: ARG002
-        return self.reads
-
-    def value(self, number: int, value: Value, headers: Headers) -> None:  # noqa: ARG002
-        call = self._open(number, "a value")
-        if call is None:
-            return
-        call.answers += 1
-        if bytes(value.data) != call.token:
-            self.world.complain("N2", f"{call.token!r} got the answer {bytes(value.data)!r}")
-        if value.is_last:
-            self._last(call)
-        if call.spec.output == SINGLE and call.answers > 1:
-            self.world.complain("N2", f"{call.token!r} got {call.answers} answers")
-
-    def end(self, number: int, headers: Headers) -> None:  # noqa: ARG002
-        call = self._open(number, "an end")
-        if call is not None:
-            self._last(call)
-
-    def error(self, number: int, error: HadronError, headers: Headers) -> None:  # noqa: ARG002
-        call = self._open(number, error.code)
-        if call is None:
-            return
-        world = self.world
-        if isinstance(error, CallUnknownError) and call.name == world.going:
-            if len(call.runs) == call.refused:
-                world.complain("N1", f"{call.token!r} was not run: {error.message}")
-        elif isinstance(error, CallUnknownError):
-            if not any(server.is_gone or server.is_frozen for server, _ in call.runs):
-                world.complain("N7", f"{call.token!r} was told of a loss that nobody had")
-            again = call.spec.idempotent and not call.answers and len(call.runs) < MAX_ATTEMPTS
-            if again and world.is_served(call.name):
-                world.complain("N1", f"{call.token!r} could have been run again: {error.message}")
-        elif isinstance(error, _NOT_RUN) and not world.may_be_again(call):
-            world.complain("N1", f"{call.token!r} was said not to have run: {error.message}")
-        elif isinstance(error, DeadlineExceededError) and world.now_s < call.deadline_s - 1e-6:
-            world.complain("N4", f"{call.token!r} ended before its deadline")
-        self._last(call)
-
-    def credit(self, number: int, size: int) -> None:
-        call = self._open(number, f"a credit of {size}")
-        if call is not None:
-            call.window += size
-            self.world.check_window(call.token, call.window)
-
-    def _open(self, number: int, what: str) -> _Call | None:
-        call = self.calls.get(number)
-        if call is None or call.is_over:
-            self.world.complain("N4", f"{self.name} was told {what} of call {number}, over before")
-            return None
-        return call
-
-    def _last(self, call: _Call) -> None:
-        call.last_words += 1
-
-
-class FakeServer:
-    """`port.ServerSink`, and what it has been given."""
-
-    def __init__(self, world: World, name: str, endpoint: str, most: int) -> None:
-        self.world = world
-        self.name = name
-        self.endpoint = endpoint
-        self.most = most
-        self.runs: dict[int, _Run] = {}
-        self.writable = True
-        self.is_leaving = False
-        self.is_gone = False
-        self.is_frozen = False
-        self.attached: Server | None = None
-
-    @property
-    def held(self) -> list[_Run]:
-        return [run for run in self.runs.values() if not run.said_last]
-
-    def open(
-        self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
-    ) -> None:
-        world = self.world
-        call = world.calls.get(opening.headers["token"].encode())
-        if call is None or self.is_gone:
-            world.complain("N2", f"{self.name} was given what nobody has asked for")
-            return
-        if call.is_over:
-            world.complain("N1", f"{call.token!r} was given to {self.name} after its end")
-        if value is not None and bytes(value.data) != call.token:
-            world.complain("N2", f"{call.token!r} was given with {bytes(value.data)!r}")
-        self._check_again(call)
-        if self.is_leaving or not self.writable:
-            world.complain("N3", f"{self.name} was given {call.token!r}, and takes nothing")
-        run = _Run(number, call)
-        self.runs[number] = run
-        call.runs.append((self, run))
-        if len(self.held) > self.most:
-            world.complain("N3", f"{self.name} has {len(self.held)} calls, and takes {self.most}")
-        if attempt != len(call.runs) - call.refused:
-            world.complain("N1", f"{call.token!r} came as attempt {attempt}")
-        if left_s > call.deadline_s - world.now_s + 1e-6:
-            world.complain("N8", f"{call.token!r} was given {left_s} s")
-
-    def _check_again(self, call: _Call) -> None:
-        """Whether it may be run once more."""
-        before = len(call.runs) - call.refused
-        open_now = sum(not run.said_last and not server.is_gone for server, run in call.runs)
-        if before and not call.spec.idempotent:
-            self.world.complain("N1", f"{call.token!r} is run twice")
-        elif before >= MAX_ATTEMPTS:
-            self.world.complain("N1", f"{call.token!r} is run {before + 1} times")
-        elif open_now > (1 if call.spec.hedge_after_ms else 0):
-            self.world.complain("N1", f"{call.token!r} is at {open_now + 1} servers at once")
-        elif call.answers:
-            self.world.complain("N1", f"{call.token!r} is run again behind a part of its answer")
-
-    def value(self, number: int, value: Value) -> None:
-        run = self._known(number)
-        if run is not None and bytes(value.data) != run.call.token:
-            self.world.complain("N2", f"{run.call.token!r} was sent {bytes(value.data)!r}")
-
-    def end(self, number: int) -> None:
-        self._known(number)
-
-    def cancel(self, number: int) -> None:
-        run = self._known(number)
-        if run is not None:
-            run.is_cancelled = True
-
-    def credit(self, number: int, size: int) -> None:
-        run = self._known(number)
-        if run is not None:
-            run.window += size
-            self.world.check_window(run.call.token, run.window)
-
-    def fail(self, error: HadronError) -> None:  # noqa: ARG002
-        self.world.server_gone(self)
-
-    def _known(self, number: int) -> _Run | None:
-        run = self.runs.get(number)
-        if run is None or run.said_last:
-            self.world.complain("N6", f"{self.name} was told of call {number}, which it has not")
-            return None
-        return run
-
-
 class World:
     """One run.
 
@@ -273,7 +73,7 @@ class World:
         self.broker.declare(_ENDPOINTS)
         self.complaints: list[tuple[str, str]] = []
         self.did: list[str] = []
-        self.calls: dict[bytes, _Call] = {}
+        self.calls: dict[bytes, KnownCall] = {}
         self.servers: list[FakeServer] = []
         self.going = ""
         """The endpoint that is being deleted."""
@@ -288,11 +88,22 @@ class World:
     def is_served(self, endpoint: str) -> bool:
         return any(server.endpoint == endpoint and not server.is_leaving for server in self.servers)
 
+    def free(self, endpoint: str) -> list[FakeServer]:
+        """Who may be given another call of it."""
+        return [
+            server
+            for server in self.servers
+            if server.endpoint == endpoint
+            and server.writable
+            and not server.is_leaving
+            and len(server.held) < server.most
+        ]
+
     def check_window(self, token: bytes, window: int) -> None:
         if window > CALL_WINDOW_BYTES:
             self.complain("W2", f"{window} bytes of {token!r} may be sent at once")
 
-    def may_be_again(self, call: _Call) -> bool:
+    def may_be_again(self, call: KnownCall) -> bool:
         """Whether nobody has begun it."""
         return len(call.runs) == call.refused
 
@@ -331,12 +142,12 @@ class World:
         timeout_s = self.random.choice((0.3, 1.0, 5.0))
         has_value = spec.input == SINGLE or self.random.random() < 0.7
         is_last = spec.input == SINGLE or (has_value and self.random.random() < 0.3)
-        call = _Call(token, caller, number, key[1], spec, self.now_s + timeout_s, is_last)
+        call = KnownCall(token, caller, number, key[1], spec, self.now_s + timeout_s, is_last)
         self.calls[token] = caller.calls[number] = call
         opening = Opening(
             timeout_s, self.random.choice(("", "a", "a.b")), {"token": token.decode()}, "somebody"
         )
-        value = Value(0, token, is_last) if has_value else None
+        value = call.say(is_last=is_last) if has_value else None
         if value is not None:
             call.window -= cost(value)
         self.broker.open(caller.attached, number, key, opening, value, self.now_s)
@@ -354,8 +165,7 @@ class World:
             self.broker.caller_cancels(caller, number)
         elif call.spec.input == STREAM and not call.has_ended:
             if what < 0.8:
-                call.has_ended = self.random.random() < 0.3
-                value = Value(0, call.token, call.has_ended)
+                value = call.say(is_last=self.random.random() < 0.3)
                 call.window -= cost(value)
                 self.broker.caller_value(caller, number, value)
             else:
@@ -369,10 +179,9 @@ class World:
             return
         self._made += 1
         name = self.random.choice(self._names)[1]
-        server = FakeServer(self, f"s{self._made}", name, self.random.randint(1, 3))
-        terms = Terms(
-            server.most, self.random.choice(("a", "a.b", "c")), server.name, "somewhere", 2.0
-        )
+        most, region = self.random.randint(1, 3), self.random.choice(("a", "a.b", "c"))
+        server = FakeServer(self, f"s{self._made}", name, most, region)
+        terms = Terms(server.most, server.region, server.name, "somewhere", 2.0)
         self.servers.append(server)
         server.attached = self.broker.attach_server((_SPACE, name), server, terms, self.now_s)
 
@@ -386,10 +195,11 @@ class World:
         attached = server.attached
         assert attached is not None
         what, call = self.random.random(), run.call
+        headers = {"token": call.token.decode()}
         if what < 0.1:
             run.said_last = True
             error = CallFailedError("no", type="No")
-            self.broker.server_error(attached, run.number, error, {}, self.now_s)
+            self.broker.server_error(attached, run.number, error, headers, self.now_s)
         elif what < 0.15:
             run.said_last = True
             if not run.is_cancelled:
@@ -400,16 +210,16 @@ class World:
             self.broker.server_credit(attached, run.number, self.random.choice((50, 1 << 20)))
         elif (run.is_cancelled and what < 0.6) or what < 0.23:
             run.said_last = True
-            self.broker.server_end(attached, run.number, {}, self.now_s)
+            self.broker.server_end(attached, run.number, headers, self.now_s)
         elif call.spec.output == STREAM and what < 0.7:
-            value = Value(0, call.token, False)
+            run.said += 1
+            value = Value(0, run.answer(run.said - 1), False)
             run.window -= cost(value)
             self.broker.server_value(attached, run.number, value, {}, self.now_s)
         else:
-            run.said_last = True
-            self.broker.server_value(
-                attached, run.number, Value(0, call.token, True), {}, self.now_s
-            )
+            run.said, run.said_last = run.said + 1, True
+            value = Value(0, run.answer(run.said - 1), True)
+            self.broker.server_value(attached, run.number, value, headers, self.now_s)
         if self.random.random() < 0.1 and run.said_last:
             # Once more: nobody hears of it.
             self.broker.server_value(attached, run.number, Value(0, b"again", True), {}, self.now_s)
@@ -482,22 +292,23 @@ class World:
                 self.complain("N4", f"{call.token!r} has had {call.last_words} last words")
         for server in self.servers:
             for run in server.held:
-                if run.call.is_over and not run.is_cancelled:
-                    self.complain("N8", f"{server.name} was not told that {run.call.token!r} ended")
+                call = run.call
+                if run.is_cancelled:
+                    continue
+                if call.is_over:
+                    self.complain("N8", f"{server.name} was not told that {call.token!r} ended")
+                elif (run.got, run.is_ended) != (call.sent, call.has_ended):
+                    what = f"{run.got} values of {call.sent}, ended: {run.is_ended}"
+                    self.complain("N2", f"{server.name} has of {call.token!r} {what}")
         for (_, name), endpoint in self.broker.endpoints.items():
             # What comes back from a server that it was given to waits in any case.
             tokens = [call.opening.headers["token"].encode() for call in endpoint.waiting]
             new = [token for token in tokens if not self.calls[token].runs]
             if len(new) > endpoint.spec.max_waiting:
                 self.complain("N5", f"{len(new)} calls of {name} wait")
-            free = [
-                server.name
-                for server in self.servers
-                if server.endpoint == name
-                and server.writable
-                and not server.is_leaving
-                and len(server.held) < server.most
-            ]
+            free = [server.name for server in self.free(name)]
+            if endpoint.waiting and endpoint.is_settled and not self.is_served(name):
+                self.complain("N5", f"calls of {name} wait, and nobody is there for them")
             if endpoint.waiting and free:
                 self.complain("N5", f"calls of {name} wait, and {free} have nothing to do")
 

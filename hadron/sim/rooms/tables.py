@@ -30,6 +30,9 @@ _RUNS: Final = 3
 _LOOK_EVERY: Final = 20
 """Commands between two looks at all tables."""
 
+_ASK_EVERY: Final = 80
+"""Commands between two times at which it is asked what leaders of pipelines ask."""
+
 
 class Run:
     """Commands by chance, and what the model says to what they have done.
@@ -61,6 +64,8 @@ class Run:
                     (self.refused if tables.again else self.done)[type(command)] += 1
                 if number % look_every == 0:
                     self.histories.look(tables.db)
+                if number % _ASK_EVERY == 0:
+                    self.histories.answers(tables.db, asked.ask_of_pipelines(tables.db))
             self.histories.answers(tables.db, asked.ask(tables.db))
         return tables
 

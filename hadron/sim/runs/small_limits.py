@@ -144,6 +144,20 @@ LIMITS: Final = {
     "of one group in any case": Limit(("delivery.keys:LEAST_ORDERED",), (1, 3)),
 }
 
+ROOM_LIMITS: Final = {
+    "bytes that wait for a subscriber": Limit(
+        ("exchanges.machine:SESSION_BYTES",), (2_000, 20_000)
+    ),
+    "bytes that wait at an exchange": Limit(("exchanges.machine:EXCHANGE_BYTES",), (5_000,)),
+    "topics that are remembered": Limit(("exchanges.routes:MAX_TOPICS",), (1, 2)),
+    "bytes of a message to a subscriber": Limit(("exchanges.parcels:parts_of()",), (1, 60)),
+    "runs of a bridge's turn": Limit(("exchanges.bridge:_TURN_RUNS",), (1, 3)),
+    "bytes of a bridge's turn": Limit(("exchanges.bridge:_TURN_BYTES",), (1, 300)),
+}
+"""Of worlds of one room, whichever these choose."""
+
+_KNOWN: Final = {**LIMITS, **ROOM_LIMITS}
+
 _USUAL: Final = 0.4
 """Of all worlds have what the product has."""
 
@@ -164,12 +178,12 @@ def drawn(seed: int) -> Mapping[str, int]:
 def limited(small: Mapping[str, int]) -> Iterator[None]:
     """All nodes and clients have these limits, for the length of the block."""
     # A module that is imported within the block would keep small ones that it imports by name.
-    for holder in (each for name in small for each in LIMITS[name].holders):
+    for holder in (each for name in small for each in _KNOWN[name].holders):
         importlib.import_module(f"hadron.{holder.partition(':')[0]}")
     before = [
         (holder, _exchange(holder, value))
         for name, value in small.items()
-        for holder in LIMITS[name].holders
+        for holder in _KNOWN[name].holders
     ]
     try:
         yield

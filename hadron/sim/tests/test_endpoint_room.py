@@ -87,6 +87,10 @@ BUGS: Final = {
         "N5",
         Edit(_ENDPOINT + "done", "self.serve_waiting(now_s)", "pass"),
     ),
+    "who waits for a server that leaves is not told": (
+        "N5",
+        Edit(_ENDPOINT + "drain", "        self.refuse_without_servers()\n", ""),
+    ),
     "more wait than may": (
         "N5",
         Edit(_ENDPOINT + "take", ">= self.spec.max_waiting", "> self.spec.max_waiting"),
@@ -94,6 +98,50 @@ BUGS: Final = {
     "who gives more credit than it was sent is sent all at once": (
         "W2",
         Edit("endpoints.calls:grant", "min(size, CALL_WINDOW_BYTES - sender.allowance)", "size"),
+    ),
+    "of what has waited for a server only the first values are given to it": (
+        "N2",
+        Edit(_ENDPOINT + "_give_kept", "for value in values[1:]:", "for value in values[2:]:"),
+    ),
+    "what waits for a server is given to it without its end": (
+        "N2",
+        Edit(
+            _ENDPOINT + "_give_kept",
+            "if call.has_ended and not (values and values[-1].is_last):",
+            "if False:",
+        ),
+    ),
+    "what comes while a call waits comes before what came": (
+        "N2",
+        Edit(_ENDPOINT + "add_waiting", "[*call.values, value]", "[value, *call.values]"),
+    ),
+    "what a server tells at the end of its stream is lost": (
+        "N2",
+        Edit(
+            _BROKER + "server_end",
+            "call.caller.sink.end(call.number, headers)",
+            "call.caller.sink.end(call.number, NO_HEADERS)",
+        ),
+    ),
+    "a call that is over its time is to be called again, run or not": (
+        "N1",
+        Edit(
+            _BROKER + "_expire",
+            "retryable=not call.attempts or endpoint.spec.idempotent",
+            "retryable=True",
+        ),
+    ),
+    "both servers of a call are heard": (
+        "N2",
+        Edit(_BROKER + "server_value", "            other.is_wanted = False\n", ""),
+    ),
+    "whoever is in a part of a region is not in it": (
+        "N10",
+        Edit(
+            "endpoints.choice:Choice.update",
+            "in_region(server.terms.region, region)",
+            "server.terms.region == region",
+        ),
     ),
     "a server is not told that nobody waits any more": (
         "N8",

@@ -449,6 +449,46 @@ PLANTED: dict[str, tuple[str, Edit]] = {
             "pass",
         ),
     ),
+    "a stage may run that is of another graph": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.views:ready_stages",
+            'AND version = ?"\n        f" AND stage = ?',
+            'AND ? > 0"\n        f" AND stage = ?',
+        ),
+    ),
+    "who has waited for longest runs last": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.views:ready_stages",
+            "ORDER BY ready_ms, instance_id",
+            "ORDER BY ready_ms DESC, instance_id",
+        ),
+    ),
+    "attempts before a retry are told as if they counted": (
+        "M pipelines",
+        Edit("state.pipelines.views:ready_stages", "ifnull(t.attempts_before, 0)", "0"),
+    ),
+    "a letter tells why another stage has failed": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.letters:due",
+            "LEFT JOIN {STAGE_RUN} r USING (pipeline_id, stage, instance_id)",
+            "LEFT JOIN {STAGE_RUN} r USING (pipeline_id, instance_id)",
+        ),
+    ),
+    "a leader sleeps until the last wait is over its time": (
+        "M pipelines",
+        Edit(
+            "state.pipelines.waits:next_due_ms",
+            "ORDER BY due_ms LIMIT 1",
+            "ORDER BY due_ms DESC LIMIT 1",
+        ),
+    ),
+    "of chosen instances the last of the page before comes again": (
+        "M pipelines",
+        Edit("state.pipelines.views:ids_of", "instance_id > ?", "instance_id >= ?"),
+    ),
     **{name: ("M streams", edit) for name, edit in STAGING.items()},
 }
 """By what it does: who complains, and the edit of the product."""

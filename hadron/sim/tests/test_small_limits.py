@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import hadron
-from hadron.sim.runs.small_limits import LIMITS, drawn, limited
+from hadron.sim.runs.small_limits import LIMITS, ROOM_LIMITS, drawn, limited
 
 _ROOT = Path(hadron.__file__).parent
+_ALL = {**LIMITS, **ROOM_LIMITS}
 
 
 def _value(holder: str) -> Any:
@@ -25,10 +26,10 @@ def _value(holder: str) -> Any:
 
 
 def test_they_are_smaller_and_gone_after_the_block() -> None:
-    holders = {holder: name for name, limit in LIMITS.items() for holder in limit.holders}
-    assert len(holders) == sum(len(limit.holders) for limit in LIMITS.values())
+    holders = {holder: name for name, limit in _ALL.items() for holder in limit.holders}
+    assert len(holders) == sum(len(limit.holders) for limit in _ALL.values())
     before = {holder: _value(holder) for holder in holders}
-    small = {name: limit.values[-1] for name, limit in LIMITS.items()}
+    small = {name: limit.values[-1] for name, limit in _ALL.items()}
     with limited(small):
         for holder, name in holders.items():
             assert _value(holder) == small[name] < before[holder], holder
@@ -38,7 +39,7 @@ def test_they_are_smaller_and_gone_after_the_block() -> None:
 @pytest.mark.long
 def test_whoever_imports_a_constant_by_its_name_is_among_its_holders() -> None:
     """It would keep what the product has; but for the bench, which no world has."""
-    named = {holder for limit in LIMITS.values() for holder in limit.holders}
+    named = {holder for limit in _ALL.values() for holder in limit.holders}
     missing = []
     for path in _ROOT.rglob("*.py"):
         if {"tests", "bench"} & set(path.parts):
