@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -16,11 +17,9 @@ from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
-from hadron.model.record import NewRecord
-from hadron.model.record import Record as StoredRecord
-from hadron.model.record_batch import decode_batch
 from hadron.model.transactions import DELIVERIES, TransactionId
 from hadron.sim.rooms.group_calls import Call, Token, part_of
+from hadron.sim.rooms.group_letters import letters_in, record_of
 from hadron.sim.rooms.group_lives import Committed, Holder, Life, Record
 from hadron.sim.rooms.group_log import (
     SET,
@@ -102,9 +101,11 @@ class Transaction:
 class World:
     """One history."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, look: Callable[[World], None]) -> None:
+        """`look`: called whenever time has passed and all has come to rest."""
         self.chance = random.Random(f"groups/{seed}")
         self.nursery = nursery
+        self.look = partial(look, self)
         self.rules = Rules()
         self.tables = Tables()
         self.stream, self.letters = self.tables.declare("s", "letters")
@@ -227,8 +228,7 @@ class World:
             case EndDeliveries():
                 rules.settled(command.group_id, command.attempts, command.acknowledged, result)
             case DeadLetterRecords():
-                letters = decode_batch(body)
-                found = [int(StoredRecord(letters, each).raw) for each in range(command.count)]
+                found = list(letters_in(body))
                 rules.lettered(command.group_id, command.ranges, found, result.floor)
             case CreateGroup():
                 rules.made(result.group_id, command.name, result.options, result.floor)
@@ -276,7 +276,7 @@ class World:
             self._numbers += 1
             key = self.chance.choice(self.keys)
             records.append(Record(self._numbers, key))
-            builder.add(NewRecord(str(self._numbers), key=key or None), 0)
+            builder.add(record_of(self._numbers, key), 0)
         body = bytes(builder.build())
         self._keys[body] = records
         self.submit(AppendBatch.of(self.stream, read_head(body), len(body)), body)
@@ -568,6 +568,7 @@ class World:
             if chance.random() < 0.4:
                 await trio.sleep(chance.choice((0.0, 0.001, 0.01, 0.1, 0.1, 0.7)))
                 self.rules.check_deadlines(trio.current_time())
+                self.look()
             if self.rules.complaints:
                 break
         return steps

@@ -156,6 +156,19 @@ BUGS: Final[dict[str, Edit]] = {
         "min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit",
         "self.credit",
     ),
+    "the last attempt is counted in memory only": Edit(
+        "delivery.machine:Group._end",
+        "if then is None or then.attempt > tries.attempt:",
+        "if then is not None and then.attempt > tries.attempt:",
+    ),
+    "attempts that end with their deadline are counted in memory only": Edit(
+        "delivery.machine:Group.expire",
+        "            effects.expired.append(",
+        "            effects.ended.clear()\n            effects.expired.append(",
+    ),
+    "a dead letter has lost its record's id": Edit(
+        "delivery.letters:_letter", "id=records.id(index)", 'id=""'
+    ),
     "a delivery over a record with attempts counts as its first": Edit(
         "delivery.frontier:Frontier.run", "(min(end, known), 1)", "(end, 1)"
     ),
