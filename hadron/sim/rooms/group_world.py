@@ -104,6 +104,9 @@ class World:
     def __init__(self, seed: int, nursery: trio.Nursery, look: Callable[[World], None]) -> None:
         """`look`: called whenever time has passed and all has come to rest."""
         self.chance = random.Random(f"groups/{seed}")
+        self.whims = random.Random(f"groups/{seed}/stubborn")
+        self.is_contrary = self.whims.random() < 0.5
+        """Members say what contradicts others, or what they said before, in so many more ways."""
         self.nursery = nursery
         self.look = partial(look, self)
         self.rules = Rules()
@@ -356,6 +359,7 @@ class World:
             lambda: groups_.live(self.stream, name),
             lambda: leadership is self.leadership and leadership.log.leads,
             seat.note,
+            names_ballots=self.is_contrary,
         )
         try:
             call.driver, call.session = await groups_.subscribe(call, self.stream, joining)
@@ -459,14 +463,19 @@ class World:
         name = TransactionId.of(home, self.ballot, self._numbers)
         wanted = [DeliveryRange(token.number, *part) for token, part in parts]
         leadership, ballot = self.leadership, parts[0][0].ballot
+        if self.is_contrary and self.whims.random() < 0.1:
+            # As of a delivery of the same number by the leader before: each counts from 1.
+            ballot = ballot._replace(incarnation=ballot.incarnation - 1)
         try:
             group_id = leadership.groups.check_held(name, self.stream, seat.group, ballot, wanted)
         except HadronError:
             return
         ranges = tuple(sorted({(first, last) for _, first, last in wanted}))
-        self._check_held(call.life, ranges, wanted)
+        self._check_held(call.life, ranges, wanted, ballot)
         each = Transaction(name, group_id, ranges)
-        if chance.random() < 0.9:
+        # Else it is asked for elsewhere, and this leader hears of it once it is prepared.
+        is_known = chance.random() < 0.9
+        if is_known:
             try:
                 leadership.locks.take(name, [deliveries(group_id, ranges)])
             except HadronError:
@@ -477,11 +486,23 @@ class World:
         self.transactions[name] = each
         if home != SET:
             self._prepare(each)
+            if not is_known and self.is_contrary:
+                self._contradict(call, parts)
+
+    def _contradict(self, call: Call, parts: list[tuple[Token, Range]]) -> None:
+        """A member ends what a transaction is to have: that comes behind it in the log, which
+        refuses it."""
+        if parts[0][0].call is call and self.whims.random() < 0.5:
+            call.refuse(parts, 0.0, is_unseen=False)
+        else:
+            call.acknowledge(parts, confirms=self.whims.random() < 0.6)
 
     def _check_held(
-        self, life: Life, ranges: tuple[Range, ...], wanted: list[DeliveryRange]
+        self, life: Life, ranges: tuple[Range, ...], wanted: list[DeliveryRange], ballot: Ballot
     ) -> None:
         """The leader has found that members hold them."""
+        if ballot != self.ballot:
+            self.rules.complain(f"{life.name}: a transaction finds deliveries of {ballot} held")
         numbers = {
             offset: number for number, first, last in wanted for offset in range(first, last + 1)
         }

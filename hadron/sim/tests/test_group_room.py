@@ -166,6 +166,19 @@ BUGS: Final[dict[str, Edit]] = {
         "            effects.expired.append(",
         "            effects.ended.clear()\n            effects.expired.append(",
     ),
+    "what is acknowledged is forgotten when the log refuses it": Edit(
+        "delivery.ledger:LoggedLedger._logged",
+        "            self._on_failure(error)\n            return\n",
+        "            self.flush()\n            return\n",
+    ),
+    "who names the ballot acknowledges nothing that it holds": Edit(
+        "delivery.driver:GroupDriver._count",
+        "if late_ballot in (None, ballot):",
+        "if late_ballot is None:",
+    ),
+    "a transaction acknowledges by a number of another leader's": Edit(
+        "delivery.driver:GroupDriver.check_held", "is_current and self", "self"
+    ),
     "a dead letter has lost its record's id": Edit(
         "delivery.letters:_letter", "id=records.id(index)", 'id=""'
     ),
