@@ -27,6 +27,9 @@ _POISON: Final = 23
 _SCATTER: Final = 0.2
 """Of members: those who settle in no order."""
 
+_MIXES: Final = 0.3
+"""Of members: those who ask for single records and for batches in turn."""
+
 _HAND: Final = 12
 """Deliveries that such a member gathers at most."""
 
@@ -88,12 +91,16 @@ class MemberActor(ClientActor):
     async def _work(self, subscription: Subscription, *, batched: bool) -> None:
         leaves_at = trio.current_time() + self.random.uniform(0.5, 10.0)
         freezes = self.random.random() < 0.2
+        mixes = self.random.random() < _MIXES
         while not self.stopping and trio.current_time() < leaves_at:
             with trio.move_on_after(0.5):
                 if batched:
                     await self._take_batch(subscription)
                 else:
                     await self._take_one(subscription)
+            if mixes and self.random.random() < 0.3:
+                # What one way has left comes first in the other.
+                batched = not batched
             if freezes and self.random.random() < 0.2:
                 freezes = False
                 await self.random.choice((self._freeze, self._suspend))()

@@ -142,22 +142,38 @@ class StepActor(Maker):
 
     async def work(self, _client: Client, subscription: Subscription) -> None:
         under_way: list[Noted] = []
+        try:
+            while await self._take_steps(subscription, under_way):
+                await self._take_otherwise(subscription)
+        finally:
+            self._look(under_way, is_last=True)
+
+    async def _take_steps(self, subscription: Subscription, under_way: list[Noted]) -> bool:
+        """Until it leaves their loop; whether it goes on in another way."""
         steps = subscription.transactions(
             max_records=self.random.choice(self.sizes), max_wait_s=self.random.choice((0.0, 0.05))
         )
-        try:
-            async for step in steps:
-                self._given(step.records, step.attempt)
-                noted = self._note(step._work, step.records)
-                under_way.append(noted)
-                if not await self._do(step, noted):
-                    return
-                self._look(under_way)
-                if self.stopping:
-                    await step.commit()
-                    return
-        finally:
-            self._look(under_way, is_last=True)
+        async for step in steps:
+            self._given(step.records, step.attempt)
+            noted = self._note(step._work, step.records)
+            under_way.append(noted)
+            if not await self._do(step, noted):
+                return self.random.random() < 0.5
+            self._look(under_way)
+            if self.stopping:
+                await step.commit()
+                return False
+        return False
+
+    async def _take_otherwise(self, subscription: Subscription) -> None:
+        """Single records of those that are here, which it cannot use."""
+        for _ in range(self.random.randint(1, 3)):
+            delivery = await subscription.poll(0.0)
+            if delivery is None:
+                return
+            self._given([delivery.record], delivery.attempt)
+            self._settle("nack", [delivery.record])
+            await delivery.nack(0.0)
 
     async def _do(self, step: Step, noted: Noted) -> bool:
         """Whether it goes on."""

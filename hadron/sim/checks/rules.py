@@ -135,6 +135,8 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "D2 who is silent is gone",
         "D2 what follows waits for the commit",
         "D2 what others may have is not handed out",
+        "D2 what a member is sent is handed out once",
+        "D2 what a member is sent does not stay with it",
         "D2 what is acknowledged was handed out",
         "D2 what is acknowledged late was there then",
         "D2 what was dealt with is delivered no more",

@@ -201,3 +201,49 @@ plant(
     ),
     scenarios=("steps-behind-one-that-fails",),
 )
+
+plant(
+    "rest of an iteration lost to batches",
+    "a program that has taken one record of several, and asks for batches then, is never handed "
+    "the others, and nobody else is given them",
+    Edit(
+        "client.consuming.consumer:Consumer.next_batch",
+        "            self.set_aside(self._parcel, left)\n",
+        "            pass\n",
+    ),
+    scenarios=("member-that-asks-in-every-way",),
+)
+
+plant(
+    "rest of an iteration lost to steps",
+    "the same of one that goes on in steps",
+    Edit(
+        "client.consuming.consumer:Consumer.take_rest_back",
+        "            self.take_back(self._parcel, left)\n",
+        "            pass\n",
+    ),
+    scenarios=("member-that-asks-in-every-way",),
+)
+
+plant(
+    "records given back in time and handed out all the same",
+    "a busy program is handed what its member has given back meanwhile, and so are others",
+    Edit(
+        "client.consuming.consumer:Consumer.give_old_back",
+        "                self._parts.remove((part, records))\n",
+        "",
+    ),
+    scenarios=("busy-member-that-gives-back-in-time",),
+)
+
+plant(
+    "member leaves with parts of a batch",
+    "what is to be handed out as another part of a batch is not given back when its member leaves: "
+    "that was an attempt, which nobody made",
+    Edit(
+        "client.consuming.consumer:Consumer.give_back_unseen",
+        "            part.channel.send_nack(part.number, part.ranges(), unseen=True)\n",
+        "            pass\n",
+    ),
+    scenarios=("member-that-leaves-with-records-in-parts",),
+)

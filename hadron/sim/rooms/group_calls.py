@@ -65,6 +65,9 @@ class Call:
     driver: GroupDriver | None = None
     session: MemberSession | None = None
     peer: str = ""
+    names_ballots: bool = False
+    """Once something was taken back it names the ballot of all that it says, as clients do."""
+    has_revoked: bool = False
     _unasked: list[Asserted] = field(default_factory=list)
     asked: dict[int, list[Asserted]] = field(default_factory=dict)
     _questions: int = 0
@@ -152,6 +155,7 @@ class Call:
             rules.complain(f"{self.holder.name} is told of a floor {floor}")
 
     def revoke(self, ranges: Sequence[DeliveryRange], reason: str) -> None:
+        self.has_revoked = True
         if reason != "ack deadline" or self.life is None or not self.is_current():
             return
         for number, first, last in ranges:
@@ -209,7 +213,10 @@ class Call:
             self._questions += 1
             question = self._questions
             self.asked[question], self._unasked = self._unasked, []
-        self.say(Ack(items, question, None if is_own else parts[0][0].ballot))
+        ballot = (
+            None if is_own and not (self.has_revoked and self.names_ballots) else parts[0][0].ballot
+        )
+        self.say(Ack(items, question, ballot))
 
     def refuse(
         self, parts: Sequence[tuple[Token, Range]], delay_s: float | None, *, is_unseen: bool

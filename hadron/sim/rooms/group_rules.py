@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from hadron.model.ranges import Range
 from hadron.model.transactions import TransactionId
+from hadron.sim.rooms.group_letters import Letter, letter_of
 from hadron.sim.rooms.group_lives import Committed, GaveBack, Given, Holder, Life, Progress, Record
 from hadron.sim.rooms.group_log import offsets_of
 from hadron.state.groups.attempts import Attempts
@@ -534,16 +535,20 @@ class Rules:
         life.progress.attempts.pop(offset, None)
 
     def lettered(
-        self, group_id: int, ranges: Iterable[Range], found: list[int], floor: int
+        self, group_id: int, ranges: Iterable[Range], found: list[Letter], floor: int
     ) -> None:
-        """Dead letters were written, and settle their records; `found` are those they are of."""
+        """Dead letters were written, and settle their records; `found` is what they say."""
         life = self.lives.get(group_id)
         if life is None:
             self.complain(f"dead letters of {group_id}, which is none")
             return
         offsets = offsets_of(ranges)
-        if found != [self.number_at(offset) for offset in offsets]:
-            self.complain(f"{life.name}: dead letters of {offsets} are of records {found}")
+        wanted = [
+            letter_of(*self.records[each], life.name, each, life.ended.get(each, 0))
+            for each in offsets
+        ]
+        if found != wanted:
+            self.complain(f"{life.name}: dead letters of {wanted} are {found}")
         for offset in offsets:
             if offset in life.progress.settled or offset in life.held or offset in life.accepted:
                 self.complain(f"{life.name}: a dead letter of {offset}, which is in another place")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -16,11 +17,9 @@ from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import HadronError
 from hadron.model.ids import Ballot
 from hadron.model.ranges import Range
-from hadron.model.record import NewRecord
-from hadron.model.record import Record as StoredRecord
-from hadron.model.record_batch import decode_batch
 from hadron.model.transactions import DELIVERIES, TransactionId
 from hadron.sim.rooms.group_calls import Call, Token, part_of
+from hadron.sim.rooms.group_letters import letters_in, record_of
 from hadron.sim.rooms.group_lives import Committed, Holder, Life, Record
 from hadron.sim.rooms.group_log import (
     SET,
@@ -102,9 +101,14 @@ class Transaction:
 class World:
     """One history."""
 
-    def __init__(self, seed: int, nursery: trio.Nursery) -> None:
+    def __init__(self, seed: int, nursery: trio.Nursery, look: Callable[[World], None]) -> None:
+        """`look`: called whenever time has passed and all has come to rest."""
         self.chance = random.Random(f"groups/{seed}")
+        self.whims = random.Random(f"groups/{seed}/stubborn")
+        self.is_contrary = self.whims.random() < 0.5
+        """Members say what contradicts others, or what they said before, in so many more ways."""
         self.nursery = nursery
+        self.look = partial(look, self)
         self.rules = Rules()
         self.tables = Tables()
         self.stream, self.letters = self.tables.declare("s", "letters")
@@ -227,8 +231,7 @@ class World:
             case EndDeliveries():
                 rules.settled(command.group_id, command.attempts, command.acknowledged, result)
             case DeadLetterRecords():
-                letters = decode_batch(body)
-                found = [int(StoredRecord(letters, each).raw) for each in range(command.count)]
+                found = list(letters_in(body))
                 rules.lettered(command.group_id, command.ranges, found, result.floor)
             case CreateGroup():
                 rules.made(result.group_id, command.name, result.options, result.floor)
@@ -276,7 +279,7 @@ class World:
             self._numbers += 1
             key = self.chance.choice(self.keys)
             records.append(Record(self._numbers, key))
-            builder.add(NewRecord(str(self._numbers), key=key or None), 0)
+            builder.add(record_of(self._numbers, key), 0)
         body = bytes(builder.build())
         self._keys[body] = records
         self.submit(AppendBatch.of(self.stream, read_head(body), len(body)), body)
@@ -356,6 +359,7 @@ class World:
             lambda: groups_.live(self.stream, name),
             lambda: leadership is self.leadership and leadership.log.leads,
             seat.note,
+            names_ballots=self.is_contrary,
         )
         try:
             call.driver, call.session = await groups_.subscribe(call, self.stream, joining)
@@ -459,14 +463,19 @@ class World:
         name = TransactionId.of(home, self.ballot, self._numbers)
         wanted = [DeliveryRange(token.number, *part) for token, part in parts]
         leadership, ballot = self.leadership, parts[0][0].ballot
+        if self.is_contrary and self.whims.random() < 0.1:
+            # As of a delivery of the same number by the leader before: each counts from 1.
+            ballot = ballot._replace(incarnation=ballot.incarnation - 1)
         try:
             group_id = leadership.groups.check_held(name, self.stream, seat.group, ballot, wanted)
         except HadronError:
             return
         ranges = tuple(sorted({(first, last) for _, first, last in wanted}))
-        self._check_held(call.life, ranges, wanted)
+        self._check_held(call.life, ranges, wanted, ballot)
         each = Transaction(name, group_id, ranges)
-        if chance.random() < 0.9:
+        # Else it is asked for elsewhere, and this leader hears of it once it is prepared.
+        is_known = chance.random() < 0.9
+        if is_known:
             try:
                 leadership.locks.take(name, [deliveries(group_id, ranges)])
             except HadronError:
@@ -477,11 +486,23 @@ class World:
         self.transactions[name] = each
         if home != SET:
             self._prepare(each)
+            if not is_known and self.is_contrary:
+                self._contradict(call, parts)
+
+    def _contradict(self, call: Call, parts: list[tuple[Token, Range]]) -> None:
+        """A member ends what a transaction is to have: that comes behind it in the log, which
+        refuses it."""
+        if parts[0][0].call is call and self.whims.random() < 0.5:
+            call.refuse(parts, 0.0, is_unseen=False)
+        else:
+            call.acknowledge(parts, confirms=self.whims.random() < 0.6)
 
     def _check_held(
-        self, life: Life, ranges: tuple[Range, ...], wanted: list[DeliveryRange]
+        self, life: Life, ranges: tuple[Range, ...], wanted: list[DeliveryRange], ballot: Ballot
     ) -> None:
         """The leader has found that members hold them."""
+        if ballot != self.ballot:
+            self.rules.complain(f"{life.name}: a transaction finds deliveries of {ballot} held")
         numbers = {
             offset: number for number, first, last in wanted for offset in range(first, last + 1)
         }
@@ -568,6 +589,7 @@ class World:
             if chance.random() < 0.4:
                 await trio.sleep(chance.choice((0.0, 0.001, 0.01, 0.1, 0.1, 0.7)))
                 self.rules.check_deadlines(trio.current_time())
+                self.look()
             if self.rules.complaints:
                 break
         return steps

@@ -2,8 +2,9 @@
 steps a second; and what must be true all the while, and once everything has healed.
 
 `delivery` is real, with its tables and `serving`'s view of them; `group_log` is all that is below,
-`group_world` what happens, `group_rules` what must be true, and `group_standing` what must go on
-while each member works on one record all day.
+`group_world` what happens, `group_rules` what must be true, `group_letters` what dead letters say,
+`group_rest` what the log must have, and `group_standing` what must go on while each member works on
+one record all day.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import trio
 
 from hadron.fakes.scheduling import SimTime, StuckError, run_seeded
 from hadron.fakes.trace import Trace
+from hadron.sim.rooms.group_rest import check_rest
 from hadron.sim.rooms.group_standing import stand
 from hadron.sim.rooms.group_world import COMING_S, Seat, World
 from hadron.sim.rooms.played import Played
@@ -132,7 +134,7 @@ def history(seed: int) -> History:
 
     async def main(_time: SimTime) -> None:
         async with trio.open_nursery() as nursery:
-            world = World(seed, nursery)
+            world = World(seed, nursery, check_rest)
             worlds.append(world)
             found.steps = await world.play()
             await stand(world)

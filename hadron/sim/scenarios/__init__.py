@@ -14,6 +14,7 @@
     waits        P: stages that wait for a record, or for people
     lost_runners P: records, code and networks that end runners
     groups       D: members that are late, leaders that come and go
+    hands        D: members that ask in every way, are busy, or leave
     letters      D: records that nobody can use, or that retention drops
     promises     C: what each setting survives
     regions      A, D: several replica sets, the schema that they share, failover
@@ -43,6 +44,7 @@ from hadron.sim.scenarios import (
     flows,
     forwarded_calls,
     groups,
+    hands,
     leadership,
     learners,
     letters,
@@ -75,6 +77,7 @@ __all__ = [
     "flows",
     "forwarded_calls",
     "groups",
+    "hands",
     "leadership",
     "learners",
     "letters",

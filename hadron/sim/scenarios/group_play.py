@@ -13,9 +13,10 @@ from typing import Final
 import trio
 
 from hadron.client.consuming.deliveries import Delivery
+from hadron.client.consuming.steps import Steps
 from hadron.client.consuming.subscription import Subscription
 from hadron.model.errors import ConnectionLostError
-from hadron.model.record import NewRecord
+from hadron.model.record import NewRecord, Record
 from hadron.sim.actors.clients import STREAM, text
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.members import DrainingMember
@@ -38,40 +39,53 @@ class Member:
 
     async def take(self, *offsets: int, acknowledging: bool = False) -> None:
         """Wait for these records; each is acknowledged before the next one, or none is."""
-        history, partition = self.play.history, self.play.world.config.name
         with trio.fail_after(30.0):
             while not self.taken.keys() >= set(offsets):
                 record = await anext(self.subscription)
                 self.taken[record.offset] = record
-                history.deliver(
-                    self.host,
-                    self.plan.name,
-                    self.host,
-                    STREAM,
-                    partition,
-                    record.offset,
-                    [text(record.value)],
-                    attempt=record.attempt,
-                )
+                self._note([record.record], record.attempt)
                 if acknowledging:
                     await self.ack(record.offset)
 
     async def give_all_back(self) -> None:
         """Whatever comes, as fast as it comes."""
-        history, partition = self.play.history, self.play.world.config.name
         async for record in self.subscription:
             self.taken[record.offset] = record
-            history.deliver(
+            self._note([record.record], record.attempt)
+            await self.nack(record.offset)
+
+    async def take_batch(self) -> list[int]:
+        """Deal with the next batch, as `batches()` has it; returns its offsets."""
+        with trio.fail_after(30.0):
+            batch = await anext(self.subscription.batches())
+        self._note(batch.records, batch.attempt)
+        offsets = [record.offset for record in batch.records]
+        self.sent += [self._settle(offset, "ack") for offset in offsets]
+        await batch.ack()
+        return offsets
+
+    async def take_step(self, steps: Steps) -> list[int]:
+        """Deal with the next step; returns its offsets."""
+        with trio.fail_after(30.0):
+            step = await anext(steps)
+        self._note(step.records, step.attempt)
+        offsets = [record.offset for record in step.records]
+        self.sent += [self._settle(offset, "ack") for offset in offsets]
+        await step.commit()
+        return offsets
+
+    def _note(self, records: Sequence[Record], attempt: int) -> None:
+        for record in records:
+            self.play.history.deliver(
                 self.host,
                 self.plan.name,
                 self.host,
                 STREAM,
-                partition,
+                self.play.world.config.name,
                 record.offset,
                 [text(record.value)],
-                attempt=record.attempt,
+                attempt=attempt,
             )
-            await self.nack(record.offset)
 
     async def ack(self, *offsets: int) -> None:
         for offset in offsets:

@@ -156,6 +156,32 @@ BUGS: Final[dict[str, Edit]] = {
         "min(self.credit, self.batch_size - self.filled) if self.batch_size else self.credit",
         "self.credit",
     ),
+    "the last attempt is counted in memory only": Edit(
+        "delivery.machine:Group._end",
+        "if then is None or then.attempt > tries.attempt:",
+        "if then is not None and then.attempt > tries.attempt:",
+    ),
+    "attempts that end with their deadline are counted in memory only": Edit(
+        "delivery.machine:Group.expire",
+        "            effects.expired.append(",
+        "            effects.ended.clear()\n            effects.expired.append(",
+    ),
+    "what is acknowledged is forgotten when the log refuses it": Edit(
+        "delivery.ledger:LoggedLedger._logged",
+        "            self._on_failure(error)\n            return\n",
+        "            self.flush()\n            return\n",
+    ),
+    "who names the ballot acknowledges nothing that it holds": Edit(
+        "delivery.driver:GroupDriver._count",
+        "if late_ballot in (None, ballot):",
+        "if late_ballot is None:",
+    ),
+    "a transaction acknowledges by a number of another leader's": Edit(
+        "delivery.driver:GroupDriver.check_held", "is_current and self", "self"
+    ),
+    "a dead letter has lost its record's id": Edit(
+        "delivery.letters:_letter", "id=records.id(index)", 'id=""'
+    ),
     "a delivery over a record with attempts counts as its first": Edit(
         "delivery.frontier:Frontier.run", "(min(end, known), 1)", "(end, 1)"
     ),

@@ -62,6 +62,10 @@ PLANTED: dict[str, str] = {
     "D2 what is acknowledged late was there then": "late acknowledgement of what came since",
     "D2 what was dealt with is delivered no more": "written dead letters delivered again",
     "D2 what is acknowledged was handed out": "other record acknowledged at an offset",
+    "D2 what a member is sent is handed out once": (
+        "records given back in time and handed out all the same"
+    ),
+    "D2 what a member is sent does not stay with it": "member leaves with parts of a batch",
     "D3 an id means one thing": "ids given again",
     "D3 who is behind says so": "new stream called missing",
     "D3 the schema is shown as of its index": "deleted objects stay",

@@ -21,6 +21,7 @@ from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
+from hadron.sim.watch.handing import Handing
 from hadron.sim.watch.in_steps import InSteps
 from hadron.sim.watch.judged import Judged
 from hadron.sim.watch.leases import Leases
@@ -66,6 +67,7 @@ class Known:
         )
         self.serving = Serving(self.complaints, self.ballots, acknowledged)
         self.confirming = Confirming(self.complaints, self.ballots)
+        self.handing = Handing(self.complaints)
         self.reads_on = ReadsOn(self.complaints)
         self.in_steps = InSteps(self.complaints)
         self.sending = Sending(self.complaints)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from hadron.client.consuming.acks import AckBuffer
 from hadron.client.consuming.channel import Channel, Parcel
 from hadron.client.consuming.consumer import Consumer
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.consuming.membership import Membership
+from hadron.client.consuming.steps import Step, Steps
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.effects import Effects, Exhausted
 from hadron.delivery.port import DeliveryRange, Said
@@ -47,13 +50,31 @@ class HearsGroups:
                 {
                     "opened": self.beats,
                     "beat": self.beats,
+                    "_delivered": self.is_sent,
                     "_claim": self.claims,
                     "settle": self.waits,
                     "tell": self.tells,
                 },
             ),
-            (Channel, {"acknowledge": self.acknowledges}),
-            (Consumer, {"__anext__": self.hands_out, "next_batch": self.hands_out}),
+            (
+                Channel,
+                {
+                    "acknowledge": self.acknowledges,
+                    "send_nack": self.gives_back,
+                    "revoke": self.is_taken_back,
+                },
+            ),
+            (AckBuffer, {"add": self.collects}),
+            (
+                Consumer,
+                {
+                    "__anext__": self.hands_out,
+                    "next_batch": self.hands_out,
+                    "_wait_news": self.waits_for_more,
+                    "give_back_unseen": self.leaves,
+                },
+            ),
+            (Steps, {"__anext__": self.begins_step}),
         ]
 
     def joins(self, original: Any) -> Any:
@@ -133,9 +154,67 @@ class HearsGroups:
     def acknowledges(self, original: Any) -> Any:
         def acknowledge(channel: Channel, parcel: Parcel, first: int, last: int) -> None:
             self._known.confirming.acknowledged(channel, parcel, first, last)
-            original(channel, parcel, first, last)
+            self._known.handing.acknowledges(channel)
+            try:
+                original(channel, parcel, first, last)
+            finally:
+                self._known.handing.acknowledges(None)
 
         return acknowledge
+
+    def collects(self, original: Any) -> Any:
+        def add(buffer: AckBuffer, delivery: int, first: int, last: int, written: Ballot) -> None:
+            self._known.handing.acknowledged(delivery, first, last)
+            original(buffer, delivery, first, last, written)
+
+        return add
+
+    def is_sent(self, original: Any) -> Any:
+        def delivered(member: Membership, channel: Channel, message: Any, *given: Any) -> None:
+            come = message.delivery
+            self._known.handing.came(channel, come.delivery, come.first_offset, come.last_offset)
+            original(member, channel, message, *given)
+
+        return delivered
+
+    def gives_back(self, original: Any) -> Any:
+        def send_nack(
+            channel: Channel, number: int, ranges: Iterable[Range], *given: Any, **named: Any
+        ) -> None:
+            ranges = list(ranges)
+            self._known.handing.went(channel, number, ranges)
+            original(channel, number, ranges, *given, **named)
+
+        return send_nack
+
+    def is_taken_back(self, original: Any) -> Any:
+        def revoke(channel: Channel, number: int, first: int, last: int) -> None:
+            self._known.handing.went(channel, number, [(first, last)])
+            original(channel, number, first, last)
+
+        return revoke
+
+    def waits_for_more(self, original: Any) -> Any:
+        async def wait(consumer: Consumer) -> None:
+            self._known.handing.waits(consumer)
+            await original(consumer)
+
+        return wait
+
+    def leaves(self, original: Any) -> Any:
+        def give_back(consumer: Consumer) -> None:
+            original(consumer)
+            self._known.handing.leaves(consumer)
+
+        return give_back
+
+    def begins_step(self, original: Any) -> Any:
+        async def begin(steps: Steps) -> Step:
+            step: Step = await original(steps)
+            self._known.handing.handed_out(step._parcels, step.records)
+            return step
+
+        return begin
 
     def waits(self, original: Any) -> Any:
         async def settle(member: Membership, timeout_s: float) -> None:
@@ -170,6 +249,7 @@ class HearsGroups:
                 one = isinstance(given, Delivery)
                 parcels, records = ([given._parcel], [given.record]) if one else given
                 self._known.serving.handed_out(consumer, parcels, records)
+                self._known.handing.handed_out(parcels, records)
             return given
 
         return hand_out
