@@ -418,6 +418,9 @@ def test_the_page_on_pipelines_has_every_key_and_an_example() -> None:
         "ship",
         "sorry",
     ]
+    ((pipeline, signalled),) = re.findall(r"hadron pipeline signal (\S+) \d+ (\w+) '", page)
+    (waits,) = (stage for stage in found.spec.stages if stage.name == signalled)
+    assert (pipeline, waits.output) == (found.name, Output("approvals")), "it takes what is said"
     of_pipelines, of_stages, of_waits = re.split(r"\nOf ", declaring)[1:]
     for part, spec in ((of_pipelines, PipelineSpec), (of_stages, StageSpec), (of_waits, Wait)):
         keys = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
