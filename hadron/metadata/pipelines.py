@@ -20,6 +20,7 @@ def _spec(obj: SchemaObject) -> PipelineSpec:
 
 
 def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -> None:
+    expected = "another stream"
     if isinstance(obj.spec, StreamPipelineSpec):
         judge.find_stream(notes, ("from", "stream"), obj.namespace, obj.spec.source.stream)
         path: ValuePath = ("to", "stream")
@@ -27,12 +28,13 @@ def _check(judge: Judge, notes: Notes, obj: SchemaObject, before: Spec | None) -
         _check_writable(notes, path, obj.spec.to.stream, output)
     else:
         _check_staged(judge, notes, obj, before)
+        expected += ", or `triggers` which the outputs' types do not match"
     for loop in judge.view(Loops).of(obj, only_endless=True):
         notes.note(
             loop.path,
             f"{loop}, and every record is taken there: each output would make another one, "
             "for ever",
-            "another stream, or `triggers` which the outputs' types do not match",
+            expected,
         )
 
 

@@ -22,7 +22,7 @@ _LIBRARIES: Final = ("site-packages", "dist-packages", "pyspark.zip", f"{os.sep}
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 _CALLED: Final = re.compile(r"An error occurred while calling \S+\.\n: ")
 """py4j's words in front of an exception of Java's, which has a name of its own."""
-_TRACEBACK: Final = "Traceback (most recent call last)"
+TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 RAISED: Final = (Exception, SystemExit, GeneratorExit, asyncio.CancelledError)
@@ -76,7 +76,7 @@ def _cut(text: str) -> str:
 
 def _raised_in_worker(text: str) -> str:
     """`ValueError: message (file, line n, in name)` out of a worker's traceback, or ""."""
-    start = text.rfind(_TRACEBACK)
+    start = text.rfind(TRACEBACK)
     if start < 0:
         return ""
     frames = list(_FRAME.finditer(text, start))

@@ -29,6 +29,7 @@ from hadron.model.errors import (
     error_from_code,
 )
 from hadron.model.pipelines import StreamInput, StreamPipelineSpec, sink_of
+from hadron.model.problems import shorten
 from hadron.model.schema import SchemaObject
 from hadron.model.words import said_by
 from hadron.spark.checkpoint import Checkpoint
@@ -216,10 +217,24 @@ class StreamRunner:
             if name not in WRITE_OPTIONS and not name.startswith(SPARK_OPTION)
         }
         if spec.source.schema:
+            self._check_schema(spec.source.schema)
             given["schema"] = spec.source.schema
         given |= self._start(spec.source)
         reader = self._spark.readStream.format("hadron").option("server", self._url)
         return reader.option("stream", spec.source.stream).options(**given).load()
+
+    def _check_schema(self, members: str) -> None:
+        """Raises `StageCodeError`. Spark would speak of a text that nobody has written."""
+        from pyspark.sql.types import StructType
+
+        try:
+            StructType.fromDDL(f"value STRUCT<{members}\n>")
+        except Exception as error:
+            raise StageCodeError(
+                f"the schema {shorten(members)} of pipeline {self._name!r} is not DDL: "
+                f"{brief(summary(error), _MAX_LINE)}",
+                "write it as name TYPE, name TYPE",
+            ) from error
 
     def _start(self, source: StreamInput) -> dict[str, str]:
         """Where a new query begins, as the reader's option."""

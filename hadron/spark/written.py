@@ -97,14 +97,22 @@ class Packer:
     """Gathers a task's rows by partition, and makes batches of them.
 
     Args:
+        stream: where they go.
         partitions: of the stream, in declared order.
         first: which one the round begins with, for rows without a key.
         now_ms: the time of rows without one.
     """
 
     def __init__(
-        self, partitions: Sequence[str], *, first: int, now_ms: int, codec: str = "none"
+        self,
+        stream: str,
+        partitions: Sequence[str],
+        *,
+        first: int,
+        now_ms: int,
+        codec: str = "none",
     ) -> None:
+        self._stream = stream
         self._partitions = list(partitions)
         self._turn = first % len(self._partitions)
         self._now_ms = now_ms
@@ -148,7 +156,7 @@ class Packer:
             )
             if len(strangers):
                 raise RequestError(
-                    f"the stream has no partition {strangers[0].as_py()!r}",
+                    f"stream {self._stream!r} has no partition {strangers[0].as_py()!r}",
                     f"it has {', '.join(self._partitions)}; null leaves it to the key",
                 )
             chosen = named.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -39,7 +39,7 @@ _WAY_OUT: Final = "TMPDIR names another directory: TMPDIR=/var/tmp hadron demo"
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Only verify the files that an earlier demo left in DIR.",
+    help="Only verify the files that `hadron demo --keep` left in DIR.",
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
@@ -77,6 +77,11 @@ def _verify(directory: Path) -> Report:
     from hadron.node.config import load_config
     from hadron.node.supervision.detached import FILE_NAME
 
+    if not (directory / FILE_NAME).exists():
+        raise ConfigurationError(
+            f"no demo has left its files in {directory}: it has no {FILE_NAME}",
+            "DIR is the one that `hadron demo --keep` prints",
+        )
     config = load_config(directory / FILE_NAME, os.environ)
     return verify({node.name: node.data / "hadron.db" for node in config.nodes})
 

@@ -87,7 +87,9 @@ def instances(
     from hadron.cli.pipelines.shown import instance_row
 
     if failed and status not in (None, "failed"):
-        raise click.UsageError(f"--failed are none of --status {status}: give one of them", ctx)
+        raise click.UsageError(
+            f"--failed is --status failed, and --status {status} is given: give one of them", ctx
+        )
     if failed:
         status = "failed"
     with session_of(ctx).connect() as client:
@@ -240,9 +242,12 @@ def _change(
     Raises `UsageError` unless one of those chooses, or ids do, `NotFoundError` for a stage that
     does not exist.
     """
-    if sum(groups.values()) + bool(ids) != 1:
+    given = [*(each for each, is_given in groups.items() if is_given), *(["--id"] if ids else [])]
+    if not given:
         either = " or ".join([", ".join(groups), "--id ID"])
         raise click.UsageError(f"say which instances: {either}", ctx)
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are given: give one of them", ctx)
     if ids and (stage or before_ms is not None):
         raise click.UsageError(f"--stage and --before choose among {' or '.join(groups)} ones", ctx)
     from hadron.cli.pipelines.shown import tell_changed

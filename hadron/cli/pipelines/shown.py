@@ -12,10 +12,10 @@ from hadron.model.errors import NotFoundError
 from hadron.model.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hadron.client import SyncClient
-    from hadron.model.pipelines import PipelineSpec
+    from hadron.model.pipelines import PipelineSpec, StageSpec
     from hadron.model.schema import SchemaObject
     from hadron.wire.messages import pipelines_pb2
 
@@ -73,45 +73,69 @@ TELLS: Final = Tells(notes=_notes, checks=_checks, status=_status)
 
 
 def graph(spec: PipelineSpec) -> list[str]:
-    """Its stages in the order in which they run, each behind what it follows, a line for each."""
+    """Its stages, each below the last of those that it follows, a line for each."""
     from hadron.model.pipelines import branch_of
-    from hadron.model.units import format_duration
 
     late = {branch_of(stage): stage.name for stage in spec.stages if branch_of(stage)}
-    depth: dict[str, int] = {}
-    left = list(spec.stages)
+    before = {
+        stage.name: [
+            *([late[stage.name]] if stage.name in late else []),
+            *stage.dependencies,
+            *stage.after,
+        ]
+        for stage in spec.stages
+    }
+    depth = _depths(before)
+    below: dict[str, list[StageSpec]] = {}
+    for stage in spec.stages:
+        last = max(before[stage.name], key=depth.__getitem__) if depth[stage.name] else ""
+        below.setdefault(last, []).append(stage)
+    lines, left = [], below.get("", [])[::-1]
     while left:
-        for stage in left:
-            first = [late[stage.name]] if stage.name in late else []
-            before = [*first, *stage.dependencies, *stage.after]
-            if all(name in depth for name in before):
-                depth[stage.name] = max((depth[name] + 1 for name in before), default=0)
-        rest = [stage for stage in left if stage.name not in depth]
+        stage = left.pop()
+        left += below.get(stage.name, [])[::-1]
+        indent = "   " * depth[stage.name] + ("└─ " if depth[stage.name] else "")
+        lines.append(indent + _told(stage, spec, late))
+    return lines
+
+
+def _depths(before: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many stages are one behind the other up to each, by what comes right before it."""
+    depth: dict[str, int] = {}
+    left = list(before)
+    while left:
+        for name in left:
+            if all(each in depth for each in before[name]):
+                depth[name] = max((depth[each] + 1 for each in before[name]), default=0)
+        rest = [name for name in left if name not in depth]
         if len(rest) == len(left):
             # Nothing is left out, whatever is declared.
-            depth.update(dict.fromkeys((stage.name for stage in rest), 0))
-        left = [stage for stage in rest if stage.name not in depth]
-    lines = []
-    for stage in sorted(spec.stages, key=lambda each: depth[each.name]):
-        parts = [stage.name]
-        if stage.wait is not None:
-            what = f"a record of {stage.wait.stream}" if stage.wait.stream else "a signal"
-            within = stage.wait.timeout_ms
-            parts.append(f"waits for {what}{f' for {format_duration(within)}' if within else ''}")
-        if stage.name == spec.on_failure:
-            parts.append("when an instance is given up")
-        if stage.name in late:
-            parts.append(f"when {late[stage.name]} has waited for too long")
-        if stage.dependencies:
-            parts.append(f"gets {', '.join(stage.dependencies)}")
-        if stage.after:
-            parts.append(f"after {', '.join(stage.after)}")
-        if stage.output is not None:
-            parts.append(f"output to {stage.output.stream}")
-        lines.append(
-            "   " * depth[stage.name] + ("└─ " if depth[stage.name] else "") + " · ".join(parts)
-        )
-    return lines
+            depth.update(dict.fromkeys(rest, 0))
+        left = [name for name in rest if name not in depth]
+    return depth
+
+
+def _told(stage: StageSpec, spec: PipelineSpec, late: Mapping[str, str]) -> str:
+    """A stage, what it follows, and where its output goes. `late`: by a stage, the one that it runs
+    for when that has waited for too long."""
+    from hadron.model.units import format_duration
+
+    parts = [stage.name]
+    if stage.wait is not None:
+        what = f"a record of {stage.wait.stream}" if stage.wait.stream else "a signal"
+        within = stage.wait.timeout_ms
+        parts.append(f"waits for {what}{f' for {format_duration(within)}' if within else ''}")
+    if stage.name == spec.on_failure:
+        parts.append("when an instance is given up")
+    if stage.name in late:
+        parts.append(f"when {late[stage.name]} has waited for too long")
+    if stage.dependencies:
+        parts.append(f"gets {', '.join(stage.dependencies)}")
+    if stage.after:
+        parts.append(f"after {', '.join(stage.after)}")
+    if stage.output is not None:
+        parts.append(f"output to {stage.output.stream}")
+    return " · ".join(parts)
 
 
 def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hadron.cli.pipelines.stage_running import Signals, start_spark, tell_where_
 from hadron.cli.root import INTERRUPTED
 from hadron.model.errors import HadronError
 from hadron.model.words import counted
+from hadron.spark.failures import TRACEBACK, brief
 
 if TYPE_CHECKING:
     from hadron.model.schema import SchemaObject
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _TELL_EVERY_S: Final = 5.0
 """Where it is no terminal: micro-batches may end several times a second."""
+
+_MAX_DOING: Final = 200
+"""Characters of what Spark says that it does."""
 
 
 def run_stream(
@@ -108,7 +112,9 @@ class _Shown:
         """Before the first batch: whoever waits is to know whether something happens."""
         if self._is_first and time.monotonic() - self._told_s >= _TELL_EVERY_S:
             self._told_s = time.monotonic()
-            click.echo(f"{self._name}: no batch has ended yet; Spark: {doing}", err=True)
+            # Of a query that has failed it is pages; its error is told right behind.
+            line = brief(doing.partition(TRACEBACK)[0], _MAX_DOING).rstrip(" :")
+            click.echo(f"{self._name}: no batch has ended yet; Spark: {line}", err=True)
 
     def pause(self, error: HadronError, pause_s: float) -> None:
         self.end()

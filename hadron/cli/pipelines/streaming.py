@@ -62,7 +62,10 @@ def sentence(row: dict[str, Any]) -> str:
         return f"{way}nothing is published yet; `hadron pipeline run {row['name']}` runs it"
     told = f"{way}batch {row['batch']:,} published {format_time(row['published_ms'])}"
     if row["input_lag"] is None:
-        return f"{told}; how much is to come is known where its checkpoint is"
+        return (
+            f"{told}; how much is to come is known on the machine of its runner, with "
+            "HADRON_CHECKPOINTS=DIR where that has `--checkpoints DIR`"
+        )
     return f"{told}, {counted(row['input_lag'], 'record')} of the input to come"
 
 

@@ -265,11 +265,12 @@ def test_instances_are_chosen_in_one_way(
         assert main(["--server", "hadron://127.0.0.1:1", "pipeline", command, "p", *options]) != 0
         return capsys.readouterr().err
 
-    several = [flags.split(", ")] if "," in flags else []
-    for both_or_neither in [[], ["--failed", "--id", "1"], *several]:
-        assert told(*both_or_neither).startswith(
-            f"error: say which instances: {flags} or --id ID\n"
-        )
+    assert told().startswith(f"error: say which instances: {flags} or --id ID\n")
+    twice = "error: --failed and --id are given: give one of them\n"
+    assert told("--failed", "--id", "1").startswith(twice)
+    if "," in flags:
+        several = told(*flags.split(", "))
+        assert several.startswith("error: --live and --failed are given: give one of them\n")
     among = f"--stage and --before choose among {flags.replace(', ', ' or ')} ones"
     assert told("--id", "1", "--stage", "only").startswith(f"error: {among}\n")
     assert told("--failed", "--before", "noon").startswith(
@@ -293,7 +294,8 @@ def test_listed_instances_have_one_status(capsys: pytest.CaptureFixture[str]) ->
     asked = ["--server", "hadron://127.0.0.1:1", "pipeline", "instances", "p"]
     for given in (["--status", "done", "--failed"], ["--failed", "--status", "done"]):
         assert main([*asked, *given]) == 2
-        assert "error: --failed are none of --status done" in capsys.readouterr().err
+        told = "error: --failed is --status failed, and --status done is given: give one of them"
+        assert told in capsys.readouterr().err
 
 
 def test_errors_say_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,6 +374,15 @@ def test_kcats_offset_is_told_where_it_went(capsys: pytest.CaptureFixture[str]) 
 def test_output_has_its_letter_wherever_it_is(name: str, command: click.Command) -> None:
     letters = {letter: each.name for each in command.params for letter in each.opts}
     assert letters.get("-o") == letters.get("--output"), name
+
+
+def test_a_directory_of_no_demo_is_not_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--verify", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert f"no demo has left its files in {tmp_path}: it has no cluster.yaml" in told
+    assert "`hadron demo --keep` prints" in told
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), PeerError("gone", retryable=False)])

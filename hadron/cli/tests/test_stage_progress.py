@@ -1,12 +1,12 @@
-"""What `hadron pipeline run` says of how it goes on."""
+"""What `hadron pipeline run` says of how it goes on, and `describe` of what there is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 from hadron.cli.pipelines.progress import Pace, failure_line, is_idle
-from hadron.cli.pipelines.shown import backfill_notes, progress_rows
-from hadron.model.pipelines import Retry
+from hadron.cli.pipelines.shown import backfill_notes, graph, progress_rows
+from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.spark.microbatch import MicroBatch
 from hadron.wire.messages import pipelines_pb2
 
@@ -136,3 +136,33 @@ def test_long_times() -> None:
     assert pace.line(1.0, slow, ["a"]).endswith("10/s, 2 h 46 min to go")
     fast = row(99_000, 1_000, {"a": (99_000, 1_000)})
     assert pace.line(2.0, fast, ["a"]).endswith("500/s, 3 min 18 s to go")
+
+
+def test_each_stage_stands_below_one_that_it_follows() -> None:
+    spec = PipelineSpec(
+        replica_set="r",
+        input="orders",
+        stages=(
+            StageSpec(name="price"),
+            StageSpec(name="paid", wait=Wait(stream="payments", on_timeout="remind")),
+            StageSpec(name="remind"),
+            StageSpec(name="approve", wait=Wait(signal=True), after=("paid",)),
+            StageSpec(name="ship", dependencies=("price", "paid"), after=("approve",)),
+            StageSpec(name="sorry"),
+        ),
+        on_failure="sorry",
+    )
+    assert graph(spec) == [
+        "price",
+        "paid · waits for a record of payments",
+        "   └─ remind · when paid has waited for too long",
+        "   └─ approve · waits for a signal · after paid",
+        "      └─ ship · gets price, paid · after approve",
+        "sorry · when an instance is given up",
+    ]
+
+
+def test_no_stage_is_left_out_of_a_graph() -> None:
+    stages = [StageSpec(name="a", after=("b",)), StageSpec(name="b", after=("a",))]
+    spec = PipelineSpec(replica_set="r", input="s", stages=tuple(stages))
+    assert graph(spec) == ["a · after b", "b · after a"]

@@ -11,7 +11,8 @@ from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
 from hadron.client.blocking.taking import Taking
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
-from hadron.client.handling.stage import StageInvocations
+from hadron.client.handling.stage import AN_INVOCATION, StageInvocations
+from hadron.client.terms.arguments import check_handler
 from hadron.client.terms.ending import Ending
 from hadron.model.errors import ClosedError, ForkedError, HadronError
 
@@ -129,8 +130,9 @@ class StageInvocationsBase(OpenedBase[Handling]):
         """Call `handler` with each invocation, in so many threads: what it returns is the output,
         unless it has ended the invocation itself. What it raises fails the attempt: the traceback
         goes to the log, and one line of it to the instance. Returns when the stage or the client is
-        closed. Raises `RequestError` where it returns something, and the stage declares no output:
-        no attempt is used up."""
+        closed. Raises `RequestError` where it returns something, and the stage declares no output,
+        and for what cannot be called: no attempt is used up."""
+        check_handler(handler, AN_INVOCATION)
 
         def work() -> None:
             try:

@@ -50,8 +50,6 @@ class Handler:
 
     def __init__(self, function: Callable[..., Any], spec: EndpointSpec) -> None:
         """Raises `RequestError` for what cannot serve an endpoint that is declared so."""
-        if not callable(function):
-            raise RequestError(f"{function!r} cannot be called", "give a function as the handler")
         self.function = function
         self.decodes = getattr(function, "is_undecoded", False) is not True
         inner = _routine(function)

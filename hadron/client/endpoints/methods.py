@@ -19,7 +19,7 @@ from hadron.client.endpoints.serving import (
 )
 from hadron.client.endpoints.stream import CallStream
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import patience_of
+from hadron.client.terms.arguments import check_handler, patience_of
 from hadron.client.terms.opening import Opening
 from hadron.client.terms.results import EndpointLife, EndpointServer
 from hadron.wire.messages import endpoints_pb2
@@ -133,6 +133,7 @@ class EndpointMethods:
                 lost.
             drain_s: when the block is left, calls that are under way have so long to end.
         """
+        check_handler(handler, "a value, or a value and the call")
         settings = ServingSettings(
             endpoint=endpoint,
             max_in_flight=max_in_flight,

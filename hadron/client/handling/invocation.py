@@ -375,16 +375,16 @@ async def settle(given: Given, error: BaseException | None) -> bool:
         if await given.insist(error):
             return True
         if error is not None:
-            is_news = given.is_news(error)
+            told = f" {reason_of(error)} (its traceback stands above)"
+            if given.is_news(error):
+                told = "\n" + "".join(traceback.format_exception(error)).rstrip()
+            stage, invocation = given.stage.name, given.invocation
             _log.error(
-                "stage %r of instance %d, attempt %d:%s%s",
-                given.stage.name,
-                given.invocation.instance_id,
-                given.invocation.attempt,
-                "\n" if is_news else " again ",
-                "".join(traceback.format_exception(error)).rstrip()
-                if is_news
-                else reason_of(error),
+                "stage %r of instance %d, attempt %d:%s",
+                stage,
+                invocation.instance_id,
+                invocation.attempt,
+                told,
             )
             await given.fail_surely(error)
         elif given.stage.output is not None:

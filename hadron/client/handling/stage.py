@@ -25,7 +25,14 @@ from hadron.client.pipelines.calls import PipelineCalls
 from hadron.client.pipelines.stage_run import ReadyStages
 from hadron.client.producing.new_records import Serializer
 from hadron.client.reading.calls import ReadCalls
-from hadron.client.terms.arguments import check_deserializer, text_of, text_or_none_of, whole_of
+from hadron.client.terms.arguments import (
+    check_deserializer,
+    check_handler,
+    check_serializer,
+    text_of,
+    text_or_none_of,
+    whole_of,
+)
 from hadron.client.terms.opening import EnteredOnce, Opening
 from hadron.model.errors import ClosedError, HadronError, StaleCompletionError
 from hadron.model.limits import MAX_MICRO_BATCH
@@ -59,6 +66,10 @@ Handler = Callable[[StageInvocation], Awaitable[Any] | Any]
 """Gets an invocation; what it returns is the output."""
 
 
+AN_INVOCATION: Final = "an invocation"
+"""What a handler takes, for who gives something else."""
+
+
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a program runs a stage; the arguments of `Client.stage`."""
 
@@ -75,6 +86,7 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True):
         text_of("pipeline", self.pipeline)
         text_of("stage", self.stage)
         whole_of("max_in_flight", self.max_in_flight, 1, _MAX_IN_FLIGHT)
+        check_serializer(self.value_serializer)
         check_deserializer(self.value_deserializer)
         text_or_none_of("runner", self.runner)
         text_or_none_of("code_version", self.code_version)
@@ -137,7 +149,9 @@ class StageInvocations(EnteredOnce):
         traceback goes to the log, and one line of it to the instance. It may be async, and is
         cancelled where it takes longer than the stage's timeout; or not: then one runs at a time.
         Returns when the stage or the client is closed. Raises `RequestError` where it returns
-        something, and the stage declares no output: no attempt is used up."""
+        something, and the stage declares no output, and for what cannot be called: no attempt is
+        used up."""
+        check_handler(handler, AN_INVOCATION)
         failure: HadronError | None = None
 
         async def handle(invocation: StageInvocation) -> None:
@@ -398,6 +412,8 @@ class StageOpening(Opening[StageInvocations]):
 
     async def run(self, handler: Handler) -> None:
         """`StageInvocations.run`, in a block of its own."""
+        # Before it is open: invocations that it was handed would be given back.
+        check_handler(handler, AN_INVOCATION)
         async with self as stage:
             await stage.run(handler)
 

@@ -10,7 +10,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.pipelines.homes import Homes
 from hadron.client.pipelines.stage_run import ReadyStages, StageRun
 from hadron.client.schema.catalog import Catalog
-from hadron.client.terms.arguments import text_of, text_or_none_of, whole_of
+from hadron.client.terms.arguments import check_called, text_of, text_or_none_of, whole_of
 from hadron.client.terms.opening import Opening
 from hadron.model.batch_building import BatchBuilder
 from hadron.model.errors import RequestError
@@ -205,6 +205,8 @@ class PipelineCalls:
         on_progress: Callable[[int], None] | None,
     ) -> int:
         """Each is an entry of the log, and all of them may be repeated."""
+        if on_progress is not None:
+            check_called("on_progress", on_progress, "a function of how many it were so far")
         ids = None if instance_ids is None else sorted({_instance_id(n) for n in instance_ids})
         home = await self._find(request.pipeline, request)
         count = 0

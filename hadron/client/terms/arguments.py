@@ -211,8 +211,26 @@ def _span(least: float, most: float | None) -> str:
 
 def check_deserializer(deserializer: object) -> None:
     """Raises `RequestError` when it cannot be called."""
-    if deserializer is not None and not callable(deserializer):
-        raise RequestError(
-            f"value_deserializer {deserializer!r} cannot be called",
-            "give a function that takes a value as it was sent, such as json.loads",
-        )
+    if deserializer is not None:
+        wanted = "a function that takes a value as it was sent, such as json.loads"
+        check_called("value_deserializer", deserializer, wanted)
+
+
+def check_serializer(serializer: object) -> None:
+    """Raises `RequestError` when it cannot be called."""
+    if serializer is not None:
+        wanted = "a function from a value to bytes, str or anything JSON, such as json.dumps"
+        check_called("value_serializer", serializer, wanted)
+
+
+def check_handler(handler: object, takes: str) -> None:
+    """Raises `RequestError` when it cannot be called: of the mistake of one line each call, or each
+    attempt of a stage, would fail."""
+    wanted = f"a function that takes {takes}; where another one makes it, with its `return`"
+    check_called("handler", handler, wanted)
+
+
+def check_called(name: str, function: object, wanted: str) -> None:
+    """Raises `RequestError` when it cannot be called, saying what is wanted instead."""
+    if not callable(function):
+        raise RequestError(f"{name} {function!r} cannot be called", f"give {wanted}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -267,6 +268,10 @@ async def test_failed_instances_are_retried_slice_by_slice() -> None:
         for wrong in (0, -1, 1 << 63, True, "7"):
             with pytest.raises(RequestError, match="is no instance's id"):
                 await client.retry_instances("pipe", [1, wrong])  # type: ignore[list-item]
+        never: Any = counts
+        with pytest.raises(RequestError, match=r"on_progress .* cannot be called"):
+            await client.retry_instances("pipe", on_progress=never)
+        assert len(node.retries) == 8, "nothing is retried"
         with pytest.raises(NotFoundError):
             await client.retry_instances("nope")
         with pytest.raises(NotFoundError, match="99"):

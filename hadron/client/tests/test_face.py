@@ -258,6 +258,17 @@ async def test_serializers() -> None:
 
 
 @both
+async def test_a_forgotten_return_of_what_makes_a_handler_is_told_at_once() -> None:
+    forgotten: Any = None
+    async with served() as (_, client):
+        with pytest.raises(RequestError, match="handler None cannot be called") as caught:
+            await client.stage("pipe", "a").run(forgotten)
+        assert "where another one makes it, with its `return`" in caught.value.hint
+        with pytest.raises(RequestError, match="handler None cannot be called"):
+            client.serve("quote", forgotten)
+
+
+@both
 async def test_headers_are_a_mapping_or_pairs() -> None:
     async with served() as (_, client):
         async with client.producer("s") as producer:

@@ -10,7 +10,7 @@ import msgspec
 
 from hadron.client.producing.new_records import Serializer, new_record, serialized
 from hadron.client.producing.partitioner import PARTITIONERS
-from hadron.client.terms.arguments import text_of
+from hadron.client.terms.arguments import check_serializer, text_of
 from hadron.model.batch import CODECS
 from hadron.model.errors import RequestError
 from hadron.model.record import NewRecord
@@ -34,11 +34,7 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.codec not in CODECS:
             raise RequestError(f"codec {self.codec!r} is unknown", f"use {' or '.join(CODECS)}")
-        if self.value_serializer is not None and not callable(self.value_serializer):
-            raise RequestError(
-                f"value_serializer {self.value_serializer!r} cannot be called",
-                "give a function from a value to bytes, str or anything JSON, such as json.dumps",
-            )
+        check_serializer(self.value_serializer)
         for name in ("driver", "region"):
             value = getattr(self, name)
             if value is not None:

@@ -293,6 +293,7 @@ stages:
 
 
 def test_a_pipeline_needs_an_entry_stage() -> None:
+    """That is told once: of stages which wait for each other, or for what is not there, as that."""
     text = """\
 kind: Pipeline
 name: p
@@ -303,10 +304,15 @@ stages:
   - {name: b, run: m:f, after: [a]}
 """
     assert _problems(text) == [
-        "5: stages: every stage waits for another one, "
-        "expected an entry stage without dependencies and after",
         "6: stages[0].after: a cycle, a waits for b waits for a, "
-        "expected stages that do not wait for each other",
+        "expected stages that do not wait for each other"
+    ]
+    (told,) = _problems(text.replace("[b]", "[c]"))
+    assert "there is no stage 'c'" in told
+    alone = text[: text.index("  - {name: b")].replace(", after: [b]", "") + "on_failure: a\n"
+    assert _problems(alone) == [
+        "5: stages: each runs only when an instance is given up, or another one has waited too "
+        "long, expected an entry stage, which is neither on_failure nor an on_timeout"
     ]
 
 
@@ -412,6 +418,9 @@ def test_the_page_on_pipelines_has_every_key_and_an_example() -> None:
         "ship",
         "sorry",
     ]
+    ((pipeline, signalled),) = re.findall(r"hadron pipeline signal (\S+) \d+ (\w+) '", page)
+    (waits,) = (stage for stage in found.spec.stages if stage.name == signalled)
+    assert (pipeline, waits.output) == (found.name, Output("approvals")), "it takes what is said"
     of_pipelines, of_stages, of_waits = re.split(r"\nOf ", declaring)[1:]
     for part, spec in ((of_pipelines, PipelineSpec), (of_stages, StageSpec), (of_waits, Wait)):
         keys = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)

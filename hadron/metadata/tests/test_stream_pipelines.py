@@ -184,6 +184,7 @@ def test_its_streams_exist_and_can_be_written() -> None:
 def test_what_comes_back_to_its_own_input_is_refused() -> None:
     (told,) = refused(streaming("p", "a", "a"))
     assert "to.stream: 'a' is the pipeline's own input, and every record is taken there" in told
+    assert told.endswith("for ever, expected another stream"), "it has no triggers"
     back = SchemaObject(kind="Pipeline", name="q", spec=read(STAGED.replace("flights", "b")).spec)
     assert refused(streaming("p", "a", "b"), back) == []
     (told,) = refused(streaming("p", "a", "b"), existing=(streaming("q", "b", "a"),))

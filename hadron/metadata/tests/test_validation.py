@@ -252,7 +252,7 @@ def test_an_object_is_declared_once() -> None:
             _pipeline(_stage(after=("tell",)), _stage("tell"), on_failure="tell"),
             "stages[0].after: stage 'tell' runs only when an instance is given up",
         ),
-        (_pipeline(on_failure="verdict"), "every stage waits for another one"),
+        (_pipeline(on_failure="verdict"), "stages: each runs only when an instance is given up"),
         (
             _pipeline(dead_letters="a b"),
             "dead_letters: 'a b' is not a valid name, expected the name of",

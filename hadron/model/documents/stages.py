@@ -60,10 +60,12 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> 
         _check_on_failure(notes, stages, on_failure)
     _check_branches(notes, stages, on_failure)
     others = {on_failure, *branches_of(stages)}
-    ordinary = [stage for stage in stages if stage.name not in others]
-    if stages and all(stage.dependencies or stage.after for stage in ordinary):
-        found = "every stage waits for another one"
-        notes.note(("stages",), found, "an entry stage without dependencies and after")
+    if stages and all(stage.name in others for stage in stages):
+        # Where others are, and none begins, they wait for each other, or for what is not there or
+        # never done: that is told of these.
+        found = "each runs only when an instance is given up, or another one has waited too long"
+        expected = "an entry stage, which is neither on_failure nor an on_timeout"
+        notes.note(("stages",), found, expected)
 
 
 def _has_long_lists(notes: Notes, stages: Sequence[StageSpec]) -> bool:

@@ -95,6 +95,8 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
     "headers": MapType(StringType(), StringType()),
 }
 
+_SCHEMA_SAYS: Final = "-- the option schema, below, is to be DDL: name TYPE, name TYPE"
+
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _PATIENCE_S: Final = 30.0
 """How long a task waits for a leader that is away. Spark's local mode never retries a task."""
@@ -133,10 +135,12 @@ class HadronDataSource(DataSource):
             name: kind for name, kind in _COLUMNS.items() if name != "headers" or with_headers
         }
         if members := self.options.get("schema"):
-            # Only the other side can read it: a worker has no Java.
+            # Only the other side can read it: a worker has no Java. What it says of a mistake shows
+            # where that is, in this text: so it is one type, which Spark tries first, and the
+            # user's part of it has lines of its own, below one that says what it is.
             types = {name: kind.simpleString() for name, kind in columns.items()}
-            types["value"] = f"STRUCT<{members}>"
-            return ", ".join(f"{name} {kind}" for name, kind in types.items())
+            types["value"] = f"STRUCT<\n{_SCHEMA_SAYS}\n{members}\n>"
+            return f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in types.items())}>"
         schema = StructType()
         for name, kind in columns.items():
             schema = schema.add(name, kind)

@@ -154,6 +154,7 @@ class _Task:
                 return self._told(is_known=True)
             context = TaskContext.get()
             packer = Packer(
+                options.stream,
                 client.stream(options.stream).spec.partitions,
                 first=context.partitionId() if context is not None else 0,
                 now_ms=time.time_ns() // 1_000_000,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
+from pyspark.errors import ParseException
 
 from hadron.client.tests.fake_node import FakeNode
 from hadron.model.record import NewRecord
@@ -163,6 +164,24 @@ def test_values_are_parsed_where_a_schema_says_what_they_have(
         served.read(spark, schema="n INTERVAL DAY").collect()
     with pytest.raises(Exception, match="the schema of values has 'n' twice"):
         served.read(spark, schema="n INT, n INT").collect()
+
+
+def test_a_schema_that_is_no_ddl_is_shown_where_it_is_wrong(
+    spark: SparkSession, served: Served
+) -> None:
+    """Spark spoke of the first column's type instead, which nobody has written."""
+    for schema, why in (
+        ("carrier STRIN", 'Unsupported data type "STRIN"'),
+        ("a b c d", "near '<'"),
+        ("a INT, b", "near '<'"),
+    ):
+        with pytest.raises(ParseException, match=why) as caught:
+            served.read(spark, schema=schema)
+        assert f"the option schema, below, is to be DDL: name TYPE, name TYPE\n{schema}\n" in str(
+            caught.value
+        )
+    frame = served.read(spark, schema="n INT -- of each\n, `m n` INT COMMENT 'x>y'")
+    assert frame.schema["value"].dataType.simpleString() == "struct<n:int,m n:int>"
 
 
 TIMES = [

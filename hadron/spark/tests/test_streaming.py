@@ -58,7 +58,7 @@ class Scene:
         self._made += 1
         name, output = f"p{self._made}", f"out{self._made}"
         self.client.create_stream(output)
-        source = StreamInput("in", fields.pop("start", "earliest"), SCHEMA)
+        source = StreamInput("in", fields.pop("start", "earliest"), fields.pop("schema", SCHEMA))
         spec = StreamPipelineSpec(
             source=source, run=f"{STREAMS}:{function}", to=StreamOutput(output), **fields
         )
@@ -298,3 +298,12 @@ def test_a_wrong_function_is_told_in_a_line(
     assert "\n" not in str(caught.value)
     assert not caught.value.retryable
     assert scene.values(pipeline) == []
+
+
+def test_a_schema_that_is_no_ddl_is_told_and_no_function_is_blamed(scene: Scene) -> None:
+    for schema, why in (("s STRIN", 'Unsupported data type "STRIN"'), ("BIGINT", "Syntax error")):
+        pipeline = scene.declare("nothing", schema=schema)
+        told = rf"^the schema '{schema}' of pipeline '{pipeline.name}' is not DDL: .*{why}"
+        with pytest.raises(StageCodeError, match=told) as caught:
+            scene.run(pipeline)
+        assert caught.value.hint == "write it as name TYPE, name TYPE"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import hadron
+from hadron.model.errors import RequestError
 from hadron.model.limits import MAX_ITEMS
 from hadron.node.supervision.cluster import LocalCluster
 from hadron.node.supervision.processes import wait_until
@@ -48,7 +49,7 @@ def test_headers_are_counted_in_bytes() -> None:
             "headers": pa.array([[("note", "か" * 350)]] * rows, headers),
         }
     )
-    packer = Packer(["p0"], first=0, now_ms=1)
+    packer = Packer("s", ["p0"], first=0, now_ms=1)
     made = [*packer.add(batch), *packer.finish()]
     assert sum(count for _, _, count in made) == rows
     assert max(len(data) for _, data, _ in made) < 2 * TARGET_BYTES
@@ -67,3 +68,10 @@ def test_what_is_staged_at_once_is_bounded_in_batches() -> None:
         task._take(sink, "p0", b"x", 1)
     task._stage(sink, "p0")
     assert staged == [MAX_ITEMS, 1]
+
+
+def test_a_partition_that_is_not_there_is_told_with_the_stream() -> None:
+    rows = pa.RecordBatch.from_pydict({"value": ["{}"], "partition": ["local/p9"]})
+    packer = Packer("orders", ["local/p0"], first=0, now_ms=1)
+    with pytest.raises(RequestError, match="stream 'orders' has no partition 'local/p9'"):
+        list(packer.add(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -63,3 +64,25 @@ def test_what_cannot_be_is_refused_before_there_is_a_connection() -> None:
     client = hadron.connect_sync("hadron://127.0.0.1:1")
     with pytest.raises(hadron.RequestError, match="name 5 is of type int"):
         counter_of(client, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forgotten", [None, "confirm", 5])
+def test_a_handler_that_cannot_be_called_is_refused_before_there_is_a_connection(
+    forgotten: Any,
+) -> None:
+    """A forgotten `return` of what makes one: each invocation would fail, with all its attempts."""
+    client = hadron.connect_sync("hadron://127.0.0.1:1")
+    for use in (
+        lambda: client.stage("fan", "a").run(forgotten),
+        lambda: client.serve("quote", forgotten),
+    ):
+        with pytest.raises(hadron.RequestError, match=f"handler {forgotten!r} cannot") as caught:
+            use()
+        assert "where another one makes it, with its `return`" in caught.value.hint
+
+
+def test_what_a_stage_makes_its_values_with_is_to_be_a_function() -> None:
+    client = hadron.connect_sync("hadron://127.0.0.1:1")
+    wrong: Any = "json"
+    with pytest.raises(hadron.RequestError, match="value_serializer 'json' cannot be called"):
+        client.stage("fan", "a", value_serializer=wrong)

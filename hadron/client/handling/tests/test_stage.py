@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from hadron.client.handling.invocation import StageInvocation
 from hadron.client.handling.stage import StageInvocations, StageSettings
 from hadron.client.pipelines.stage_run import ReadyStages
-from hadron.model.errors import ConnectionLostError
+from hadron.model.errors import ConnectionLostError, RequestError
 from hadron.model.pipelines import StageSpec
 from hadron.wire.messages import pipelines_pb2
 
@@ -211,3 +211,15 @@ async def test_a_stage_that_is_closed_while_a_record_is_asked_for_leaves_nothing
             program.stage.close()
     await trio.sleep(2)
     assert program.tasks == 0
+
+
+async def test_what_is_no_handler_uses_up_no_attempt(
+    clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """A forgotten `return` of what makes one."""
+    program = Program(nursery, most=1)
+    program.receive(HERE)
+    forgotten: Any = None
+    with trio.fail_after(10), pytest.raises(RequestError, match="handler None cannot be called"):
+        await program.stage.run(forgotten)
+    assert program.stage._taken == 0
