@@ -54,11 +54,13 @@ _MORE: Final = 25
 _STEP_BYTES: Final = 9_000
 """By which a log may be longer than it has to be: an entry of many puts, and a step."""
 
+_COUNTED_S: Final = 0.5
+"""Simulated: for so long a leader may count what a member has said of a disk that is lost since."""
+
 _BYTES: Final = (
     f"SELECT coalesce(sum(length(l.command) + coalesce(length(b.bytes), 0) + 64), 0)"
     f" FROM {LOG} l LEFT JOIN {BODY} b USING (lsn) WHERE l.lsn > ?"
 )
-
 
 _ODD_BODIES: Final = (
     f"SELECT lsn FROM {LOG} l FULL JOIN {BODY} b USING (lsn) WHERE lsn > ?"
@@ -87,6 +89,8 @@ class World:
         self.wires: list[Wire] = []
         self.lossy = chance.sample(self.names, (size - 1) // 2)
         """Whose disks may be lost."""
+        self.lost: dict[str, tuple[Disk, float]] = {}
+        """The last one that a member has lost, and until when what it had counts."""
         self.complaints: list[str] = []
         self.truth: dict[int, tuple[bytes, bytes]] = {}
         """Of what is committed: the chain and the command, by lsn."""
@@ -180,7 +184,7 @@ class World:
         ).fetchall()
         needed = len(self.names) // 2 + 1
         for number, chain, command in rows:
-            holders = [name for name, disk in self.disks.items() if disk.holds(number, chain)]
+            holders = [name for name in self.names if self._has_stored(name, number, chain)]
             if len(holders) < needed:
                 self.complain(
                     "A3 committed is on a majority",
@@ -192,6 +196,12 @@ class World:
         if [row[0] for row in rows] != list(range(self.truth_lsn + 1, lsn + 1)):
             self.complain("A3 what is committed has no holes", f"{life.name} up to {lsn}")
         self.truth_lsn = lsn
+
+    def _has_stored(self, name: str, lsn: int, chain: bytes) -> bool:
+        if self.disks[name].holds(lsn, chain):
+            return True
+        disk, until_s = self.lost.get(name, (None, 0.0))
+        return disk is not None and trio.current_time() < until_s and disk.holds(lsn, chain)
 
     def begun(self, life: Life, won: Won) -> None:
         """A ballot has its first entry on a majority."""
@@ -417,6 +427,7 @@ class World:
         ):
             return
         self._crash(name)
+        self.lost[name] = self.disks[name], trio.current_time() + _COUNTED_S
         self.disks[name] = Disk()
         self.disks[name].is_lost = True
 
