@@ -403,7 +403,10 @@ class Ballots:
         if identity.is_member:
             mark.acked[view.name] = max(mark.acked.get(view.name, 0), answer.match_lsn)
         else:
-            mark.taught[view.name] = identity.disk, answer.match_lsn
+            disk, taught = mark.taught.get(view.name, (b"", 0))
+            # It may be asked once more for what it has said to have.
+            known = taught if disk == identity.disk else 0
+            mark.taught[view.name] = identity.disk, max(known, answer.match_lsn)
         mark.reach(self._views)
 
     def _check_verified(self, view: NodeView, request: Any, answer: Any) -> None:
