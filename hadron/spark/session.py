@@ -307,11 +307,13 @@ def scratch_directory() -> Path:
     process that was killed go with the next one that starts."""
     root = Path(tempfile.gettempdir())
     for each in root.glob(f"{_SCRATCH}*"):
-        if _lock(each) is not None:
+        if (left := _lock(each)) is not None:
             shutil.rmtree(each, ignore_errors=True)
+            os.close(left)
     made = Path(tempfile.mkdtemp(prefix=f"new-{_SCRATCH}", dir=root))
     # Locked for as long as this process lives, and before it has the name that others look for.
-    assert _lock(made) is not None
+    locked = _lock(made)
+    assert locked is not None, made
     directory = made.rename(made.with_name(made.name.removeprefix("new-")))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory

@@ -126,9 +126,8 @@ class OneCluster:
         """Raises `OtherClusterError` for a node of another one: its streams may have the same
         names, and the same ids."""
         serves = _serves(said)
-        if said.cluster != self._name and serves and not self._is_certain:
+        if not self._is_certain and (serves or not self._name):
             self._name = said.cluster
-        self._name = self._name or said.cluster
         if said.cluster not in ("", self._name):
             raise OtherClusterError(
                 f"{address} is a node of cluster {said.cluster!r}, and not of {self._name!r}",
