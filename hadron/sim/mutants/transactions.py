@@ -133,7 +133,7 @@ plant(
         "self._leading.part(Transactions).claims.settle(claim)",
         "pass",
     ),
-    scenarios=(_WANTED,),
+    scenarios=("statements-refused-behind-others",),
 )
 
 plant(

@@ -11,7 +11,7 @@ from typing import Any, Final
 import trio
 
 from hadron.client import Transaction
-from hadron.model.errors import HadronError
+from hadron.model.errors import ConflictError, HadronError
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.schema import SchemaObject
 from hadron.sim.actors.group_plans import GroupPlan
@@ -415,6 +415,71 @@ class _Greedy(Maker):
         except HadronError:
             # Its deadline, or another one's transaction, is over some time.
             await trio.sleep(0.2)
+
+
+@region_scenario("G15, E7: what was refused has taken nothing")
+async def statements_refused_behind_others(play: RegionPlay) -> None:
+    """A transaction holds a delivery of another group. One that wants a free one and that is
+    refused; the next one takes the free one alone."""
+    plan = GroupPlan(MAKERS)
+    with noting_groups(play.history, (DEALS,)):
+        await declare_deals(play, 1)
+        member = _Two(play, AMERICA, plan)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member.run)
+            with trio.fail_after(60.0):
+                await member.seen.wait()
+            member.stop()
+        await drain_deals(play, plan, [member])
+
+
+class _Two(_Greedy):
+    """A member of two groups, one of which nobody notes."""
+
+    def __init__(self, play: RegionPlay, driver: str, plan: GroupPlan) -> None:
+        super().__init__(play, driver, plan)
+        self._europe = play.europe
+        self.seen = trio.Event()
+
+    async def session(self, client: Any) -> None:
+        await self.resolve(client)
+        if self.seen.is_set():
+            return
+        self._dealings.begin(self.name)
+        async with (
+            client.subscribe(DEALS, member=self.name, **self.plan.options(0)) as makers,
+            client.subscribe(DEALS, group="holders", start="earliest") as holders,
+        ):
+            with self._leaving():
+                free, held = await anext(makers), await anext(holders)
+                self._given([free.record], free.attempt)
+                async with client.transaction(driver=self._driver) as holder:
+                    await holder.ack(held)
+                    await holder.begin()
+                    await until_prepared(self._europe)
+                    held._unclaim()
+                    try:
+                        await self._take(client, free, held)
+                    except ConflictError:
+                        pass
+                    else:
+                        raise AssertionError(f"{held} was acknowledged by two transactions")
+                    await self._take(client, free)
+                    # What another group acknowledges is in no history.
+                    await holder.rollback()
+                self.seen.set()
+
+    async def _take(self, client: Any, free: Any, *others: Any) -> None:
+        async with client.transaction(driver=self._driver) as tx:
+            noted = self._note(tx._work, [free.record])
+            try:
+                for each in (free, *others):
+                    await tx.ack(each)
+                await self._make(tx, noted, free.record)
+                noted.asks()
+                await tx.commit()
+            finally:
+                self.over(noted)
 
 
 @region_scenario("E1: what was forgotten is not called aborted", nodes=(1, 1, 1))
