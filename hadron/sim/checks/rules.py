@@ -226,6 +226,7 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
         "E3 what is awaited is looked at behind the input",
         "E3 a wait ends when its time is over",
         "E3 what is at a runner is its own",
+        "E3 what is said of a pipeline is so",
         "E3 who is given up has ended its runners",
         "E3 what has ended is kept for a while",
         "E3 what is to run is not dropped",

@@ -316,3 +316,32 @@ plant(
     ),
     scenarios=("runners-that-come-and-go",),
 )
+
+# --- what is said of them -------------------------------------------------------------------------
+
+plant(
+    "attempts before a retry not told",
+    "a runner takes an attempt for the first one, whatever was tried before it",
+    Edit(
+        "server.pipelines.runners:CallSink.draft",
+        "attempts_before=item.attempts_before",
+        "attempts_before=0",
+    ),
+    scenarios=("failed-instances-are-retried",),
+)
+
+plant(
+    "told without the reason",
+    "who tells of what was given up hears of which stage it was, and not why",
+    Edit("server.pipelines.runners:CallSink.draft", "failure=item.failure", "failure=''"),
+    scenarios=("finished-instances-are-kept-for-a-while",),
+)
+
+plant(
+    "what has failed is called live",
+    "whoever looks at a pipeline waits for instances that nobody works on",
+    Edit(
+        "server.pipelines.calls:_describe", "live=counts.live", "live=counts.live + counts.failed"
+    ),
+    scenarios=("failed-instances-are-retried",),
+)

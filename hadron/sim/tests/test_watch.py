@@ -93,6 +93,7 @@ PLANTED: dict[str, str] = {
     "E3 a wait ends when its time is over": "wait that ends before its time",
     "E3 who is given up has ended its runners": "who was with it is given up",
     "E3 what has ended is kept for a while": "what has ended goes at once",
+    "E3 what is said of a pipeline is so": "attempts before a retry not told",
     "E3 what is to run is not dropped": "what is to run goes with its instance",
     "F2 what a log gives away is flushed": "checkpoint not flushed",
     "E1 what is decided is aborted nowhere": "a participant aborts what it finds after a restart",

@@ -21,6 +21,7 @@ from hadron.sim.watch.entries import Acknowledged, Ends, Entries
 from hadron.sim.watch.feeds import Feeds
 from hadron.sim.watch.flows import Flows
 from hadron.sim.watch.flushes import Flushes
+from hadron.sim.watch.given import Given
 from hadron.sim.watch.handing import Handing
 from hadron.sim.watch.in_steps import InSteps
 from hadron.sim.watch.judged import Judged
@@ -73,6 +74,7 @@ class Known:
         self.sending = Sending(self.complaints)
         self.records = Records(self.complaints, self.ballots)
         self.judged = Judged(self.complaints)
+        self.given = Given(self.complaints)
         self.feeds = Feeds(self.complaints)
         self.flushes = Flushes(self.complaints, self.ballots, self.views)
         self.branches = Branches(self.complaints, self.ballots)

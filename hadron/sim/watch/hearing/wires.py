@@ -87,6 +87,7 @@ class HearsWires:
                 view.controller,
             )
             self._known.records.asked(question)
+            self._known.judging(self._known.given.asked, question)
         handler(call, message, attachment)
 
     def _view_of(self, connection: Any) -> NodeView | None:
@@ -120,6 +121,7 @@ class HearsWires:
                         self._shows_schema(question, message)
                     self._known.answers.answers(question, message)
                     self._known.records.answers(question, message)
+                    self._known.judging(self._known.given.answers, question, message)
                 if end:
                     del self._questions[call]
             original(call, message, attachments, end=end)
@@ -140,6 +142,7 @@ class HearsWires:
                 self._known.meanings.refused(question.view, question.message, error)
                 self._known.answers.refuses(question, error)
                 self._known.records.refuses(question, error)
+                self._known.given.refuses(question)
             original(call, error)
 
         return fail
