@@ -24,6 +24,7 @@ from hadron.model.words import counted
 from hadron.sim.mutants import chance
 from hadron.sim.mutants.mutant import Mutant
 from hadron.sim.mutants.seams import Edit, patched
+from hadron.sim.rooms import play_rooms
 from hadron.sim.runs.run import Outcome
 from hadron.sim.scenarios import SCENARIOS
 
@@ -43,6 +44,9 @@ take."""
 
 _ALL_SCENARIOS_S: Final = 3_000.0
 """The same, where a bug is looked for in all of them."""
+
+_ROOMS_FIRST: Final = 10
+"""Seeds whose rooms alone are played before anything else: they take seconds, and show most."""
 
 _RUN_S: Final = 300
 """Real seconds that one run may take with a bug of which nobody knows what it does."""
@@ -160,9 +164,9 @@ def _first(violations: list[str]) -> str:
 
 
 def hunt_anywhere(number: int, run: RunSeed, *, seeds: range, patience_s: float) -> Found:
-    """Look for a bug that chance has drawn in a world of each directed scenario, then in `seeds`
-    with `run`, until one shows it or `patience_s` are over. A run that takes for ever ends this
-    process, by SIGALRM."""
+    """Look for a bug that chance has drawn in the rooms of the first `seeds`, in a world of each
+    directed scenario, then in `seeds` with `run`, until one shows it or `patience_s` are over. A
+    run that takes for ever ends this process, by SIGALRM."""
 
     def bounded(play: RunSeed) -> RunSeed:
         def bounded_run(seed: int) -> Outcome:
@@ -176,12 +180,14 @@ def hunt_anywhere(number: int, run: RunSeed, *, seeds: range, patience_s: float)
 
     mutant = chance.drawn(number)
     hunting = _Hunt(mutant)
-    scenarios = ((name, bounded(each.play), 0) for name, each in SCENARIOS.items())
-    tried = 0
+    rooms = [("rooms", bounded(_play_rooms), seed) for seed in seeds[:_ROOMS_FIRST]]
+    scenarios = [(name, bounded(each.play), 0) for name, each in SCENARIOS.items()]
+    last, tries, tried = "", 0, 0
     began_s = time.monotonic()
     for name, play, seed in itertools.chain(
-        scenarios, (("", bounded(run), seed) for seed in seeds)
+        rooms, scenarios, [("", bounded(run), seed) for seed in seeds]
     ):
+        last, tries = name, tries + 1 if name == last else 1
         if not name:
             began_s = began_s if tried else time.monotonic()
             if tried and time.monotonic() - began_s >= patience_s:
@@ -191,7 +197,7 @@ def hunt_anywhere(number: int, run: RunSeed, *, seeds: range, patience_s: float)
             return Found(
                 mutant.name,
                 name,
-                tries=1 if name else 0,
+                tries=tries if name else 0,
                 seeds=None if name else tried,
                 seeds_tried=tried,
                 violation=found,
@@ -199,6 +205,12 @@ def hunt_anywhere(number: int, run: RunSeed, *, seeds: range, patience_s: float)
                 bug=mutant.bug,
             )
     return Found(mutant.name, seeds_tried=tried, idle=hunting.idle, bug=mutant.bug)
+
+
+def _play_rooms(seed: int) -> Outcome:
+    outcome = Outcome(seed)
+    play_rooms(seed, outcome)
+    return outcome
 
 
 # --- all of them --------------------------------------------------------------------------------

@@ -190,6 +190,7 @@ def test_a_bug_that_chance_has_drawn_is_looked_for_until_it_is_found(
     monkeypatch.setattr(
         hunting, "SCENARIOS", {"none": _Scenario(_worlds()), "one": _Scenario(_worlds(0))}
     )
+    monkeypatch.setattr(hunting, "_play_rooms", _worlds())
     found = hunt_anywhere(7, _worlds(), seeds=range(3), patience_s=60.0)
     assert (found.name, found.scenario, found.seeds_tried) == ("chance/7", "one", 0)
     assert describe(found) == "chance/7, it is wrong: scenario one, try 1: wrong"
@@ -198,6 +199,9 @@ def test_a_bug_that_chance_has_drawn_is_looked_for_until_it_is_found(
     assert (found.caught_by, found.seeds, found.idle) == ("random seeds", 2, ())
     found = hunt_anywhere(7, _worlds(), seeds=range(3), patience_s=60.0)
     assert describe(found) == f"chance/7, it is wrong: NOT CAUGHT; never ran: {_HERE}:_twice"
+    monkeypatch.setattr(hunting, "_play_rooms", _worlds(11))
+    found = hunt_anywhere(7, _worlds(), seeds=range(10, 20), patience_s=60.0)
+    assert describe(found) == "chance/7, it is wrong: scenario rooms, try 2: wrong"
 
 
 class _Scenario:
