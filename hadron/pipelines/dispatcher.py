@@ -126,10 +126,11 @@ class Dispatcher:
         names = {stage.name for stage in known if stage.engine == engine and stage.wait is None}
         unknown = set(stages) - names
         if unknown:
+            others = {_whose(stage) for stage in known if stage.name in unknown}
             raise NotFoundError(
                 f"pipeline {self._item.name!r} has no stage {', '.join(sorted(unknown))} with "
                 f"engine {engine!r}",
-                f"it has: {', '.join(sorted(names)) or 'none'}",
+                "; ".join(sorted(others)) or f"it has: {', '.join(sorted(names)) or 'none'}",
             )
         at_most = min(max_batch or MAX_MICRO_BATCH, MAX_MICRO_BATCH)
         runner = self.assignments.join(
@@ -381,6 +382,13 @@ def _look(
             due_ms = pipeline_views.next_ready_ms(db, pipeline_id, version, stage.name, now_ms)
             found.append(_Ready(version, stage, ready, due_ms, len(ready) < limit + extra))
     return known, found
+
+
+def _whose(stage: StageSpec) -> str:
+    """Who runs it, in words."""
+    if stage.wait is not None:
+        return f"{stage.name} waits, and nobody runs it"
+    return f"{stage.name} has engine {stage.engine!r}"
 
 
 def _lease_s(stage: StageSpec) -> float:

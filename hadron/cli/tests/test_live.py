@@ -558,7 +558,7 @@ def test_people_signal_stages() -> None:
     assert act["waits_for"] == "a runner with engine handler: there is none"
     for args, error in (
         (("7", "approve"), "has no instance 7: a signal is for one that is there already"),
-        (("1", "act"), "stage 'act' of instance 1 of Pipeline default/ask waits for nothing"),
+        (("1", "act"), "stage 'act' of instance 1 of Pipeline default/ask waits for no signal"),
         (("1", "aprove", "x"), "has no stage 'aprove' (did you mean 'approve'?)"),
         (("0", "approve"), "0 is not in the range"),
     ):

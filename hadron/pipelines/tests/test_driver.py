@@ -731,8 +731,9 @@ class TestRequests:
 
     async def test_a_runner_of_another_engine(self, driver: PipelineDriver) -> None:
         sink = sink_of(driver, FakeCall())
-        with pytest.raises(NotFoundError, match="with engine 'spark'"):
+        with pytest.raises(NotFoundError, match="with engine 'spark'") as caught:
             driver.dispatcher.join(sink, "spark", ["enrich"], 0, 1, driver.spec.stages)
+        assert caught.value.hint == "enrich has engine 'handler'"
 
     async def test_what_does_not_fit_the_declaration_is_refused(
         self, driver: PipelineDriver

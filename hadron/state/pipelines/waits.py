@@ -455,7 +455,7 @@ def _missing(db: Database, pipeline_id: int, instance_id: int, stage: str) -> No
     )
     if any(each.name == stage for each in known):
         return NotFoundError(
-            f"stage {stage!r} of instance {instance_id} of {label} waits for nothing", hint
+            f"stage {stage!r} of instance {instance_id} of {label} waits for no signal", hint
         )
     close = did_you_mean(stage, waiting)
     return NotFoundError(f"instance {instance_id} of {label} has no stage {stage!r}{close}", hint)

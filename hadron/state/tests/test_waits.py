@@ -279,7 +279,7 @@ class TestByHand:
         with pytest.raises(NotFoundError, match="no instance 9: a signal is for one that"):
             pipe.by_hand(9, "approve")
         for name, told in (
-            ("act", "^stage 'act' of instance 1 of Pipeline .* waits for nothing "),
+            ("act", "^stage 'act' of instance 1 of Pipeline .* waits for no signal "),
             ("aprove", r"has no stage 'aprove' \(did you mean 'approve'\?\) "),
             ("deploy", r"has no stage 'deploy' \(of its"),
         ):
