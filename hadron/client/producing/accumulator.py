@@ -126,7 +126,7 @@ class PartitionAccumulator:
         self._given_sequence = self.last_sequence
         """The program's own, of what was taken last."""
         self._failed_sequences: list[int] = []
-        """The program's own, of batches that have failed since it gave one again: a heap."""
+        """The program's own, of records that have failed, until it gives them again: a heap."""
         self._next_sequence = 0
         self._next_order = 0
         self._hole = False
@@ -222,10 +222,11 @@ class PartitionAccumulator:
                 "give that one again first; to leave it out, open the producer again",
             )
         batch, index = self.add(record, now_ms, now_s)
-        self._failed_sequences.clear()
-        batch.last_sequence = self._given_sequence = sequence
-        if batch.first_sequence is None:
-            batch.first_sequence = sequence
+        if sequence == missing:
+            # Only this one: those behind it that have failed too come before any other.
+            heapq.heappop(self._failed_sequences)
+        self._given_sequence = sequence
+        batch.sequences.append(sequence)
         if self._hole:
             # What was in doubt may be in the log, and be given again: each is told by itself.
             self.seal()
@@ -476,8 +477,8 @@ class PartitionAccumulator:
             self._queue.remove(batch)
 
     def _fail(self, batch: OutgoingBatch, error: HadronError) -> None:
-        if batch.first_sequence is not None:
-            heapq.heappush(self._failed_sequences, batch.first_sequence)
+        for sequence in batch.sequences:
+            heapq.heappush(self._failed_sequences, sequence)
         batch.failed(error)
         self.held_bytes -= batch.size
         self._on_resolved(batch)

@@ -66,13 +66,12 @@ class OutgoingBatch:
         "error",
         "expect_key_offset",
         "expect_offset",
-        "first_sequence",
         "heard",
-        "last_sequence",
         "order",
         "out_of_sequence",
         "partition",
         "refusals",
+        "sequences",
         "size",
         "state",
         "stream",
@@ -113,9 +112,8 @@ class OutgoingBatch:
         self.expect_offset: int | None = None
         self.expect_key_offset: int | None = None
         """What its one record asks for."""
-        self.first_sequence: int | None = None
-        self.last_sequence: int | None = None
-        """What the program has numbered its first record, and its last one."""
+        self.sequences: list[int] = []
+        """What the program has numbered its records; empty where it does not."""
         self._builder: BatchBuilder | None = None
         self._values: Sequence[bytes] = ()
         self._encoding = BYTES
@@ -139,6 +137,14 @@ class OutgoingBatch:
     def is_conditional(self) -> bool:
         """It has one record, which names what is to be so where it is logged: there it stays."""
         return self.expect_offset is not None or self.expect_key_offset is not None
+
+    @property
+    def first_sequence(self) -> int | None:
+        return self.sequences[0] if self.sequences else None
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self.sequences[-1] if self.sequences else None
 
     @property
     def is_plain(self) -> bool:

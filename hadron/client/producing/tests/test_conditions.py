@@ -231,6 +231,33 @@ def test_nothing_goes_on_behind_a_record_that_has_failed() -> None:
     assert put(to, 4) is take(to)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_all_that_has_failed_comes_before_what_is_new(together: bool) -> None:
+    """What is new would be known as the last one, and each of these be taken for logged."""
+    to = named(last_sequence=4)
+    failed = []
+    for sequence in (5, 7, 8):
+        failed.append(put(to, sequence))
+        if not together:
+            to.seal()
+    sent = take(to)
+    to.refused(sent, RequestError("never"))
+    to.resume()
+    to.claimed(Claim(Identity(PID, 9), 4))
+    assert to.next_batch(eager=True) is None
+    assert all(each.error is not None for each in failed)
+    for again, missing in ((5, 7), (7, 8)):
+        put(to, again)
+        with pytest.raises(InvalidRecordError, match=f"9 comes behind {missing}, which has failed"):
+            put(to, 9)
+    put(to, 8)
+    put(to, 9)
+    to.seal()
+    while (batch := to.next_batch(eager=True)) is not None:
+        to.acked(batch, 0, 0, False)
+    assert to.last_sequence == 9
+
+
 def test_what_was_in_doubt_is_known_by_the_claim() -> None:
     """It was given up, and given again before the name was claimed again."""
     resolved: list[OutgoingBatch] = []
