@@ -311,8 +311,7 @@ class Intake:
         """The next batch; nothing in it once the subscription is closed, None when none has come
         in time."""
         self._collect()
-        for parcel, records in self._left():
-            self._consumer.set_aside(parcel, records)
+        self._take_left_back()
         self._take_back_handed()
         with anyio.move_on_after(timeout_s):
             taken = await self._consumer.next_batch()
@@ -327,24 +326,24 @@ class Intake:
         the consumer has."""
         self._collect()
         self._take_back_handed()
-        for parcel, records in self._left():
-            self._consumer.take_back(parcel, [each.offset for each in records])
+        self._take_left_back()
         return await steps._next()
 
-    def _left(self) -> Iterator[tuple[Parcel, list[Record]]]:
-        """What was fetched for iterating one by one, which the user has left for another way; the
-        last first."""
+    def _take_left_back(self) -> None:
+        """What was fetched for iterating one by one, which the user has left for another way."""
         while self._ready:
-            yield self._ready.pop()
-        left, self._deliveries = [each.record for each in self._deliveries], iter(())
+            parcel, records = self._ready.pop()
+            self._consumer.take_back(parcel, [each.offset for each in records])
+        left, self._deliveries = [each.offset for each in self._deliveries], iter(())
         if self._parcel is not None:
-            yield self._parcel, left
+            self._consumer.take_back(self._parcel, left)
 
     def _take_back_handed(self) -> None:
         """What a thread has not got comes next."""
         while self._handed:
             parcel = self._handed.pop()
-            self._consumer.set_aside(parcel, parcel.open())
+            offsets = [n for first, last in parcel.ranges() for n in range(first, last + 1)]
+            self._consumer.take_back(parcel, offsets)
 
     def _collect(self) -> None:
         while self._acks:
@@ -365,13 +364,13 @@ class Intake:
         self._collect()
         await self._consumer.flush(timeout_s)
 
-    def _give_old_back(self, before: float) -> None:
+    def _give_old_back(self, before: float, now: float) -> None:
         """See `Consumer.give_old_back`."""
         self._collect()
-        if self._consumer.is_lying(self._parcel, before):
+        if self._parcel is not None and self._parcel.is_lying(before, now):
             self._give_rest_back()
         with suppress(IndexError):  # another thread was quicker
-            while self._consumer.is_lying(self._ready[0][0], before):
+            while self._ready[0][0].is_lying(before, now):
                 self._give_ready_back()
 
     def _give_rest_back(self) -> None:

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import anyio
@@ -93,9 +92,10 @@ class Channel:
         """Whether the leader has said anything since somebody last looked."""
         self.silent_beats = 0
         self.unread: dict[int, Parcel] = {}
-        """Parcels that nobody has opened, by number."""
+        """By number: what nobody has looked at of a delivery, one parcel of each."""
         self.assembling: list[Parcel] = []
-        self.batches_ready = 0
+        self._ready: set[int] = set()
+        """Of each batch that is complete: the last of its parcels, while that is unread."""
         self.held_until = float("inf")
         """By the client's clock: afterwards the leader may have given to others what this has
         brought, as it has heard nothing for so long. Once the call has ended, long ago."""
@@ -128,7 +128,7 @@ class Channel:
     def gather(self, parcel: Parcel) -> None:
         """Batch delivery: one more parcel of the batch that is being gathered."""
         self.assembling.append(parcel)
-        if not self.batches_ready:
+        if not self._ready:
             parcel.grant()
 
     def complete(self) -> list[Parcel]:
@@ -136,15 +136,33 @@ class Channel:
         parts, self.assembling = self.assembling, []
         if parts:
             parts[-1].ends_batch = True
-            self.batches_ready += 1
+            if parts[-1].number in self.unread:
+                self._ready.add(parts[-1].number)
         return parts
 
-    def batch_taken(self) -> None:
-        """The user has the oldest of the complete batches."""
-        self.batches_ready -= 1
-        if not self.batches_ready:
-            for parcel in self.assembling:
-                parcel.grant()
+    def is_read(self, number: int) -> None:
+        """Somebody has looked at a delivery, or nobody here will."""
+        self.unread.pop(number, None)
+        if number in self._ready:
+            self._ready.remove(number)
+            if not self._ready:
+                for parcel in self.assembling:
+                    parcel.grant()
+
+    def put_back(self, parcel: Parcel, left: Iterable[int]) -> Parcel | None:
+        """The records at these offsets of an open parcel were not handed out after all. Returns
+        what has them now; None where that is the parcel with the others that nobody has looked
+        at."""
+        ranges = RangeSet(runs(left))
+        known = self.unread.get(parcel.number)
+        if known is not None:
+            for first, last in known.ranges():
+                ranges.add(first, last)
+            known.hand_out(ranges)
+            return None
+        rest = self.unread[parcel.number] = copy(parcel)
+        rest.hand_out(ranges)
+        return rest
 
     def revoke(self, number: int, first: int, last: int) -> None:
         """Others have these records now; those that nobody has looked at are not handed out."""
@@ -285,16 +303,16 @@ class Channel:
         for parcel in list(self.unread.values()):
             self.give_back(parcel)
 
-    def give_old_back(self, before: float) -> None:
+    def give_old_back(self, before: float, now: float) -> None:
         """Those that have lain here since before then, by the client's clock."""
         for parcel in list(self.unread.values()):
-            if parcel.since <= before:
+            if parcel.is_lying(before, now):
                 self.give_back(parcel)
 
     def give_back(self, parcel: Parcel) -> None:
         """A parcel that nobody has looked at, and nobody will here."""
         self.send_nack(parcel.number, parcel.ranges(), unseen=True)
-        self.unread.pop(parcel.number, None)
+        self.is_read(parcel.number)
         parcel.skip(parcel.first, parcel.last)
         parcel.grant()
 
@@ -313,6 +331,7 @@ class Channel:
         self.unconfirmed = 0
         self._unasked = []
         self.unread.clear()
+        self._ready.clear()
         self.assembling.clear()
         for sent in asked.values():
             if sent.confirmed is not None:
@@ -368,6 +387,12 @@ class Parcel:
             self._skipped = RangeSet()
         self._skipped.add(first, last)
 
+    def hand_out(self, ranges: RangeSet) -> None:
+        """These, and nothing else of its batch."""
+        found = ranges.ranges()
+        self.first, self.last = found[0][0], found[-1][1]
+        self._skipped = RangeSet(ranges.gaps(self.first, self.last))
+
     @property
     def is_empty(self) -> bool:
         return not self.ranges()
@@ -384,9 +409,16 @@ class Parcel:
             self._granted = True
             self.channel.call.consumed(self.size)
 
+    def is_lying(self, before: float, now: float) -> bool:
+        """Whether its ack deadline has begun before then."""
+        if self.number in self.channel.acks.touched:
+            # It began again.
+            self.since = now
+        return self.since <= before
+
     def open(self) -> list[Record]:
         """Its records; what they took of the call's window is granted again."""
-        self.channel.unread.pop(self.number, None)
+        self.channel.is_read(self.number)
         self.grant()
         records: list[Record] = []
         for first, last in self.ranges():
@@ -421,26 +453,13 @@ class Parcel:
         self.grant()
         head = copy(self)
         head.last = last
+        if self._skipped is not None:
+            # What others have of the rest by and by is no part of it.
+            head._skipped = RangeSet(self._skipped.ranges())
         records = head.open()
         self.first = last + 1
         self.channel.unread[self.number] = self
         return head, records
-
-    def part(self, first: int, last: int) -> Parcel:
-        """One of its `ranges` by itself."""
-        part = copy(self)
-        part.first, part.last, part._skipped = first, last, None
-        return part
-
-    def unopened(self, left: Sequence[int]) -> Parcel:
-        """What is left of it, by offset in order, as a parcel that nobody has looked at."""
-        rest = copy(self)
-        rest.first, rest.last, rest._skipped = left[0], left[-1], None
-        for (_, before), (after, _) in pairwise(runs(left)):
-            rest.skip(before + 1, after - 1)
-        if self.channel.alive:
-            self.channel.unread[self.number] = rest
-        return rest
 
     def acknowledge(self) -> None:
         """All that it handed out is dealt with."""

@@ -24,7 +24,7 @@ from hadron.client.consuming.settings import MemberSettings
 from hadron.client.schema.catalog import Catalog
 from hadron.client.transactions.contents import StreamName
 from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
-from hadron.model.ranges import Range, runs
+from hadron.model.ranges import runs
 from hadron.model.record import Record, record_type
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.wire.messages import groups_pb2, method
@@ -50,6 +50,7 @@ _LEAVE_S: Final = 5.0
 
 _LIES: Final = 3 / 8
 _LOOK: Final = 1 / 8
+_NO_DEADLINE_S: Final = 60.0
 """Of the ack deadline: after so much of it what the program has not been handed is given back, and
 so often it is looked for. An acknowledgement that has begun the deadline again is noticed a look
 later at most; so all is on its way back after five eighths."""
@@ -83,7 +84,6 @@ class Consumer(AckSender):
         self._follows = follows
         self._memberships: dict[str, Membership] = {}
         self._parcels: deque[Parcel] = deque()
-        self._parts: deque[tuple[Parcel, Sequence[Record]]] = deque()
         self._news: anyio.Event | None = None
         self._ack_news: anyio.Event | None = None
         self._schema_news: anyio.Event | None = None
@@ -95,7 +95,7 @@ class Consumer(AckSender):
         self._told_late = False
         self._told_nack = False
         self._record_type = record_type(settings.value_deserializer)
-        self.on_look: Callable[[float], None] = lambda _: None
+        self.on_look: Callable[[float, float], None] = lambda *_: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
         self.on_gone: Callable[[Channel, int | None, int, int], None] = lambda *_: None
         """Of who keeps what it was handed: the leader has taken these offsets of a parcel back, or
@@ -176,45 +176,45 @@ class Consumer(AckSender):
     async def next_batch(self) -> tuple[list[Parcel], list[Record]] | None:
         """The parts of the next batch and their records; None once the subscription is closed.
         What an iteration has left comes first."""
-        left, self._deliveries = [each.record for each in self._deliveries], iter(())
-        if self._parcel is not None:
-            self.set_aside(self._parcel, left)
         self.take_from_steps()
+        self.take_rest_back()
         while True:
-            while self._parts:
-                part, records = self._parts.popleft()
-                if self.holds(part.channel):
-                    return [part], list(records)
             parcel = await self.next_parcel()
             if parcel is None:
                 return None
-            if not self._settings.batch_size:
-                self.set_aside(parcel, parcel.open())
-                continue
-            parcels, records = [parcel], parcel.open()
-            while not parcel.ends_batch and self._parcels:
-                # All parts are there: they arrived one after the other.
-                parcel = self._parcels.popleft()
-                parcels.append(parcel)
-                records += parcel.open()
-            parcel.channel.batch_taken()
-            if records:
-                return parcels, records
+            if self._settings.batch_size:
+                parcels, records = self._open_batch(parcel)
+                if records:
+                    return parcels, records
+            elif parcel.is_empty:
+                parcel.open()
+            else:
+                # Where some in the middle are not handed out, the others are several batches.
+                first, last = parcel.ranges()[0]
+                head, records = parcel.open_first(last - first + 1)
+                if head is not parcel:
+                    self._parcels.appendleft(parcel)
+                return [head], records
 
-    def set_aside(self, parcel: Parcel, records: Sequence[Record]) -> None:
-        """These of a parcel are to be handed out next. Where some in the middle are not, the others
-        are several batches."""
-        parts, start = [], 0
-        for first, last in _runs(records):
-            stop = start + last - first + 1
-            parts.append((parcel.part(first, last), records[start:stop]))
-            start = stop
-        self._parts.extendleft(reversed(parts))
+    def _open_batch(self, parcel: Parcel) -> tuple[list[Parcel], list[Record]]:
+        """That begins with this parcel. All others are there: they arrived one after the other."""
+        parcels, records = [parcel], parcel.open()
+        while (
+            not parcel.ends_batch
+            and self._parcels
+            and self._parcels[0].channel is parcels[0].channel
+        ):
+            parcel = self._parcels.popleft()
+            parcels.append(parcel)
+            records += parcel.open()
+        return parcels, records
 
     def take_back(self, parcel: Parcel, left: Sequence[int]) -> None:
-        """The records at these offsets were not handed out after all: their parcel is next."""
+        """The records at these offsets were not handed out after all: they are next."""
         if left and self.holds(parcel.channel):
-            self._parcels.appendleft(parcel.unopened(left))
+            rest = parcel.channel.put_back(parcel, left)
+            if rest is not None:
+                self._parcels.appendleft(rest)
 
     def take_rest_back(self) -> None:
         """What an iteration has left comes next."""
@@ -246,10 +246,6 @@ class Consumer(AckSender):
 
     def next_parcel_now(self) -> Parcel | None:
         """The next parcel if one has arrived, or what is left of one."""
-        while self._parts:
-            parcel, _ = self._parts.popleft()
-            if self.holds(parcel.channel):
-                return parcel
         while self._parcels:
             parcel = self._parcels.popleft()
             if self.holds(parcel.channel):
@@ -421,9 +417,7 @@ class Consumer(AckSender):
             self._close()
             raise
         self._scopes.append(start(self._tell_skipped, members))
-        deadlines = [each.options.ack_deadline_ms for each in members if each.options is not None]
-        if any(deadlines):
-            self._scopes.append(start(self._give_back_in_time, max(deadlines) / 1_000))
+        self._scopes.append(start(self._give_back_in_time))
 
     async def _wait_open(self, members: list[Membership]) -> None:
         """Until the member is known everywhere; partitions that are down are joined later."""
@@ -518,56 +512,44 @@ class Consumer(AckSender):
         left, self._deliveries = [each.offset for each in self._deliveries], iter(())
         if left and self._parcel is not None:
             self._parcel.channel.send_nack(self._parcel.number, runs(left), unseen=True)
-        for part, _ in self._parts:
-            part.channel.send_nack(part.number, part.ranges(), unseen=True)
-        self._parts.clear()
         for membership in self._memberships.values():
             if membership.is_open and membership.channel is not None:
                 membership.channel.give_unread_back()
         self._parcels.clear()
 
-    async def _give_back_in_time(self, deadline_s: float) -> None:
+    async def _give_back_in_time(self) -> None:
         """What a program that is busy has not been handed, before its deadline: else the group
         would count attempts that nobody has made, and write records to the dead letters that no
         program has seen."""
         while True:
-            await anyio.sleep(deadline_s * _LOOK)
-            self.give_old_back(self._clock() - deadline_s * _LIES)
+            # Told anew whenever it joins again: the group may have got one, or another one.
+            told = [m.options for m in self._memberships.values() if m.options is not None]
+            deadlines = [each.ack_deadline_ms for each in told if each.ack_deadline_ms]
+            deadline_s = min(deadlines, default=0) / 1_000
+            await anyio.sleep((deadline_s or _NO_DEADLINE_S) * _LOOK)
+            if deadline_s:
+                self.give_old_back(self._clock() - deadline_s * _LIES)
             for membership in self._memberships.values():
                 if membership.channel is not None:
                     membership.channel.acks.look()
 
     def give_old_back(self, before: float) -> None:
         """Give back what came before then, and has not been handed out."""
-        self.on_look(before)
-        if self.is_lying(self._parcel, before):
-            assert self._parcel is not None
+        now = self._clock()
+        self.on_look(before, now)
+        if self._parcel is not None and self._parcel.is_lying(before, now):
             left, self._deliveries = [each.offset for each in self._deliveries], iter(())
             if left:
                 self._parcel.channel.send_nack(self._parcel.number, runs(left), unseen=True)
-        for part, records in list(self._parts):
-            if self.is_lying(part, before):
-                self._parts.remove((part, records))
-                part.channel.send_nack(part.number, part.ranges(), unseen=True)
         for membership in self._memberships.values():
             if membership.is_open and membership.channel is not None:
-                membership.channel.give_old_back(before)
-
-    def is_lying(self, parcel: Parcel | None, before: float) -> bool:
-        """Whether the deadline of a parcel that is being handed out has begun before then."""
-        if parcel is None:
-            return False
-        if parcel.number in parcel.channel.acks.touched:
-            # Its deadline began again.
-            parcel.since = self._clock()
-        return parcel.since <= before
+                membership.channel.give_old_back(before, now)
 
     def forked(self) -> None:
         """In a child process: the records here are its parent's."""
         self._closed = True
         self._deliveries = iter(())
         self._parcels.clear()
-        self._parts.clear()
         for membership in self._memberships.values():
             if membership.channel is not None:
                 membership.channel.alive = False
@@ -582,11 +564,3 @@ class Consumer(AckSender):
         self._parcels.clear()
         self._deliveries = iter(())
         self._notify()
-
-
-def _runs(records: Sequence[Record]) -> list[Range]:
-    """Offsets of records, which ascend. Nearly always none is missing between two of them, which is
-    told without a look at each."""
-    if records and records[-1].offset - records[0].offset == len(records) - 1:
-        return [(records[0].offset, records[-1].offset)]
-    return runs(each.offset for each in records)

@@ -172,7 +172,7 @@ class Membership:
         )
         self._claim(channel, parcel)
         if parcel.is_empty:
-            channel.unread.pop(parcel.number, None)
+            channel.is_read(parcel.number)
             parcel.grant()
         elif self._paused:
             channel.give_back(parcel)

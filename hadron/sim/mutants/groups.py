@@ -208,8 +208,8 @@ plant(
     "the others, and nobody else is given them",
     Edit(
         "client.consuming.consumer:Consumer.next_batch",
-        "            self.set_aside(self._parcel, left)\n",
-        "            pass\n",
+        "        self.take_rest_back()\n",
+        "        self._deliveries = iter(())\n",
     ),
     scenarios=("member-that-asks-in-every-way",),
 )
@@ -229,8 +229,8 @@ plant(
     "records given back in time and handed out all the same",
     "a busy program is handed what its member has given back meanwhile, and so are others",
     Edit(
-        "client.consuming.consumer:Consumer.give_old_back",
-        "                self._parts.remove((part, records))\n",
+        "client.consuming.channel:Channel.give_back",
+        "        parcel.skip(parcel.first, parcel.last)\n",
         "",
     ),
     scenarios=("busy-member-that-gives-back-in-time",),
@@ -241,8 +241,8 @@ plant(
     "what is to be handed out as another part of a batch is not given back when its member leaves: "
     "that was an attempt, which nobody made",
     Edit(
-        "client.consuming.consumer:Consumer.give_back_unseen",
-        "            part.channel.send_nack(part.number, part.ranges(), unseen=True)\n",
+        "client.consuming.channel:Channel.give_unread_back",
+        "            self.give_back(parcel)\n",
         "            pass\n",
     ),
     scenarios=("member-that-leaves-with-records-in-parts",),

@@ -66,7 +66,7 @@ class Handing:
 
     def waits(self, consumer: Consumer) -> None:
         """A program has asked for more, and there is nothing."""
-        if not (consumer._parcels or consumer._parts):
+        if not consumer._parcels:
             self._check(consumer, _for_later(consumer), "waits for more")
 
     def leaves(self, consumer: Consumer) -> None:

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hadron.client.consuming.acks import AckRange
-from hadron.client.consuming.channel import LazyBatch, Parcel, portions
+from hadron.client.consuming.acks import AckRange, LateAcks
+from hadron.client.consuming.channel import Channel, LazyBatch, Parcel, portions
 from hadron.model.batch_building import encode_values
 from hadron.model.limits import MAX_RANGES
 from hadron.model.ranges import Range
 from hadron.wire.messages import groups_pb2
 
 
-def parcel_of(first: int, last: int, *, base_offset: int = 0) -> Parcel:
+class _Call:
+    """Attributes:
+    granted: of the call's window, again.
+    """
+
+    def __init__(self) -> None:
+        self.granted = 0
+
+    def consumed(self, size: int) -> None:
+        self.granted += size
+
+
+def channel_of(call: Any) -> Channel:
+    return Channel(call, LateAcks(), lambda: None)
+
+
+def parcel_of(
+    first: int, last: int, *, base_offset: int = 0, channel: Channel | None = None
+) -> Parcel:
     """A delivery of some records of a batch, whose values are their offsets."""
     values = [str(offset).encode() for offset in range(base_offset, last + 3)]
     batch = LazyBatch("s", "local/p0", base_offset, memoryview(encode_values(values, 1)))
-    channel: Any = SimpleNamespace(unread={}, call=SimpleNamespace(consumed=lambda _: None))
     message = groups_pb2.SubscribeEvent.Delivery(
-        delivery=7, first_offset=first, last_offset=last, attempt=1
+        delivery=first, first_offset=first, last_offset=last, attempt=1
     )
+    channel = channel or channel_of(_Call())
     return Parcel(channel, message, batch, 10, ends_batch=False, since=0.0)
+
+
+def offsets(parcel: Parcel) -> list[int]:
+    return [offset for first, last in parcel.ranges() for offset in range(first, last + 1)]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +65,56 @@ def test_what_is_skipped_is_not_handed_out(skipped: list[Range], left: list[Rang
         parcel.skip(first, last)
     assert list(parcel.ranges()) == left
     assert parcel.is_empty == (not left)
-    offsets = [offset for first, last in left for offset in range(first, last + 1)]
     assert [(each.offset, each.value) for each in parcel.open()] == [
-        (offset, str(offset).encode()) for offset in offsets
+        (offset, str(offset).encode()) for offset in offsets(parcel)
     ]
-    if left:
-        part = parcel.part(*left[-1])
-        assert list(part.ranges()) == left[-1:]
+
+
+def test_what_others_get_of_the_rest_is_no_part_of_what_was_opened() -> None:
+    """A step acknowledges what it was made of, or is refused."""
+    parcel = parcel_of(2, 9)
+    parcel.skip(4, 4)
+    head, records = parcel.open_first(3)
+    assert [each.offset for each in records] == offsets(head) == [2, 3, 5]
+    assert offsets(parcel) == [6, 7, 8, 9]
+    parcel.channel.revoke(parcel.number, 2, 9)
+    assert offsets(head) == [2, 3, 5]
+    assert parcel.is_empty
+
+
+def test_what_was_not_handed_out_lies_with_the_rest() -> None:
+    parcel = parcel_of(2, 9)
+    channel = parcel.channel
+    head, _ = parcel.open_first(4)
+    assert channel.put_back(head, [3, 5]) is None
+    assert offsets(parcel) == [3, 5, 6, 7, 8, 9]
+    channel.revoke(parcel.number, 5, 7)
+    assert [each.offset for each in parcel.open()] == [3, 8, 9]
+    assert not channel.unread
+    again = channel.put_back(parcel, [8, 9])
+    assert again is channel.unread[parcel.number]
+    assert offsets(again) == [8, 9]
+
+
+@pytest.mark.parametrize("way", ["opened", "given back"])
+def test_a_batch_that_is_taken_in_any_way_makes_room_for_the_next(way: str) -> None:
+    call = _Call()
+    channel = channel_of(call)
+    channel.call.send = lambda *_: None  # type: ignore[method-assign]
+    for number in range(2):
+        channel.gather(parcel_of(number, number, channel=channel))
+    assert call.granted == 20
+    batch = channel.complete()
+    channel.gather(parcel_of(2, 2, channel=channel))
+    assert call.granted == 20, "one waits already"
+    for each in batch:
+        if way == "opened":
+            each.open()
+        else:
+            channel.give_back(each)
+    assert call.granted == 30
+    channel.gather(parcel_of(3, 3, channel=channel))
+    assert call.granted == 40
 
 
 def test_what_is_said_at_once_goes_in_several_messages() -> None:

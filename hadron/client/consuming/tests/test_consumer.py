@@ -468,6 +468,43 @@ async def test_batches_have_no_gaps_where_records_are_not_handed_out() -> None:
 
 
 @both
+async def test_what_waits_behind_a_gap_may_be_given_to_others() -> None:
+    async with served() as (node, client):
+        await fill(client, 6)
+        async with client.subscribe("s", group="g") as subscription:
+            group = node.groups["s", "local/p0", "g"]
+            consumer = subscription._consumer
+            await until(lambda: bool(consumer._parcels))
+            (number,) = group.members[0].held
+            channel = consumer._memberships["local/p0"].channel
+            assert channel is not None
+            group.members[0].revoke(number, 2, 2)
+            await until(lambda: channel.has_revoked)
+            batches = subscription.batches()
+            first = await batches.__anext__()
+            assert [record.offset for record in first] == [0, 1]
+            group.members[0].revoke(number, 4, 5)
+            await until(lambda: consumer._parcels[0].count() == 1)
+            second = await batches.__anext__()
+            assert [record.offset for record in second] == [3]
+
+
+async def test_what_was_acknowledged_is_forgotten_where_there_is_no_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hadron.client.consuming.consumer._NO_DEADLINE_S", 0.1)
+    async with served() as (_, client):
+        await fill(client, 6)
+        async with client.subscribe("s", group="g") as subscription:
+            for _ in range(6):
+                await (await subscription.__anext__()).ack()
+            await subscription.flush()
+            channel = subscription._consumer._memberships["local/p0"].channel
+            assert channel is not None
+            await until(lambda: not channel.acks.touched)
+
+
+@both
 async def test_batches_have_the_size_asked_for_over_stored_batches() -> None:
     async with served() as (node, client):
         await fill(client, 100, batch=7)
