@@ -89,12 +89,14 @@ class Backfilling:
         try:
             offset: int | None = backfill.next_offset
             while offset is not None and offset < backfill.to_offset:
+                before = offset
                 try:
                     offset = await self._fill_some(backfill, offset)
                 except (FencedError, ShuttingDownError):
                     return
                 except (HadronError, OSError) as error:
                     _log.info("backfill %d of pipeline %d: %s", backfill.number, self._id, error)
+                if offset == before:
                     await trio.sleep(_PAUSE_S)
         finally:
             at_work.discard(backfill.number)
@@ -117,8 +119,12 @@ class Backfilling:
         async def conversation(source: RemoteSource) -> None:
             there = await source.read(offset, NO_BALLOT)
             if isinstance(there, Gap):
-                end = min(max(there.next_offset, offset), backfill.to_offset)
-                stood.append(await self._step(backfill, offset, end, []))
+                end = min(there.next_offset, backfill.to_offset)
+                if end > offset:
+                    stood.append(await self._step(backfill, offset, end, []))
+                else:
+                    # Its end was lost: whoever consumes the input says so, and cancels this.
+                    stood.append(offset)
             else:
                 stood.append(await self._take(backfill, offset, there))
 
