@@ -150,6 +150,13 @@ class Awaiting:
             partial(wait_inputs.all_awaited, pipeline_id=self._item.id)
         )
 
+    def _is_another(self, item: SchemaObject) -> bool:
+        """Whether it was deleted, and another stream has its name, which is looked at by itself."""
+        try:
+            return self._catalog.stream(item.namespace, item.name)[0].id != item.id
+        except NotFoundError:
+            return False
+
     async def _cursor(self, stream_id: int, partition: str) -> WaitCursor | None:
         def read(db: Database) -> WaitCursor | None:
             for each in wait_inputs.cursors(db, self._item.id):
@@ -188,9 +195,12 @@ class Awaiting:
 
         while True:
             declared = self._declared
-            if not await self._is_awaited(item):
+            is_another = self._is_another(item)
+            if is_another or not await self._is_awaited(item):
                 self.troubles.pop(place, None)
                 self._since.pop(place, None)
+                if is_another:
+                    return
                 await declared.wait()
                 continue
             try:

@@ -152,6 +152,7 @@ class Publisher:
         self.look_again: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint
         """Look the stream up anew, and go by what is found; then `gone` tells of its end."""
         self._lingering: anyio.Event | None = None
+        self._resting: anyio.Event | None = None
         self._scopes: list[anyio.CancelScope] = []
         self._closed = False
         self.stop_following: Callable[[], None] = lambda: None
@@ -195,7 +196,10 @@ class Publisher:
         accumulator = sender.accumulator
         # Asked once for each batch, as it takes about as long as a record does. Not taken from the
         # task that looks for timeouts: where the loop was busy that is late, and the batch too old.
-        now_s = 0.0 if accumulator.has_open else anyio.current_time()
+        now_s = 0.0
+        if not accumulator.has_open:
+            now_s = anyio.current_time()
+            self._watch()
         batch, index = accumulator.add(record, self._now_ms(), now_s)
         self.buffer.bytes += batch.added
         if not accumulator.in_flight or not accumulator.has_open or self._eager:
@@ -233,6 +237,7 @@ class Publisher:
             )
         else:
             batch, index = accumulator.add_numbered(record, record.sequence, now_ms, now_s)
+        self._watch()
         self.buffer.bytes += batch.added
         sender.pump()
         return batch, index
@@ -263,6 +268,7 @@ class Publisher:
         batch = sender.accumulator.add_values(
             values, size, self._now_ms(), anyio.current_time(), encoding
         )
+        self._watch()
         self.buffer.bytes += size
         sender.pump()
         turns = self._router.partitioner
@@ -420,11 +426,23 @@ class Publisher:
             await anyio.sleep(interval_s)
             now_s = anyio.current_time()
             self._tell_first()
+            is_idle = True
             for sender in self._router.senders:
                 if not sender.accumulator.is_empty:
+                    is_idle = False
                     sender.expire(now_s - self._delivery_timeout_s)
                     sender.watch(now_s)
             self.buffer.look()
+            if is_idle:
+                # A node, or a web service, has thousands that publish nothing just now.
+                self._resting = event = anyio.Event()
+                await event.wait()
+
+    def _watch(self) -> None:
+        """Something is unresolved from here on."""
+        if self._resting is not None:
+            self._resting.set()
+            self._resting = None
 
     async def _watch_linger(self) -> None:
         """While a batch is under way others gather records, but not for longer than the linger.

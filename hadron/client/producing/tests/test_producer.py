@@ -390,6 +390,23 @@ async def test_a_delivery_timeout_in_doubt_is_an_unknown_outcome() -> None:
         assert node.values() == [b"1", b"2"]
 
 
+@both
+async def test_who_has_nothing_to_send_rests_and_a_timeout_counts_after_that() -> None:
+    async with served() as (node, client):
+        ways: list[Callable[[Producer], Awaitable[Any]]] = [
+            lambda producer: producer.send(b"2"),
+            lambda producer: producer.send_many([b"2"] * 10),
+        ]
+        for send in ways:
+            async with client.producer("s", delivery_timeout_s=0.1) as producer:
+                await producer.send(b"1")
+                await until(lambda: producer._publisher._resting is not None)
+                node.hold_answers = True
+                with pytest.raises(OutcomeUnknownError, match="may or may not"):
+                    await send(producer)
+                node.release_answers()
+
+
 def test_a_loop_that_was_busy_makes_no_record_older() -> None:
     clock = trio.testing.MockClock(rate=1.0)
 
