@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import pytest
 import trio
+from trio.testing import MockClock
 
 from hadron.model.errors import PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
@@ -41,8 +41,9 @@ class _Cluster:
         raise PeerError("nobody answers")
 
 
-@pytest.mark.usefixtures("autojump_clock")
-async def test_a_stream_that_has_got_another_ones_name_is_looked_at_instead() -> None:
+async def test_a_stream_that_has_got_another_ones_name_is_looked_at_instead(
+    autojump_clock: MockClock,  # noqa: ARG001
+) -> None:
     cluster: Any = _Cluster()
     none: Any = SimpleNamespace()
     chance: Any = random.Random(1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from hadron.model.ids import NO_BALLOT
 from hadron.pipelines.backfilling import Backfilling
@@ -42,9 +43,11 @@ class _Set:
         return Gap(self.following, NO_BALLOT, is_truncated=self.following < _FROM)
 
 
-@pytest.mark.usefixtures("autojump_clock")
 @pytest.mark.parametrize("following", [300, 2_000])
-async def test_what_was_lost_is_not_asked_for_without_a_pause(following: int) -> None:
+async def test_what_was_lost_is_not_asked_for_without_a_pause(
+    following: int,
+    autojump_clock: MockClock,  # noqa: ARG001
+) -> None:
     """A set was restored to an end before the backfill; or retention has dropped all of it."""
     there: Any = _Set(following)
     spec: Any = SimpleNamespace(replica_set="a/p0", triggers=())
