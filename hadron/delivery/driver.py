@@ -1,9 +1,9 @@
 """Serves one consumer group on the leader: batches in, deliveries out, progress into the log.
 
-There is a driver per group that has members. Everything on the fast path runs in callbacks: a
-batch becomes visible, or an acknowledgement arrives, and deliveries leave in the same turn of the
-loop. A task is started only to read what is no longer in memory, to write dead letters, and to
-wait for the next thing that is due.
+There is a driver per group that has members, or something of theirs on its way. Everything on the
+fast path runs in callbacks: a batch becomes visible, or an acknowledgement arrives, and deliveries
+leave in the same turn of the loop. A task is started only to read what is no longer in memory, to
+write dead letters, and to wait for the next thing that is due.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A checksum says that bytes arrived as they were sent, not that their sender was sane. So every body
 is judged before anybody trusts it: at the leader's door as far as that is possible without opening
 what is compressed (`judge`), and by readers to the end (`open_body`). What passes neither raises
-`BadBodyError`; readers make records of it that say so (`batch.decode_batch`).
+`BadBodyError`; readers make records of it that say so (`record_batch.decode_batch`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from typing import Any, Final
 import trio
 
 from hadron.model.errors import HadronError, NotFoundError, RequestError
-from hadron.model.ports import Database
 from hadron.model.transactions import TransactionId
 from hadron.serving.perseverance import persevere
 from hadron.state.transactions import participations
@@ -264,7 +263,7 @@ class Participant:
         """Ask about all whose time has come; whether anything is here, old or not."""
         after_lsn, is_any = 0, False
         waiting: Counter[str] = Counter()
-        while page := await self._log.query(partial(_page, now_ms, after_lsn)):
+        while page := await self.shown(after_lsn=after_lsn):
             is_any, after_lsn = True, page[-1].prepared_lsn
             wanted: dict[str, list[TransactionId]] = {}
             for each in page:
@@ -282,12 +281,7 @@ class Participant:
 
     async def shown(self, *, after_lsn: int = 0, limit: int = MAX_ASKED) -> list[Participation]:
         """Other drivers' transactions that are here, in the order in which they came."""
-        now_ms = self._log.log_now_ms()
-
-        def read(db: Database) -> list[Participation]:
-            return participations.held(db, before_ms=now_ms + 1, after_lsn=after_lsn, limit=limit)
-
-        return await self._log.query(read)
+        return await self._log.query(partial(participations.held, after_lsn=after_lsn, limit=limit))
 
     async def resolve(self, transaction: TransactionId, *, commit: bool) -> None:
         """An operator's unsafe act: end here what a driver that is lost has begun. Nobody knows
@@ -336,10 +330,6 @@ class Participant:
         finally:
             self._operators.discard(tell)
         return None
-
-
-def _page(now_ms: int, after_lsn: int, db: Database) -> list[Participation]:
-    return participations.held(db, before_ms=now_ms + 1, after_lsn=after_lsn, limit=MAX_ASKED)
 
 
 def _ignored(_result: Any, _error: HadronError | None) -> None:

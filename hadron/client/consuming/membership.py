@@ -207,7 +207,8 @@ class Membership:
         was_open = self.is_open
         self._end()
         if was_open and isinstance(error, NotReadyError):
-            # A leader that works has sent its members away: the group was reset.
+            # A leader that works has sent its members away: its group, which is in memory alone,
+            # was reset. Where others were reset their leader says when it is joined again.
             self._late.forget()
             self._opening.open.ClearField("resume_offset")
         self.trouble = error

@@ -37,9 +37,6 @@ READING_BYTES: Final = 4 << 20
 """What a read is counted as whose answer goes on: a fetch is in hand, two wait, and one is on its
 way."""
 
-READ_CHUNK_BYTES: Final = 256 << 10
-"""Read from a socket in one go: what an NDJSON stream is published in."""
-
 
 RESETS: Final = 200
 RESETS_PER_S: Final = 20

@@ -1,6 +1,4 @@
-"""Objects of the schema, how they are adopted, ballots, and what deleted objects leave (D3, R, B5).
-
-Kinds that have something on a replica set are told to `Owners`."""
+"""Objects of the schema, how they are adopted, ballots, what deleted objects leave (D3, R, B5)."""
 
 from __future__ import annotations
 

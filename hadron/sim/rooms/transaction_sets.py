@@ -312,7 +312,7 @@ class ReplicaSet:
         return {*range(INPUTS)} - {n for first, last in left for n in range(first, last + 1)}
 
     def leftovers(self) -> Iterator[str]:
-        for each in participations.held(self.db, before_ms=1 << 60, after_lsn=0, limit=1_000):
+        for each in participations.held(self.db, after_lsn=0, limit=1_000):
             yield f"{self.name} still has {each}"
         for table in ("hadron_intent", "hadron_lock"):
             for row in self.db.execute(f"SELECT * FROM {table}"):

@@ -391,7 +391,7 @@ def test_several_are_forgotten_at_once_but_what_is_not_finished(file: Transactin
     assert file.result(command) == (open_,)
     again = file.run(command)
     assert (again.command, again.result) == (None, (open_,))
-    held = participations.held(file.db, before_ms=1 << 60, after_lsn=0, limit=9)
+    held = participations.held(file.db, after_lsn=0, limit=9)
     assert [each.transaction for each in held] == [open_]
     assert dump(file.db) == file.replica()
 
@@ -408,7 +408,7 @@ def test_copies_that_come_after_all_was_forgotten_are_not_done(file: Transacting
     with pytest.raises(RequestError, match="copies that came late"):
         finish(file, prepared._replace(statements=1))
     assert len(file.read(1)) == 1
-    (held,) = participations.held(file.db, before_ms=1 << 60, after_lsn=0, limit=9)
+    (held,) = participations.held(file.db, after_lsn=0, limit=9)
     assert (held.transaction, held.prepared_lsn) == (T, orphan.prepared_lsn)
     file.result(AbortTransaction(T))
     assert file.problems() == []

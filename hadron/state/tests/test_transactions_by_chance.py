@@ -286,7 +286,7 @@ class Play:
                 f"SELECT key_hash, prepared_lsn, is_alone FROM {KEY_LOCK}"
             )
         } == {(key, (model.known[tx].lsn, alone)) for (key, tx), alone in model.key_locks.items()}
-        held = participations.held(file.db, before_ms=1 << 62, after_lsn=0, limit=10_000)
+        held = participations.held(file.db, after_lsn=0, limit=10_000)
         assert {
             each.transaction: (each.prepared_lsn, each.statements, each.is_finished)
             for each in held

@@ -55,7 +55,7 @@ _NAME_OF: Final = (
 )
 _HELD: Final = (
     f"SELECT {_COLUMNS.removesuffix('results')} results IS NOT NULL FROM {PARTICIPATION}"
-    " WHERE prepared_lsn > ? AND since_ms < ? ORDER BY prepared_lsn LIMIT ?"
+    " WHERE prepared_lsn > ? ORDER BY prepared_lsn LIMIT ?"
 )
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -150,10 +150,10 @@ def name_of(db: Database, prepared_lsn: int) -> TransactionId:
     return TransactionId(*row)
 
 
-def held(db: Database, *, before_ms: int, after_lsn: int, limit: int) -> list[Participation]:
-    """Transactions that were prepared, or finished, before then and are not over, by `prepared_lsn`
-    from behind `after_lsn` on: whose drivers are to be asked."""
-    return [_participation(row) for row in db.execute(_HELD, (after_lsn, before_ms, limit))]
+def held(db: Database, *, after_lsn: int, limit: int) -> list[Participation]:
+    """Transactions that were prepared, or finished, and are not over, by `prepared_lsn` from behind
+    `after_lsn` on: whose drivers are to be asked."""
+    return [_participation(row) for row in db.execute(_HELD, (after_lsn, limit))]
 
 
 def _participation(row: tuple[Any, ...]) -> Participation:
