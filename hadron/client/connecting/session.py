@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import Any, Final
 
 import anyio
@@ -41,6 +42,7 @@ from hadron.model.errors import (
     OtherClusterError,
     OverloadedError,
     PeerError,
+    RequestError,
     StrangerError,
 )
 from hadron.wire.calling import Caller
@@ -187,6 +189,8 @@ class Session:
         self._refreshed = 0
         """Where the addresses begin that are asked next, if those are too many."""
         self._started = False
+        self._thread: int | None = None
+        """Whose event loop it lives in."""
         self._recognize = OneCluster(endpoint.cluster).recognize
 
     # --- life -----------------------------------------------------------------------------------
@@ -194,6 +198,7 @@ class Session:
     async def start(self, timeout_s: float) -> None:
         """Learn the topology. Raises `PeerError` naming the addresses that did not answer."""
         self._started = True
+        self._thread = get_ident()
         forks.watch(self)
         backoff = Backoff(self.ports.random)
         trouble, hint = "no answer", _START_HINT
@@ -250,6 +255,12 @@ class Session:
         if not self._started:
             raise ClosedError(
                 "the client is not open yet", "write `async with hadron.connect(...) as client`"
+            )
+        if self._thread not in (None, get_ident()):
+            # Its events and sockets are of the other loop: this one would never hear of them.
+            raise RequestError(
+                "this client belongs to the event loop of another thread",
+                "use hadron.connect_sync(), whose client any thread may use, or connect here",
             )
 
     def check_end(self) -> None:
@@ -560,7 +571,10 @@ class Session:
                 if not told:
                     told = True
                     _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
-            if any_after_s is not None and now_s - began_s >= any_after_s:
+            if any_after_s is not None and (
+                # There may be none, or nobody who answers has heard of it.
+                now_s - began_s >= any_after_s or self.topology.leader(replica_set) is None
+            ):
                 asks_leader = bool(replica_set) and not asks_leader
             await anyio.sleep(delay_s)
 

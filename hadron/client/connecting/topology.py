@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from hadron.model.errors import NotFoundError, OtherClusterError
+from hadron.model.errors import NotReadyError, OtherClusterError
 from hadron.wire.messages import cluster_pb2
 
 Recognize = Callable[[str, cluster_pb2.TopologyResponse], None]
@@ -136,9 +136,10 @@ class OneCluster:
         self._is_certain |= serves
 
 
-def owner_not_found(metadata: str, known: Iterable[str]) -> NotFoundError:
-    """For those who want to change a schema whose owner the nodes that answer have not heard of."""
-    return NotFoundError(
+def owner_not_found(metadata: str, known: Iterable[str]) -> NotReadyError:
+    """For those who ask for the schema's owner, which the nodes that answer have not heard of: not
+    yet, or not since they were started. What is known of the schema any node tells."""
+    return NotReadyError(
         f"the schema belongs to replica set {metadata!r} (`metadata:`), which nodes of "
         f"{', '.join(known) or 'this cluster'} have not heard of: nothing can be created or "
         "changed without it",

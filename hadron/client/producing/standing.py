@@ -42,7 +42,8 @@ class StandingProducers:
         return await (await self.producer(stream)).send(value, **parts)
 
     async def producer(self, stream: str) -> Producer:
-        """The one of a stream. Raises what opening one does."""
+        """The one of a stream. Raises what opening one does, and `ClosedError`."""
+        self._session.check_open()
         known = self._open.get(stream)
         if known is not None and _is_usable(known):
             return known

@@ -343,6 +343,8 @@ class FakeNode:
         self, *, partitions: tuple[str, ...] = ("local/p0",), streams: tuple[str, ...] = ("s",)
     ) -> None:
         self.cluster = "fake"
+        self.owner = ""
+        """Of the schema, where it is a set that nobody has heard of."""
         self.partition_names = partitions
         self.objects: dict[tuple[str, str], schema_pb2.SchemaObject] = {}
         for name in streams:
@@ -632,7 +634,7 @@ class FakeNode:
             node="n1",
             replica_set=self.partition_names[0],
             replica_sets=sets,
-            metadata=self.partition_names[0],
+            metadata=self.owner or self.partition_names[0],
         )
         call.send(answer, end=True)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import pickle
 from collections import namedtuple
+from collections.abc import Callable, Coroutine
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -12,13 +14,21 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import anyio
+import anyio.to_thread
 import pytest
 
 import hadron
 from hadron.client.terms.arguments import objects_of
 from hadron.client.tests.support import both, served
 from hadron.model.documents.reading import declared
-from hadron.model.errors import ClosedError, InvalidRecordError, RequestError, SchemaError
+from hadron.model.errors import (
+    ClosedError,
+    InvalidRecordError,
+    NotReadyError,
+    RequestError,
+    SchemaError,
+)
 from hadron.model.record import NewRecord, encode_value
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 
@@ -105,6 +115,49 @@ async def test_an_async_client_is_closed_under_those_who_wait() -> None:
             await producer.close()
             await members.close()
         assert node.values() == [b"x"]
+
+
+@both
+async def test_what_is_sent_to_a_closed_client_is_refused_whatever_it_has_sent_before() -> None:
+    async with served() as (node, client):
+        await client.create_stream("s")
+        await client.send("s", b"x")
+        await client.close()
+        for stream in ("s", "another"):
+            with pytest.raises(ClosedError, match="the client is closed"):
+                await client.send(stream, b"y")
+        assert node.values() == [b"x"]
+
+
+@both
+async def test_a_client_is_of_one_event_loop() -> None:
+    async with served() as (node, client):
+        await client.create_stream("s")
+        await client.send("s", b"x")
+        ways: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+            lambda: client.send("s", b"y"),
+            client.objects,
+            lambda: client.offsets("s"),
+            lambda: client.call("e", 1),
+        ]
+        for way in ways:
+            with pytest.raises(RequestError, match="the event loop of another thread") as caught:
+                await anyio.to_thread.run_sync(asyncio.run, way())
+            assert "hadron.connect_sync()" in caught.value.hint
+        assert node.values() == [b"x"]
+
+
+@both
+async def test_a_schema_whose_owner_is_not_heard_of_is_read_where_it_is_known() -> None:
+    """Its nodes are down, and those that answer were started since."""
+    async with served() as (node, client):
+        await client.create_stream("s")
+        node.owner = "away/p0"
+        async with hadron.connect(f"hadron://{node.address}", request_timeout_s=1.0) as another:
+            assert (await another.send("s", b"x")).offset == 0
+            with pytest.raises(NotReadyError, match="belongs to replica set 'away/p0'") as caught:
+                await another.create_stream("t")
+            assert caught.value.retryable
 
 
 # --- what is given ------------------------------------------------------------------------------
