@@ -256,6 +256,10 @@ class Session:
             raise ClosedError(
                 "the client is not open yet", "write `async with hadron.connect(...) as client`"
             )
+
+    def check_loop(self) -> None:
+        """The same, of who is about to wait here. Raises `RequestError` in another loop."""
+        self.check_open()
         if self._thread not in (None, get_ident()):
             # Its events and sockets are of the other loop: this one would never hear of them.
             raise RequestError(
@@ -333,7 +337,7 @@ class Session:
 
         Raises `PeerError` when that fails, `NotFoundError` for an unknown replica set.
         """
-        self.check_open()
+        self.check_loop()
         link = self._leaders.get(replica_set)
         if link is None or replica_set in self._suspects:
             link = await self._find(replica_set)
@@ -398,7 +402,7 @@ class Session:
     async def connect_any(self, *, but_leader_of: str = "") -> Connection:
         """A connection to whichever node answers first; to the leader of `but_leader_of` only when
         nobody else does. Raises `PeerError`."""
-        self.check_open()
+        self.check_loop()
         avoided = self._leaders.get(but_leader_of)
         if open_now := self.open_now(but_leader_of=but_leader_of):
             return open_now[0]
@@ -527,7 +531,7 @@ class Session:
         Only for requests that may be repeated. Raises the caller's errors at once, and the last
         trouble when `timeout_s` (default: the client's `request_timeout_s`) has passed.
         """
-        self.check_open()
+        self.check_loop()
         limit_s = self.request_timeout_s if timeout_s is None else timeout_s
         began_s = anyio.current_time()
         deadline = began_s + limit_s

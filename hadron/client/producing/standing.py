@@ -43,7 +43,7 @@ class StandingProducers:
 
     async def producer(self, stream: str) -> Producer:
         """The one of a stream. Raises what opening one does, and `ClosedError`."""
-        self._session.check_open()
+        self._session.check_loop()
         known = self._open.get(stream)
         if known is not None and _is_usable(known):
             return known
