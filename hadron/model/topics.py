@@ -65,7 +65,11 @@ def check_topic(text: str) -> None:
 
 
 def check_pattern(text: str) -> None:
-    """Raises `RequestError` for what no topic could match."""
+    """Raises `RequestError` for what no topic could match, and for RabbitMQ's `#`."""
+    if "#" in text.split("."):
+        raise RequestError(
+            f"in {shorten(text)} # is no wildcard", "write > for the rest, one segment or more"
+        )
     if not is_pattern(text):
         raise RequestError(f"{shorten(text)} is not a pattern of topics", PATTERN_FORM)
 

@@ -108,7 +108,7 @@ class Exchange:
         batches: list[bytes] = []
         size = count = 0
         builder, current = BatchBuilder(), ""
-        for message in messages:
+        for message in _given(messages):
             record = _record_of(message)
             topic = record.type
             is_full = builder.size >= _BATCH_BYTES or count >= _CALL_MESSAGES
@@ -170,6 +170,15 @@ class Exchange:
         """How it is doing at its leader: rates, drops, and subscriptions. The leader is asked for
         `within_s` (None: the client's `request_timeout_s`)."""
         return await self._calls.describe(self._name, patience_of(within_s, "within_s"))
+
+
+def _given(messages: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(messages)
+    except TypeError:
+        raise RequestError(
+            f"{messages!r} are no messages", "give a list of (topic, value), or of NewRecord"
+        ) from None
 
 
 def _record_of(message: tuple[str, Any] | NewRecord) -> NewRecord:

@@ -57,7 +57,7 @@ def names_of(name: str, value: Any) -> list[str] | None:
     """Names, or a single one; None stays None. Raises `RequestError` for what are none."""
     if value is None:
         return None
-    given = [value] if isinstance(value, str) else value
+    given = [value] if isinstance(value, str | bytes) else value
     try:
         return [text_of(f"one of {name}", each) for each in given]
     except TypeError:

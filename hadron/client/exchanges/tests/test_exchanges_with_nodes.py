@@ -161,6 +161,13 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
             for pattern in ("a..b", "a.>.b", ">.a", "a.b*", "x" * 256, ".".join("*" * 17)):
                 with pytest.raises(RequestError, match="is not a pattern"):
                     prices.subscribe(pattern)
+            for pattern in ("#", "eu.#", "#.ibm"):
+                with pytest.raises(RequestError, match="# is no wildcard"):
+                    prices.subscribe(pattern)
+            with pytest.raises(RequestError, match="one of patterns b'a' is of type bytes"):
+                prices.subscribe(b"a")  # type: ignore[arg-type]
+            with pytest.raises(RequestError, match="5 are no messages"):
+                await prices.publish_many(5)  # type: ignore[arg-type]
             with pytest.raises(RequestError, match="not a message"):
                 await prices.publish_many(["abc"])  # type: ignore[list-item]
             with pytest.raises(RecordTooLargeError):
