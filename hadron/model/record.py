@@ -83,6 +83,11 @@ def encode_value(value: Any) -> tuple[int, bytes]:
             return TEXT, str.encode(value)
         return JSON, encode_json(value)
     except Exception as error:  # also what a model of the program's own raises
+        if isinstance(value, Record):
+            raise InvalidRecordError(
+                "a record that was read is no value",
+                "send its .value, or hadron.NewRecord(value=record.value, key=record.key)",
+            ) from None
         raise InvalidRecordError(
             f"a value of type {kind.__name__} cannot be sent: {error}",
             "send bytes, str, or anything JSON (None for a number that is missing), or give the "

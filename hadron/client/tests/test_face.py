@@ -21,6 +21,7 @@ import pytest
 import hadron
 from hadron.client.terms.arguments import objects_of
 from hadron.client.tests.support import both, served
+from hadron.model.batch_building import encode_values
 from hadron.model.documents.reading import declared
 from hadron.model.errors import (
     ClosedError,
@@ -30,6 +31,7 @@ from hadron.model.errors import (
     SchemaError,
 )
 from hadron.model.record import NewRecord, encode_value
+from hadron.model.record_batch import decode_batch
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
 
 # --- what is forgotten --------------------------------------------------------------------------
@@ -251,6 +253,16 @@ def test_values_that_are_refused_with_a_way_out(value: Any, why: str) -> None:
     with pytest.raises(InvalidRecordError, match=why) as caught:
         encode_value(value)
     assert "value_serializer" in caught.value.hint
+
+
+def test_a_record_that_was_read_is_sent_by_its_parts() -> None:
+    (record,) = decode_batch(encode_values([b"x"], 1)).records()
+    for value in (record, [record]):
+        with pytest.raises(InvalidRecordError, match=r"was read is no value|no JSON value"):
+            encode_value(value)
+    with pytest.raises(InvalidRecordError) as caught:
+        encode_value(record)
+    assert "hadron.NewRecord(value=record.value" in caught.value.hint
 
 
 def test_numbers_and_frames_of_numpy_and_pandas() -> None:
