@@ -27,7 +27,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.ids import DEFAULT_NAMESPACE
-from hadron.model.kinds import how_to_make, spec_from_json
+from hadron.model.kinds import how_to_make, only_stored, spec_from_json
 from hadron.model.problems import did_you_mean
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.model.services import TokenSpec
@@ -437,13 +437,32 @@ class Catalog:
         if not found:
             await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
+            others = await self.objects("", self._namespace, name)
+            hint = " ".join(map(_meant_perhaps, others)) or (
+                f"{how_to_make(kind, self._namespace, name)}, or look with "
+                f"`hadron get {kind.lower()}s`"
+            )
             raise NotFoundError(
                 f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
                 f"{did_you_mean(name, known)}",
-                f"{how_to_make(kind, self._namespace, name)}, or look with "
-                f"`hadron get {kind.lower()}s`",
+                hint,
             )
         return found[0], index
+
+
+_USED_BY: Final = {
+    "Stream": "client.send, client.read and client.subscribe are for that",
+    "Exchange": "client.exchange({!r}) is for that",
+    "Endpoint": "client.call and client.serve are for that",
+    "Pipeline": "`hadron describe pipeline {}` shows it",
+}
+
+
+def _meant_perhaps(item: SchemaObject) -> str:
+    """What is to be done with an object of another kind that has the name."""
+    way = _USED_BY.get(item.kind, "`hadron get " + item.kind.lower() + "s` shows it")
+    way = "; ".join(only_stored([item])) or way
+    return f"there is {item.kind} {item.name!r}: {way.format(item.name)}"
 
 
 def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:

@@ -149,6 +149,15 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
         prices = client.exchange("prices")
         with pytest.raises(NotFoundError, match=r"no exchange is called 'price'.*prices"):
             await client.exchange("price").publish("a", 1)
+        await client.apply({"kind": "Queue", "name": "jobs", "replica_set": "local/p0"})
+        for name, hint in (
+            ("prices", "there is Exchange 'prices': client.exchange('prices') is for that"),
+            ("jobs", "there is Queue 'jobs': kind Queue is only stored by this version"),
+            ("nothing", "create it with `hadron create stream nothing`"),
+        ):
+            with pytest.raises(NotFoundError, match=f"no stream is called {name!r}") as caught:
+                await client.send(name, 1)
+            assert caught.value.hint.startswith(hint)
         with pytest.raises(NotFoundError):
             async with client.exchange("price").subscribe():
                 pass
