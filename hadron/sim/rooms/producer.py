@@ -454,12 +454,18 @@ async def bring(world: World, history: History, until: trio.Event) -> None:
 
 
 async def _bring_rest(producer: Producer, chance: random.Random) -> None:
-    """Some give again themselves what has failed."""
-    for left in reversed(range(chance.choice((1, 1, 4)))):
+    """Some give again themselves what has failed; of these some give one again, and go on where
+    they were, with what must be refused while others are missing."""
+    reached = 0
+    for left in reversed(range(chance.choice((1, 1, 4, 9)))):
         try:
             position = await producer.last_sequence() + 1
-            for number in range(max(0, position - chance.choice((0, 0, 5))), _ITEMS):
+            numbers = [*range(max(0, position - chance.choice((0, 0, 5))), _ITEMS)]
+            if reached > position and chance.random() < 0.5:
+                numbers = [position, *range(reached, _ITEMS)]
+            for number in numbers:
                 await producer.send_soon(b"%d" % number, key=f"k{number % 7}", sequence=number)
+                reached = max(reached, number + 1)
                 if chance.random() < 0.3:
                     await trio.sleep(chance.expovariate(10))
             await producer.flush()

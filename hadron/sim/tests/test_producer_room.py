@@ -21,6 +21,7 @@ _FIRST: Final = {
     "what one ahead has left open is counted against those behind it": 4,
     "room that a known batch took is not given back": 13,
     "what is in doubt is numbered again once it does not follow": 11,
+    "one that is given again stands for all that have failed": 10,
     "what may be in a log is published elsewhere": 6,
     "who shuts down is taken for not having logged": 28,
 }
@@ -68,6 +69,11 @@ BUGS: Final[dict[str, Patch]] = {
     ),
     "a name's records go on behind one that has failed": Edit(
         _ACCUMULATOR + "_number", "missing is not None and", "missing is None and"
+    ),
+    "one that is given again stands for all that have failed": Edit(
+        _ACCUMULATOR + "add_numbered",
+        "heapq.heappop(self._failed_sequences)",
+        "self._failed_sequences.clear()",
     ),
     "a name is claimed again where nobody leads any more": Edit(
         "client.producing.sender:PartitionSender._claim_again", "self._doubt_leader(error)", "pass"
