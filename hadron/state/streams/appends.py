@@ -34,6 +34,16 @@ class Append(NamedTuple):
     place: Place
 
 
+def move_end(context: Context, stream_id: int, records: int, size: int) -> int:
+    """A stream gets so many records more here; returns the offset of the first of them. Raises
+    `NotFoundError` when it has no partition here."""
+    row = context.db.execute(_MOVE_END, (records, size, stream_id)).fetchone()
+    if row is None:
+        raise NotFoundError(f"{label_of(context.db, stream_id)} has no partition {context.place}")
+    base_offset: int = row[0] - records
+    return base_offset
+
+
 def append_all(context: Context, batches: Sequence[Append]) -> list[int]:
     """Append them, in order; returns the base offset of each.
 
@@ -45,12 +55,7 @@ def append_all(context: Context, batches: Sequence[Append]) -> list[int]:
         grown[stream_id] = before + records, before_bytes + size
     following: dict[int, int] = {}
     for stream_id, (records, size) in grown.items():
-        row = context.db.execute(_MOVE_END, (records, size, stream_id)).fetchone()
-        if row is None:
-            raise NotFoundError(
-                f"{label_of(context.db, stream_id)} has no partition {context.place}"
-            )
-        following[stream_id] = row[0] - records
+        following[stream_id] = move_end(context, stream_id, records, size)
     lsn, now_ms, ballot = context.lsn, context.now_ms, context.ballot
     body = memoryview(context.body)
     bases: list[int] = []

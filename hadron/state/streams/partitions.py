@@ -29,6 +29,7 @@ from hadron.state.machine import BatchShape, Command, Context, Feature
 from hadron.state.names import label_of
 from hadron.state.streams import keys as stream_keys
 from hadron.state.streams import producers
+from hadron.state.streams.appends import move_end
 from hadron.state.streams.keys import NO_OFFSET
 from hadron.state.streams.producers import Appended
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION, TABLES
@@ -38,10 +39,6 @@ from hadron.storage.bodies import BODY, damaged_entry, reading_entry
 _KEPT: Final = "base_offset, count, bytes, append_ms, epoch, incarnation, lsn, body_lsn, start"
 """Of a batch, as `KeptBatch` has it."""
 
-_MOVE_END: Final = (
-    f"UPDATE {STREAM_PARTITION} SET next_offset = next_offset + ?, bytes = bytes + ?"
-    " WHERE stream_id = ? RETURNING next_offset"
-)
 _INSERT_BATCH: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
 _INSERT_PART: Final = f"INSERT INTO {STREAM_BATCH} VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _GET_BOUNDS: Final = f"SELECT first_offset, next_offset FROM {STREAM_PARTITION} WHERE stream_id = ?"
@@ -205,10 +202,7 @@ def append(
 
     Raises `NotFoundError` when the stream has no partition here, or the bytes are not there.
     """
-    row = context.db.execute(_MOVE_END, (count, size, stream_id)).fetchone()
-    if row is None:
-        raise NotFoundError(f"{label_of(context.db, stream_id)} has no partition {context.place}")
-    base_offset = row[0] - count
+    base_offset = move_end(context, stream_id, count, size)
     assert base_offset >= 0 < count, (stream_id, base_offset, count)
     data = context.body
     batch = stream_id, base_offset, count, context.lsn, context.now_ms, size, *context.ballot
