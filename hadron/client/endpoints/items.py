@@ -217,7 +217,9 @@ class Inflow:
                 raise self._error
             if self._has_ended:
                 return None
-            self._arrival = anyio.Event()
+            if self._arrival.is_set():
+                # Others who take from it may be waiting with the one that is not set yet.
+                self._arrival = anyio.Event()
             await self._arrival.wait()
         return self._pop()
 
@@ -263,7 +265,9 @@ class Outflow:
     async def wait(self) -> bool:
         """Until a value may be sent; whether somebody takes it. Raises what ended it."""
         while self._window <= 0 and not self._is_over:
-            self._room = anyio.Event()
+            if self._room.is_set():
+                # Others who send may be waiting with the one that is not set yet.
+                self._room = anyio.Event()
             await self._room.wait()
         if self._error is not None:
             raise self._error

@@ -174,10 +174,16 @@ class CallStream(EnteredOnce):
         if self._waiter is not waiter:
             # Another task, which takes from it too, has done so.
             return
-        self._waiter = _Waiter(self._grant)
-        await self._calls.attempt_until(
-            self._told, self._shape, self._deadline_s, self._open, item, error
-        )
+        fresh = self._waiter = _Waiter(self._grant)
+        try:
+            await self._calls.attempt_until(
+                self._told, self._shape, self._deadline_s, self._open, item, error
+            )
+        except BaseException as ended:
+            # Nobody answers to it: who takes from it next, or does already, is not to wait. After
+            # a cancellation that one tries again.
+            fresh.fail(ended if isinstance(ended, HadronError) else error, None)
+            raise
 
     async def result(self) -> Any:
         """End the input, and return the one value of the answer. Raises `RequestError` where there
