@@ -20,9 +20,12 @@ class Calls:
 
     def __init__(self, ending: HadronError) -> None:
         self.session = SimpleNamespace(ports=SimpleNamespace(random=random.Random(1)))
-        self.channel = SimpleNamespace(open=lambda *_told, end: 1, cancel=lambda _number: None)
+        self.channel = SimpleNamespace(open=self.open, cancel=lambda _number: None)
         self.tries = 0
         self._ending = ending
+
+    def open(self, *_told: Any, **_more: Any) -> int:
+        return 1
 
     def opening(self, *_told: Any) -> None: ...
 
@@ -31,7 +34,8 @@ class Calls:
     async def attempt_until(self, _a: Any, _b: Any, _c: Any, attempt: Any, *_d: Any) -> None:
         self.tries += 1
         if self.tries == 1:
-            return await attempt(SimpleNamespace(), self.channel, 1.0)
+            await attempt(SimpleNamespace(), self.channel, 1.0)
+            return
         await anyio.sleep(0.3)
         raise self._ending
 
