@@ -227,7 +227,7 @@ class EndpointCalls:
 
     async def call(self, told: Told, packed: Packed) -> Answer:
         """Raises what ended it."""
-        left_s = time_left_s(told.timeout_s)
+        within_s = left_s = time_left_s(told.timeout_s)
         deadline_s = anyio.current_time() + left_s
         trouble: HadronError | None = None
         item = self._known.get(told.endpoint)
@@ -238,14 +238,14 @@ class EndpointCalls:
             # Nearly always: nothing has to be waited for but the answer.
             try:
                 opening = self.opening(item, told, SINGLE_CALL, left_s)
-                return await self._ask(channel, opening, packed)
+                return await self._ask(item, channel, opening, packed, within_s)
             except MAY_CHANGE as error:
                 self.check_again(item, error)
                 trouble = error
 
         async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
             opening = self.opening(item, told, SINGLE_CALL, left_s)
-            return await self._ask(channel, opening, packed)
+            return await self._ask(item, channel, opening, packed, within_s)
 
         return await self.attempt_until(told, SINGLE_CALL, deadline_s, attempt, item, trouble)
 
@@ -289,10 +289,13 @@ class EndpointCalls:
                 )
         except _NOT_RUN as error:
             # By whom it was sent to last, which says nothing of those before.
-            raise unknown or error from error.__cause__
+            if unknown is not None:
+                raise _tried_again(unknown, error.message) from error.__cause__
+            raise
+        if unknown is not None:
+            raise _tried_again(unknown, f"it was not answered within {told.timeout_s:g} s")
         raise (
-            unknown
-            or trouble
+            trouble
             or DeadlineExceededError(
                 f"the leader of endpoint {told.endpoint!r} was not reached within "
                 f"{told.timeout_s:g} s",
@@ -309,6 +312,8 @@ class EndpointCalls:
                 item = await self.fitting(told.endpoint, shape)
             except PeerError as error:
                 # What has become of the call says more than that nobody answers now.
+                if isinstance(trouble, CallUnknownError):
+                    trouble = _tried_again(trouble, error.message)
                 raise trouble or error from error
             channel = self.channel(spec_of(item).replica_set)
             await channel.wait_ready()
@@ -322,10 +327,18 @@ class EndpointCalls:
         self._known.pop(item.name, None)
 
     async def _ask(
-        self, channel: Channel, opening: endpoints_pb2.CallOpening, packed: Packed
+        self,
+        item: SchemaObject,
+        channel: Channel,
+        opening: endpoints_pb2.CallOpening,
+        packed: Packed,
+        within_s: float,
     ) -> Answer:
         waiter = _Waiter()
-        number = channel.open(waiter, opening, packed, end=True)
+        may_repeat = spec_of(item).idempotent
+        number = channel.open(
+            waiter, opening, packed, end=True, within_s=within_s, may_repeat=may_repeat
+        )
         try:
             await waiter.done.wait()
         finally:
@@ -364,7 +377,17 @@ def _check_changed(before: SchemaObject, now: SchemaObject, error: HadronError) 
     if isinstance(error, NotFoundError) and is_same:
         raise error
     if isinstance(error, CallUnknownError) and not spec_of(now).idempotent:
+        error.retryable = False
         raise error
+
+
+def _tried_again(unknown: CallUnknownError, last: str) -> CallUnknownError:
+    """What ends a call of an idempotent endpoint that was lost, and all tries behind that."""
+    return CallUnknownError(
+        f"{unknown.message}; the call was tried again, as its endpoint is idempotent: {last}",
+        unknown.hint,
+        retryable=True,
+    )
 
 
 def _misfit(item: SchemaObject, shape: Shape) -> RequestError | None:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import anyio
 
-from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, unpack
+from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, spec_of, unpack
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Outflow, Packed, pack
@@ -70,6 +70,7 @@ class CallStream(EnteredOnce):
         self._answer_type = answer_type
         self._item: SchemaObject | None = None
         self._channel: Channel | None = None
+        self._within_s = 0.0
         self._deadline_s = 0.0
         self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
@@ -88,7 +89,8 @@ class CallStream(EnteredOnce):
 
     async def __aenter__(self) -> Self:
         self._enter("call")
-        self._deadline_s = anyio.current_time() + time_left_s(self._told.timeout_s)
+        self._within_s = time_left_s(self._told.timeout_s)
+        self._deadline_s = anyio.current_time() + self._within_s
         await self._calls.attempt_until(self._told, self._shape, self._deadline_s, self._open)
         return self
 
@@ -97,7 +99,14 @@ class CallStream(EnteredOnce):
         if self._packed is not None:
             self._waiter.outflow.spend(len(self._packed[1]))
         self._item, self._channel = item, channel
-        self._number = channel.open(self._waiter, opening, self._packed, end=True)
+        self._number = channel.open(
+            self._waiter,
+            opening,
+            self._packed,
+            end=True,
+            within_s=self._within_s,
+            may_repeat=spec_of(item).idempotent,
+        )
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()

@@ -475,6 +475,27 @@ async def test_a_server_says_that_the_leader_is_away_and_back(
             await until(lambda: "calls of endpoint 'quote' come again" in caplog.messages)
 
 
+async def test_a_leader_that_does_not_come_back_in_time(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
+        await declare(client, "once")
+        await declare(client, "twice", idempotent=True)
+        gate = Gate()
+        async with server.serve("once", gate), server.serve("twice", gate):
+            once = await start(nursery, lambda: client.call("once", 1, timeout_s=2))
+            twice = await start(nursery, lambda: client.call("twice", 2, timeout_s=2))
+            await until(lambda: len(gate.begun) == 2)
+            await nodes.crash("n1")
+            await until(lambda: once and twice)
+            assert isinstance(once[0], CallUnknownError)
+            assert not once[0].retryable
+            assert isinstance(twice[0], CallUnknownError)
+            assert twice[0].retryable
+            assert twice[0].message.endswith(
+                "the call was tried again, as its endpoint is idempotent: it was not answered "
+                "within 2 s"
+            )
+
+
 async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_now(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from hadron.client.endpoints.calls import told
 from hadron.client.endpoints.stream import CallStream
 from hadron.model.errors import CallUnknownError, DeadlineExceededError, HadronError
+from hadron.model.schema import SchemaObject
+from hadron.model.services import EndpointSpec
 from hadron.wire.call_items import Item
 
 
@@ -34,7 +36,9 @@ class Calls:
     async def attempt_until(self, _a: Any, _b: Any, _c: Any, attempt: Any, *_d: Any) -> None:
         self.tries += 1
         if self.tries == 1:
-            await attempt(SimpleNamespace(), self.channel, 1.0)
+            spec = EndpointSpec(replica_set="r", idempotent=True)
+            item = SchemaObject(kind="Endpoint", name="e", spec=spec)
+            await attempt(item, self.channel, 1.0)
             return
         await anyio.sleep(0.3)
         raise self._ending
