@@ -7,6 +7,7 @@ declared idempotent (ENDPOINTS N1).
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -150,6 +151,16 @@ class _Waiter:
         """It sends one value."""
 
 
+class _Look:
+    """At where an endpoint lives, for which others wait, too."""
+
+    __slots__ = ("error", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = anyio.Event()
+        self.error: HadronError | None = None
+
+
 class EndpointCalls:
     """Of one client."""
 
@@ -158,6 +169,8 @@ class EndpointCalls:
         self._catalog = catalog
         self._known: dict[str, SchemaObject] = {}
         self._looked_s: dict[str, float] = {}
+        self._looks: dict[str, _Look] = {}
+        """Under way, by the endpoint's name: a thousand first calls are one question."""
         self._channels: dict[str, Channel] = {}
 
     @property
@@ -176,7 +189,30 @@ class EndpointCalls:
     async def known(self, name: str) -> SchemaObject:
         """The endpoint as it was when it was looked up last, and nobody has said otherwise since.
         Raises `NotFoundError`."""
-        return self._known.get(name) or await self.find(name)
+        has_waited = False
+        while (known := self._known.get(name)) is None:
+            look = self._looks.get(name)
+            if look is None:
+                return await self._look(name)
+            await look.is_over.wait()
+            # Who came late to one that nobody has answered has not waited for as long: once more.
+            if look.error is not None and (has_waited or not isinstance(look.error, PeerError)):
+                # A copy: each that is raised has where it came through.
+                raise copy.copy(look.error)
+            has_waited = look.error is not None
+        return known
+
+    async def _look(self, name: str) -> SchemaObject:
+        """`find`, for all who wait for it; when this one is cancelled, another of them looks."""
+        look = self._looks[name] = _Look()
+        try:
+            return await self.find(name)
+        except HadronError as error:
+            look.error = error
+            raise
+        finally:
+            del self._looks[name]
+            look.is_over.set()
 
     async def recent(self, name: str) -> SchemaObject:
         """The same, for who chooses by it how to call: looked up anew every few seconds, but not
