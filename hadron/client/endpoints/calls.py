@@ -18,7 +18,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import handed_on, time_left_s
 from hadron.client.endpoints.items import Packed, headers_of
-from hadron.client.endpoints.shapes import described, type_name
+from hadron.client.endpoints.shapes import described, type_name, why_unusable
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
 from hadron.model.backoff import Backoff
@@ -436,10 +436,25 @@ def spec_of(item: SchemaObject) -> EndpointSpec:
     return item.spec
 
 
-def unpack(packed: Packed, answer_type: Any) -> Any:
-    """A value as it was sent, or as what a program wants of it. Raises `RequestError` for what is
+def check_answer_type(kind: Any) -> None:
+    """Before anything is run. Raises `RequestError`."""
+    if kind is not None and (why := why_unusable(kind)):
+        raise RequestError(
+            f"answer_type is {kind!r}, which no answer can be made into: {why}",
+            "give a dataclass, a msgspec.Struct, a model of pydantic, or plain types",
+        )
+
+
+def unpack(packed: Packed, answer_type: Any, endpoint: str) -> Any:
+    """An answer as it was sent, or as what a program wants of it. Raises `RequestError` for what is
     none."""
-    return decoded(packed) if answer_type is None else converted(*packed, answer_type)
+    try:
+        return decoded(packed) if answer_type is None else converted(*packed, answer_type)
+    except RequestError as error:
+        raise RequestError(
+            f"endpoint {endpoint!r} was run, and its answer does not fit: {error.message}",
+            error.hint,
+        ) from error
 
 
 def decoded(packed: Packed) -> Any:

@@ -158,7 +158,7 @@ class CallStream(EnteredOnce):
         packed = await self._take()
         if packed is None:
             raise StopAsyncIteration
-        return unpack(packed, self._answer_type)
+        return self._unpack(packed)
 
     async def _take(self) -> Packed | None:
         """The next value as it was sent; None at the end. Raises what ended it."""
@@ -203,7 +203,10 @@ class CallStream(EnteredOnce):
             raise RequestError("the answer has no value", "loop over the call")
         if await self._take() is not None:
             raise RequestError("the answer has several values", "loop over the call")
-        return unpack(packed, self._answer_type)
+        return self._unpack(packed)
+
+    def _unpack(self, packed: Packed) -> Any:
+        return unpack(packed, self._answer_type, self._told.endpoint)
 
     def _grant(self, size: int) -> None:
         if self._channel is not None:

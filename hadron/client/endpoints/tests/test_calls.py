@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
 
-from hadron.client.endpoints.calls import EndpointCalls
-from hadron.model.errors import HadronError, NotFoundError, PeerError
+from hadron.client.endpoints.calls import EndpointCalls, check_answer_type, unpack
+from hadron.client.endpoints.methods import EndpointMethods
+from hadron.model.errors import HadronError, NotFoundError, PeerError, RequestError
+from hadron.model.record import JSON
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
 
@@ -35,6 +38,35 @@ class Catalog:
 def a_client(catalog: Any) -> EndpointCalls:
     session: Any = SimpleNamespace()
     return EndpointCalls(session, catalog)
+
+
+@dataclass
+class Price:
+    price: int
+
+
+@pytest.mark.parametrize("kind", ["Price", 5, [], print, list["Missing"]])  # type: ignore[name-defined] # noqa: F821
+async def test_an_answer_type_that_is_none_is_refused_before_anything_is_run(kind: Any) -> None:
+    methods = EndpointMethods()
+    with pytest.raises(RequestError, match="which no answer can be made into"):
+        await methods.call("e", 1, answer_type=kind)
+    with pytest.raises(RequestError, match="which no answer can be made into"):
+        methods.call_stream("e", 1, answer_type=kind)
+
+
+@pytest.mark.parametrize("kind", [Price, int | None, Annotated[int, [1]], list[Price], Any, None])
+def test_any_other_answer_type_is_taken(kind: Any) -> None:
+    check_answer_type(kind)
+
+
+def test_an_answer_of_another_type_says_that_it_was_run() -> None:
+    with pytest.raises(RequestError) as raised:
+        unpack((JSON, b'"x"'), Price, "quote")
+    assert raised.value.message.startswith(
+        "endpoint 'quote' was run, and its answer does not fit: a value is no Price: "
+    )
+    assert "price (int)" in raised.value.hint
+    assert unpack((JSON, b'{"price": 2}'), Price, "quote") == Price(2)
 
 
 async def test_a_thousand_first_calls_ask_once_also_when_who_asked_is_cancelled() -> None:

@@ -59,6 +59,13 @@ def a_channel(scopes: list[anyio.CancelScope]) -> Channel:
     return channel
 
 
+@pytest.mark.parametrize("headers", [["a"], "text", [("a", "b")], 5])
+def test_headers_that_are_no_mapping_are_refused(headers: Any) -> None:
+    with pytest.raises(RequestError, match=r"headers are an? ") as raised:
+        told("shout", 1.0, "", headers)
+    assert raised.value.hint == "give a dict of texts by name"
+
+
 @pytest.mark.parametrize("reason", [RequestError("no"), OverloadedError("no")])
 async def test_why_a_stream_ended_is_not_what_became_of_its_calls(reason: HadronError) -> None:
     """Either says that nothing was done, and who hears it calls again."""
