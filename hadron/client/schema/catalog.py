@@ -32,6 +32,7 @@ from hadron.model.problems import did_you_mean
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.model.services import TokenSpec
 from hadron.model.tokens import hash_secret, make_secret
+from hadron.model.words import with_article
 from hadron.wire.calling import Caller
 from hadron.wire.messages import method, schema_pb2
 
@@ -437,10 +438,15 @@ class Catalog:
         if not found:
             await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
+            meant, hint = did_you_mean(name, known), ""
+            others = [each.kind.lower() for each in await self.objects("", self._namespace, name)]
+            if others:
+                # Who calls an exchange does not want an endpoint beside it.
+                meant = f", but {' and '.join(with_article(each) for each in others)} is"
+                hint = f"`hadron describe {others[0]} {name}` shows that; else "
             raise NotFoundError(
-                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
-                f"{did_you_mean(name, known)}",
-                f"{how_to_make(kind, self._namespace, name)}, or look with "
+                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}{meant}",
+                f"{hint}{how_to_make(kind, self._namespace, name)}, or look with "
                 f"`hadron get {kind.lower()}s`",
             )
         return found[0], index
