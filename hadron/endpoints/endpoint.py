@@ -143,6 +143,7 @@ class Endpoint:
                 f"the server {server.terms.name!r} of {self.label} was lost while it ran the call: "
                 f"{error.message}",
                 f"it has run, or in part, or not at all, and is not run again, as {why}",
+                retryable=self.spec.idempotent,
             ),
         )
 
@@ -187,6 +188,7 @@ class Endpoint:
                 f"nobody serves {self.label} any more, and who had the call was lost while it ran "
                 "it: it has run, or in part, or not at all",
                 hint,
+                retryable=self.spec.idempotent,
             )
         return NoServerError(f"nobody serves {self.label}: the call was not run", hint)
 

@@ -208,7 +208,8 @@ class CommitUnknownError(OutcomeUnknownError):
 
 class CallUnknownError(OutcomeUnknownError):
     """A server, the way to it, or the endpoint was lost with a call under way: it has run, or in
-    part, or not at all. It was not run again, because the endpoint is not declared `idempotent`."""
+    part, or not at all. Where its endpoint is declared `idempotent` it was tried again, in
+    vain, and is `retryable`."""
 
 
 class CallFailedError(HadronError):

@@ -82,6 +82,8 @@ class Lookout:
         self._ask_one = ask_one
         self._waits: dict[_Wait, None] = {}
         self._hurried = False
+        self._trying_s: dict[str, float] = {}
+        """When that was said last, by the replica set."""
 
     @contextmanager
     def waiting(self, what: str, expected_s: float = 0.0) -> Iterator[None]:
@@ -96,6 +98,14 @@ class Lookout:
     def hurry(self) -> None:
         """Something waits for too long: ask around with the next round."""
         self._hurried = True
+
+    def trying(self, replica_set: str, left_s: float, why: str) -> None:
+        """Say that somebody asks its leader again and again, for so long: once for all who do."""
+        now_s = anyio.current_time()
+        said_s = self._trying_s.get(replica_set)
+        if said_s is None or now_s - said_s >= _LEISURE * TELL_AFTER_S:
+            self._trying_s[replica_set] = now_s
+            _log.warning("trying for %.0f s more: %s", left_s, why)
 
     async def run(self) -> None:
         """Rounds, until cancelled."""
@@ -113,11 +123,13 @@ class Lookout:
                 _log.debug("nobody said who leads: %s", error)
 
     def _tell(self) -> bool:
-        """Say what is overdue; returns whether anything is."""
+        """Say what is overdue, once for all who wait for the same; returns whether anything is."""
         now_s = anyio.current_time()
         overdue = [wait for wait in self._waits if wait.overdue_s <= now_s]
+        said = {wait.what for wait in overdue if wait.told}
         for wait in overdue:
-            if not wait.told:
-                wait.told = True
+            wait.told = True
+            if wait.what not in said:
+                said.add(wait.what)
                 _log.warning("waiting for %s; is a majority up? see `hadron status`", wait.what)
         return bool(overdue)

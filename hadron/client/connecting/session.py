@@ -537,10 +537,8 @@ class Session:
         deadline = began_s + limit_s
         told = False
         backoff = Backoff(self.ports.random)
-        trouble: HadronError = DeadlineExceededError(
-            f"no answer from {f'the leader of {replica_set}' if replica_set else 'any node'} "
-            f"within {round(limit_s, 1):g} s"
-        )
+        trouble: HadronError | None = None
+        silent = f"no answer from {f'the leader of {replica_set}' if replica_set else 'any node'}"
         asks_leader = bool(replica_set)
         while True:
             self.check_open()
@@ -569,12 +567,13 @@ class Session:
             delay_s = backoff.next_s()
             now_s = anyio.current_time()
             if now_s + delay_s >= deadline:
-                raise trouble
+                raise trouble or DeadlineExceededError(f"{silent} within {round(limit_s, 1):g} s")
             if now_s - began_s >= TELL_AFTER_S:
                 self.lookout.hurry()
                 if not told:
                     told = True
-                    _log.warning("trying for %.0f s more: %s", deadline - now_s, trouble.message)
+                    why = f"{silent} yet" if trouble is None else trouble.message
+                    self.lookout.trying(replica_set, deadline - now_s, why)
             if any_after_s is not None and (
                 # There may be none, or nobody who answers has heard of it.
                 now_s - began_s >= any_after_s or self.topology.leader(replica_set) is None

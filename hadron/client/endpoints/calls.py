@@ -7,6 +7,7 @@ declared idempotent (ENDPOINTS N1).
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import handed_on, time_left_s
 from hadron.client.endpoints.items import Packed, headers_of
-from hadron.client.endpoints.shapes import described, type_name
+from hadron.client.endpoints.shapes import described, type_name, why_unusable
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import seconds_of, text_of, text_or_none_of
 from hadron.model.backoff import Backoff
@@ -150,6 +151,16 @@ class _Waiter:
         """It sends one value."""
 
 
+class _Look:
+    """At where an endpoint lives, for which others wait, too."""
+
+    __slots__ = ("error", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = anyio.Event()
+        self.error: HadronError | None = None
+
+
 class EndpointCalls:
     """Of one client."""
 
@@ -158,6 +169,8 @@ class EndpointCalls:
         self._catalog = catalog
         self._known: dict[str, SchemaObject] = {}
         self._looked_s: dict[str, float] = {}
+        self._looks: dict[str, _Look] = {}
+        """Under way, by the endpoint's name: a thousand first calls are one question."""
         self._channels: dict[str, Channel] = {}
 
     @property
@@ -176,7 +189,30 @@ class EndpointCalls:
     async def known(self, name: str) -> SchemaObject:
         """The endpoint as it was when it was looked up last, and nobody has said otherwise since.
         Raises `NotFoundError`."""
-        return self._known.get(name) or await self.find(name)
+        has_waited = False
+        while (known := self._known.get(name)) is None:
+            look = self._looks.get(name)
+            if look is None:
+                return await self._look(name)
+            await look.is_over.wait()
+            # Who came late to one that nobody has answered has not waited for as long: once more.
+            if look.error is not None and (has_waited or not isinstance(look.error, PeerError)):
+                # A copy: each that is raised has where it came through.
+                raise copy.copy(look.error)
+            has_waited = look.error is not None
+        return known
+
+    async def _look(self, name: str) -> SchemaObject:
+        """`find`, for all who wait for it; when this one is cancelled, another of them looks."""
+        look = self._looks[name] = _Look()
+        try:
+            return await self.find(name)
+        except HadronError as error:
+            look.error = error
+            raise
+        finally:
+            del self._looks[name]
+            look.is_over.set()
 
     async def recent(self, name: str) -> SchemaObject:
         """The same, for who chooses by it how to call: looked up anew every few seconds, but not
@@ -227,7 +263,7 @@ class EndpointCalls:
 
     async def call(self, told: Told, packed: Packed) -> Answer:
         """Raises what ended it."""
-        left_s = time_left_s(told.timeout_s)
+        within_s = left_s = time_left_s(told.timeout_s)
         deadline_s = anyio.current_time() + left_s
         trouble: HadronError | None = None
         item = self._known.get(told.endpoint)
@@ -238,14 +274,14 @@ class EndpointCalls:
             # Nearly always: nothing has to be waited for but the answer.
             try:
                 opening = self.opening(item, told, SINGLE_CALL, left_s)
-                return await self._ask(channel, opening, packed)
+                return await self._ask(item, channel, opening, packed, within_s)
             except MAY_CHANGE as error:
                 self.check_again(item, error)
                 trouble = error
 
         async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
             opening = self.opening(item, told, SINGLE_CALL, left_s)
-            return await self._ask(channel, opening, packed)
+            return await self._ask(item, channel, opening, packed, within_s)
 
         return await self.attempt_until(told, SINGLE_CALL, deadline_s, attempt, item, trouble)
 
@@ -289,10 +325,13 @@ class EndpointCalls:
                 )
         except _NOT_RUN as error:
             # By whom it was sent to last, which says nothing of those before.
-            raise unknown or error from error.__cause__
+            if unknown is not None:
+                raise _tried_again(unknown, error.message) from error.__cause__
+            raise
+        if unknown is not None:
+            raise _tried_again(unknown, f"it was not answered within {told.timeout_s:g} s")
         raise (
-            unknown
-            or trouble
+            trouble
             or DeadlineExceededError(
                 f"the leader of endpoint {told.endpoint!r} was not reached within "
                 f"{told.timeout_s:g} s",
@@ -309,6 +348,8 @@ class EndpointCalls:
                 item = await self.fitting(told.endpoint, shape)
             except PeerError as error:
                 # What has become of the call says more than that nobody answers now.
+                if isinstance(trouble, CallUnknownError):
+                    trouble = _tried_again(trouble, error.message)
                 raise trouble or error from error
             channel = self.channel(spec_of(item).replica_set)
             await channel.wait_ready()
@@ -322,10 +363,18 @@ class EndpointCalls:
         self._known.pop(item.name, None)
 
     async def _ask(
-        self, channel: Channel, opening: endpoints_pb2.CallOpening, packed: Packed
+        self,
+        item: SchemaObject,
+        channel: Channel,
+        opening: endpoints_pb2.CallOpening,
+        packed: Packed,
+        within_s: float,
     ) -> Answer:
         waiter = _Waiter()
-        number = channel.open(waiter, opening, packed, end=True)
+        may_repeat = spec_of(item).idempotent
+        number = channel.open(
+            waiter, opening, packed, end=True, within_s=within_s, may_repeat=may_repeat
+        )
         try:
             await waiter.done.wait()
         finally:
@@ -364,7 +413,17 @@ def _check_changed(before: SchemaObject, now: SchemaObject, error: HadronError) 
     if isinstance(error, NotFoundError) and is_same:
         raise error
     if isinstance(error, CallUnknownError) and not spec_of(now).idempotent:
+        error.retryable = False
         raise error
+
+
+def _tried_again(unknown: CallUnknownError, last: str) -> CallUnknownError:
+    """What ends a call of an idempotent endpoint that was lost, and all tries behind that."""
+    return CallUnknownError(
+        f"{unknown.message}; the call was tried again, as its endpoint is idempotent: {last}",
+        unknown.hint,
+        retryable=True,
+    )
 
 
 def _misfit(item: SchemaObject, shape: Shape) -> RequestError | None:
@@ -377,10 +436,25 @@ def spec_of(item: SchemaObject) -> EndpointSpec:
     return item.spec
 
 
-def unpack(packed: Packed, answer_type: Any) -> Any:
-    """A value as it was sent, or as what a program wants of it. Raises `RequestError` for what is
+def check_answer_type(kind: Any) -> None:
+    """Before anything is run. Raises `RequestError`."""
+    if kind is not None and (why := why_unusable(kind)):
+        raise RequestError(
+            f"answer_type is {kind!r}, which no answer can be made into: {why}",
+            "give a dataclass, a msgspec.Struct, a model of pydantic, or plain types",
+        )
+
+
+def unpack(packed: Packed, answer_type: Any, endpoint: str) -> Any:
+    """An answer as it was sent, or as what a program wants of it. Raises `RequestError` for what is
     none."""
-    return decoded(packed) if answer_type is None else converted(*packed, answer_type)
+    try:
+        return decoded(packed) if answer_type is None else converted(*packed, answer_type)
+    except RequestError as error:
+        raise RequestError(
+            f"endpoint {endpoint!r} was run, and its answer does not fit: {error.message}",
+            error.hint,
+        ) from error
 
 
 def decoded(packed: Packed) -> Any:

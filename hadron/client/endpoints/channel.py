@@ -46,13 +46,16 @@ class Waiter(Protocol):
 
 
 class _Pending:
-    __slots__ = ("due", "endpoint", "number", "timeout_s", "waiter")
+    __slots__ = ("due", "endpoint", "may_repeat", "number", "waiter", "within_s")
 
-    def __init__(self, number: int, waiter: Waiter, endpoint: str, timeout_s: float) -> None:
+    def __init__(
+        self, number: int, waiter: Waiter, endpoint: str, within_s: float, *, may_repeat: bool
+    ) -> None:
         self.number = number
         self.waiter = waiter
         self.endpoint = endpoint
-        self.timeout_s = timeout_s
+        self.within_s = within_s
+        self.may_repeat = may_repeat
         self.due = 0
 
 
@@ -104,12 +107,22 @@ class Channel:
         packed: Packed | None,
         *,
         end: bool,
+        within_s: float | None = None,
+        may_repeat: bool = False,
     ) -> int:
-        """Call; returns the call's number. `is_ready` must be true."""
+        """Call; returns the call's number. `is_ready` must be true.
+
+        Args:
+            within_s: what its program has given it, where this is not the first try, for whom the
+                opening says what is left.
+            may_repeat: its endpoint is idempotent: who hears that it is unknown may call again.
+        """
         self._number += 1
         number = self._number
         timeout_s = opening.timeout_ms / 1_000
-        pending = _Pending(number, waiter, opening.endpoint, timeout_s)
+        pending = _Pending(
+            number, waiter, opening.endpoint, within_s or timeout_s, may_repeat=may_repeat
+        )
         was_idle = not self._pending
         self._pending[number] = pending
         pending.due = self._timers.add(anyio.current_time() + timeout_s + _GRACE_S, pending)
@@ -167,9 +180,9 @@ class Channel:
                 pending.waiter.fail(
                     DeadlineExceededError(
                         f"the leader of {self.replica_set} says nothing of a call that was to be "
-                        f"answered within {pending.timeout_s:g} s",
+                        f"answered within {round(pending.within_s, 3):g} s",
                         "see `hadron status`; it may have run",
-                        retryable=False,
+                        retryable=pending.may_repeat,
                     ),
                     None,
                 )
@@ -234,5 +247,6 @@ class Channel:
             error = CallUnknownError(
                 f"the leader of {self.replica_set} was lost with a call under way: {why}",
                 "it has run, or in part, or not at all",
+                retryable=pending.may_repeat,
             )
             pending.waiter.fail(error, None)

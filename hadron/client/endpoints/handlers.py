@@ -12,11 +12,9 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from hadron.client.endpoints.calls import converted, decoded
 from hadron.client.endpoints.items import Packed
-from hadron.client.endpoints.shapes import described
+from hadron.client.endpoints.shapes import described, why_unusable
 from hadron.model.errors import CallFailedError, RequestError
 from hadron.model.services import STREAM, EndpointSpec
 
@@ -112,15 +110,11 @@ def _kind_of(function: Callable[..., Any], name: str) -> Any:
         kind = arguments[0] if arguments else None
     if kind in (Any, object, None, inspect.Parameter.empty) or isinstance(kind, typing.TypeVar):
         return None
-    if not callable(getattr(kind, "model_validate", None)):
-        try:
-            msgspec.json.Decoder(kind)
-        except TypeError as error:
-            raise RequestError(
-                f"{_name(function)} takes {kind}, which no value can be made into: {error}",
-                "annotate it with a dataclass, a msgspec.Struct, a model of pydantic, or plain "
-                "types",
-            ) from None
+    if why := why_unusable(kind):
+        raise RequestError(
+            f"{_name(function)} takes {kind}, which no value can be made into: {why}",
+            "annotate it with a dataclass, a msgspec.Struct, a model of pydantic, or plain types",
+        )
     return kind
 
 

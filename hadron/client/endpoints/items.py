@@ -25,7 +25,7 @@ from hadron.model.limits import (
 )
 from hadron.model.problems import shorten
 from hadron.model.record import encode_value
-from hadron.model.words import said_by
+from hadron.model.words import said_by, with_article
 from hadron.wire.call_items import CallItems, Item
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import error_from_message, error_to_message, text_to
@@ -56,7 +56,11 @@ def pack(value: Any) -> Packed:
 def headers_of(headers: Mapping[str, str] | None) -> dict[str, str]:
     """As they are sent. Raises `RequestError`."""
     found: dict[str, str] = {}
-    given: Mapping[Any, Any] = headers or {}
+    given: Any = headers or {}
+    if not isinstance(given, Mapping):
+        raise RequestError(
+            f"headers are {with_article(type(given).__name__)}", "give a dict of texts by name"
+        )
     for name, text in given.items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise RequestError(f"the header {name!r}: {text!r} is no text", "give str for both")
@@ -217,7 +221,9 @@ class Inflow:
                 raise self._error
             if self._has_ended:
                 return None
-            self._arrival = anyio.Event()
+            if self._arrival.is_set():
+                # Others who take from it may be waiting with the one that is not set yet.
+                self._arrival = anyio.Event()
             await self._arrival.wait()
         return self._pop()
 
@@ -263,7 +269,9 @@ class Outflow:
     async def wait(self) -> bool:
         """Until a value may be sent; whether somebody takes it. Raises what ended it."""
         while self._window <= 0 and not self._is_over:
-            self._room = anyio.Event()
+            if self._room.is_set():
+                # Others who send may be waiting with the one that is not set yet.
+                self._room = anyio.Event()
             await self._room.wait()
         if self._error is not None:
             raise self._error

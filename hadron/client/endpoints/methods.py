@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from hadron.client.connecting.session import Session
-from hadron.client.endpoints.calls import NOTHING, EndpointCalls, told, unpack
+from hadron.client.endpoints.calls import NOTHING, EndpointCalls, check_answer_type, told, unpack
 from hadron.client.endpoints.items import pack
 from hadron.client.endpoints.serving import (
     DEFAULT_CALLS,
@@ -72,8 +72,9 @@ class EndpointMethods:
                 endpoint is declared `idempotent` it is run again instead.)
         """
         asked = told(endpoint, timeout_s, region, headers)
+        check_answer_type(answer_type)
         answer = await self._endpoints.call(asked, pack(value))
-        return unpack(answer.packed, answer_type)
+        return unpack(answer.packed, answer_type, endpoint)
 
     def call_stream(
         self,
@@ -96,6 +97,7 @@ class EndpointMethods:
         The others, and errors, are those of `call`.
         """
         asked = told(endpoint, timeout_s, region, headers)
+        check_answer_type(answer_type)
         packed = None if value is NOTHING else pack(value)
 
         async def make() -> CallStream:

@@ -178,7 +178,9 @@ class Runs:
     async def wait_done(self) -> None:
         """Until all that have begun have ended."""
         while self._open:
-            self._rest = anyio.Event()
+            if self._rest.is_set():
+                # Others may be waiting with the one that is not set yet.
+                self._rest = anyio.Event()
             await self._rest.wait()
 
     def _check_rest(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -63,8 +64,8 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Serving(EnteredOnce):
     """A server that is attached, of `async with client.serve(...) as serving`.
 
-    Calls are run while the block lasts; `wait` is for a program that does nothing else. Leaving it
-    takes no more calls, and waits for those that are under way.
+    Calls are run while the block lasts; `wait` is for a program that does nothing else. Leaving it,
+    or `drain`, takes no more calls, and waits for those that are under way.
     """
 
     def __init__(
@@ -78,7 +79,11 @@ class Serving(EnteredOnce):
         self._item: SchemaObject | None = None
         self._call: OpenedCall | None = None
         self._attached = anyio.Event()
+        self._is_closed = False
         self._over = anyio.Event()
+        """It was closed, or has drained."""
+        self._leaves_by_s = math.inf
+        """What is under way is waited for until then, by all who drain."""
         self._failure: HadronError | None = None
         self._outage = Outage(
             f"endpoint {settings.endpoint!r}", "no calls come of {}", "calls of {} come again"
@@ -90,7 +95,7 @@ class Serving(EnteredOnce):
 
     def __str__(self) -> str:
         state = "not open yet"
-        if self._over.is_set():
+        if self._is_closed:
             state = "closed"
         elif self._runs is not None:
             state = f"{self._runs.count} calls" if self._call is not None else "looking for it"
@@ -136,24 +141,32 @@ class Serving(EnteredOnce):
             self._stop()
 
     async def wait(self) -> None:
-        """Until it is closed. Raises what ended it: the endpoint was deleted, for example."""
+        """Until it is closed, or has drained. Raises what ended it: the endpoint was deleted, for
+        example."""
         await self._over.wait()
         if self._failure is not None:
             raise self._failure
 
     async def drain(self) -> None:
-        """Take no more calls, and wait for those that are under way, for `drain_s` at most. Calls
-        that were on their way here go to other servers."""
-        runs, call = self._runs, self._call
-        if runs is None or runs.is_leaving:
+        """Take no more calls, and wait for those that are under way, for `drain_s` at most since
+        that was first asked for; then `wait` returns. Calls that were on their way here go to other
+        servers."""
+        runs = self._runs
+        if runs is None:
             return
-        runs.is_leaving = True
-        if call is not None:
-            self._outbox.flush()
-            call.send(endpoints_pb2.ServeRequest(drain=True))
-        with anyio.move_on_after(self._settings.drain_s):
+        if not runs.is_leaving:
+            runs.is_leaving = True
+            self._leaves_by_s = anyio.current_time() + self._settings.drain_s
+            self._say_drain()
+        with anyio.CancelScope(deadline=self._leaves_by_s):
             await runs.wait_done()
         self._outbox.flush()
+        self._over.set()
+
+    def _say_drain(self) -> None:
+        if self._call is not None:
+            self._outbox.flush()
+            self._call.send(endpoints_pb2.ServeRequest(drain=True))
 
     def close(self) -> None:
         """Stop at once; callers of what is under way are told."""
@@ -164,6 +177,7 @@ class Serving(EnteredOnce):
         self._stop()
 
     def _stop(self) -> None:
+        self._is_closed = True
         self._calls.session.on_close.pop(self._closed, None)
         call, self._call = self._call, None
         if call is not None:
@@ -210,6 +224,9 @@ class Serving(EnteredOnce):
     def _on_opened(self, call: OpenedCall) -> None:
         self._call = call
         self._outbox.open(call)
+        if self._runs is not None and self._runs.is_leaving:
+            # The next leader does not know of it.
+            self._say_drain()
 
     def _on_received(self, message: endpoints_pb2.ServeResponse, attachment: memoryview) -> None:
         if not message.items:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 import msgspec.inspect
 
 _MOST_FIELDS: Final = 20
@@ -34,6 +36,27 @@ def type_name(kind: Any) -> str:
     if isinstance(origin, type) and arguments and origin.__module__ != "types":
         return f"{origin.__name__}[{', '.join(arguments)}]"
     return " | ".join(arguments).replace("NoneType", "None") or str(kind).replace("typing.", "")
+
+
+def why_unusable(kind: Any) -> str:
+    """What is wrong with a type that no value can be made into; "" where nothing is."""
+    try:
+        return _why_unusable(kind)
+    except TypeError:
+        # It has no hash: a type with metadata, or none at all.
+        return _why_unusable.__wrapped__(kind)
+
+
+@functools.lru_cache(256)
+def _why_unusable(kind: Any) -> str:
+    if callable(getattr(kind, "model_validate", None)):
+        # A model of pydantic, known by what it can do: the library is not needed here.
+        return ""
+    try:
+        msgspec.json.Decoder(kind)
+    except (TypeError, NameError) as error:
+        return str(error)
+    return ""
 
 
 def _listed(fields: list[str]) -> str:

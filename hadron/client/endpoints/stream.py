@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import anyio
 
-from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, unpack
+from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, spec_of, unpack
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Outflow, Packed, pack
@@ -70,6 +70,7 @@ class CallStream(EnteredOnce):
         self._answer_type = answer_type
         self._item: SchemaObject | None = None
         self._channel: Channel | None = None
+        self._within_s = 0.0
         self._deadline_s = 0.0
         self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
@@ -88,7 +89,8 @@ class CallStream(EnteredOnce):
 
     async def __aenter__(self) -> Self:
         self._enter("call")
-        self._deadline_s = anyio.current_time() + time_left_s(self._told.timeout_s)
+        self._within_s = time_left_s(self._told.timeout_s)
+        self._deadline_s = anyio.current_time() + self._within_s
         await self._calls.attempt_until(self._told, self._shape, self._deadline_s, self._open)
         return self
 
@@ -97,7 +99,14 @@ class CallStream(EnteredOnce):
         if self._packed is not None:
             self._waiter.outflow.spend(len(self._packed[1]))
         self._item, self._channel = item, channel
-        self._number = channel.open(self._waiter, opening, self._packed, end=True)
+        self._number = channel.open(
+            self._waiter,
+            opening,
+            self._packed,
+            end=True,
+            within_s=self._within_s,
+            may_repeat=spec_of(item).idempotent,
+        )
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()
@@ -149,7 +158,7 @@ class CallStream(EnteredOnce):
         packed = await self._take()
         if packed is None:
             raise StopAsyncIteration
-        return unpack(packed, self._answer_type)
+        return self._unpack(packed)
 
     async def _take(self) -> Packed | None:
         """The next value as it was sent; None at the end. Raises what ended it."""
@@ -174,10 +183,16 @@ class CallStream(EnteredOnce):
         if self._waiter is not waiter:
             # Another task, which takes from it too, has done so.
             return
-        self._waiter = _Waiter(self._grant)
-        await self._calls.attempt_until(
-            self._told, self._shape, self._deadline_s, self._open, item, error
-        )
+        fresh = self._waiter = _Waiter(self._grant)
+        try:
+            await self._calls.attempt_until(
+                self._told, self._shape, self._deadline_s, self._open, item, error
+            )
+        except BaseException as ended:
+            # Nobody answers to it: who takes from it next, or does already, is not to wait. After
+            # a cancellation that one tries again.
+            fresh.fail(ended if isinstance(ended, HadronError) else error, None)
+            raise
 
     async def result(self) -> Any:
         """End the input, and return the one value of the answer. Raises `RequestError` where there
@@ -188,7 +203,10 @@ class CallStream(EnteredOnce):
             raise RequestError("the answer has no value", "loop over the call")
         if await self._take() is not None:
             raise RequestError("the answer has several values", "loop over the call")
-        return unpack(packed, self._answer_type)
+        return self._unpack(packed)
+
+    def _unpack(self, packed: Packed) -> Any:
+        return unpack(packed, self._answer_type, self._told.endpoint)
 
     def _grant(self, size: int) -> None:
         if self._channel is not None:

@@ -32,6 +32,7 @@ from hadron.model.problems import did_you_mean
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.model.services import TokenSpec
 from hadron.model.tokens import hash_secret, make_secret
+from hadron.model.words import with_article
 from hadron.wire.calling import Caller
 from hadron.wire.messages import method, schema_pb2
 
@@ -438,13 +439,17 @@ class Catalog:
             await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
             others = await self.objects("", self._namespace, name)
-            hint = " ".join(map(_meant_perhaps, others)) or (
+            meant = did_you_mean(name, known)
+            hint = (
                 f"{how_to_make(kind, self._namespace, name)}, or look with "
                 f"`hadron get {kind.lower()}s`"
             )
+            if others:
+                # Who calls an exchange does not want an endpoint beside it.
+                kinds = [with_article(each.kind.lower()) for each in others]
+                meant, hint = f", but {' and '.join(kinds)} is", "; ".join(map(_way_with, others))
             raise NotFoundError(
-                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}"
-                f"{did_you_mean(name, known)}",
+                f"no {kind.lower()} is called {name!r} in namespace {self._namespace!r}{meant}",
                 hint,
             )
         return found[0], index
@@ -458,11 +463,10 @@ _USED_BY: Final = {
 }
 
 
-def _meant_perhaps(item: SchemaObject) -> str:
-    """What is to be done with an object of another kind that has the name."""
+def _way_with(item: SchemaObject) -> str:
+    """What is done with an object of its kind."""
     way = _USED_BY.get(item.kind, "`hadron get " + item.kind.lower() + "s` shows it")
-    way = "; ".join(only_stored([item])) or way
-    return f"there is {item.kind} {item.name!r}: {way.format(item.name)}"
+    return "; ".join(only_stored([item])) or way.format(item.name)
 
 
 def check_namespace(name: str, declared: Iterable[SchemaObject]) -> None:

@@ -228,7 +228,7 @@ class Served:
     async def watch(self, serving: Serving) -> None:
         """Raises what ended it: the endpoint was deleted, for example."""
         await serving.wait()
-        if not self.is_leaving:
+        if not (self.is_leaving or self._is_draining):
             raise ConnectionLostError(
                 "this node's way to the endpoint's leader has ended", "serve it again, at any node"
             )

@@ -83,6 +83,7 @@ def test_a_lost_server_is_told_of_once_and_nothing_is_run_twice() -> None:
     error = room.caller.error_of(1)
     assert isinstance(error, CallUnknownError)
     assert "was lost while it ran the call: gone" in error.message
+    assert not error.retryable
     assert not other.told
 
 
@@ -99,6 +100,7 @@ def test_an_idempotent_call_goes_elsewhere_within_its_deadline() -> None:
     error = room.caller.error_of(1)
     assert isinstance(error, CallUnknownError)
     assert f"it was run {MAX_ATTEMPTS} times" in error.hint
+    assert error.retryable
     assert room.endpoint.kept_bytes == 0
 
 
@@ -110,6 +112,7 @@ def test_who_was_lost_with_a_call_may_have_run_it_though_nobody_is_left() -> Non
     error = room.caller.error_of(1)
     assert isinstance(error, CallUnknownError)
     assert "nobody serves" in error.message
+    assert error.retryable
     # The next one has not been given to anybody.
     room.caller.call(2)
     assert isinstance(room.caller.error_of(2), NoServerError)

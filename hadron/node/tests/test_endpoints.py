@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from hadron.client import Client, IncomingCall
 from hadron.client.connecting import outages
+from hadron.client.terms.results import EndpointServer
 from hadron.model.errors import (
     CallFailedError,
     CallUnknownError,
@@ -473,6 +475,27 @@ async def test_a_server_says_that_the_leader_is_away_and_back(
             await until(lambda: "calls of endpoint 'quote' come again" in caplog.messages)
 
 
+async def test_a_leader_that_does_not_come_back_in_time(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
+        await declare(client, "once")
+        await declare(client, "twice", idempotent=True)
+        gate = Gate()
+        async with server.serve("once", gate), server.serve("twice", gate):
+            once = await start(nursery, lambda: client.call("once", 1, timeout_s=2))
+            twice = await start(nursery, lambda: client.call("twice", 2, timeout_s=2))
+            await until(lambda: len(gate.begun) == 2)
+            await nodes.crash("n1")
+            await until(lambda: once and twice)
+            assert isinstance(once[0], CallUnknownError)
+            assert not once[0].retryable
+            assert isinstance(twice[0], CallUnknownError)
+            assert twice[0].retryable
+            assert twice[0].message.endswith(
+                "the call was tried again, as its endpoint is idempotent: it was not answered "
+                "within 2 s"
+            )
+
+
 async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_now(
     tmp_path: Path,
 ) -> None:
@@ -505,6 +528,47 @@ async def test_who_leaves_ends_what_it_has_begun(tmp_path: Path) -> None:
             assert outcome == [1]
         with pytest.raises(NoServerError):
             await client.call("slow", 2)
+
+
+async def test_a_block_that_is_left_while_another_task_drains_waits_as_well(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, server, client), trio.open_nursery() as nursery:
+        await declare(client, "slow")
+        gate = Gate()
+        async with server.serve("slow", gate) as serving:
+            outcome = await start(nursery, lambda: client.call("slow", 1))
+            await until(lambda: gate.begun)
+            for _ in range(2):
+                nursery.start_soon(serving.drain)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(_open_later, gate)
+        await until(lambda: outcome)
+        assert outcome == [1]
+
+
+async def test_who_has_drained_waits_no_more_and_is_told_of_to_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
+        await declare(client, "slow")
+        gate = Gate()
+        async with server.serve("slow", gate, drain_s=0.2) as serving:
+            outcome = await start(nursery, lambda: client.call("slow", 1))
+            await until(lambda: gate.begun)
+            nursery.start_soon(serving.drain)
+            await serving.wait()
+            assert not outcome
+            # That is all the time it has: it goes on, but nobody waits for it once more.
+            with trio.fail_after(0.1):
+                await serving.drain()
+            await nodes.crash("n1")
+            await nodes.restart("n1")
+            await nodes.wait_serving()
+            found: list[EndpointServer] = []
+            while not (found and found[0].is_leaving):
+                found = list((await client.endpoints("slow"))[0].servers)
+                await trio.sleep(0.01)
+            with pytest.raises(NoServerError):
+                await client.call("slow", 2)
 
 
 async def _open_later(gate: Gate) -> None:

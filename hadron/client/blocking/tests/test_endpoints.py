@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from time import sleep
 from typing import Any
 
 import anyio
@@ -190,6 +191,32 @@ def test_a_server_waits_until_it_is_closed(url: str) -> None:
         assert not thread.is_alive()
         with pytest.raises(hadron.NoServerError):
             client.call("quote", "y")
+
+
+def test_a_server_that_has_drained_waits_no_more(url: str) -> None:
+    begun = threading.Event()
+
+    def slow(value: Any) -> Any:
+        begun.set()
+        sleep(0.3)
+        return value
+
+    with (
+        hadron.connect_sync(url) as caller,
+        hadron.connect_sync(url) as client,
+        client.serve("quote", slow) as serving,
+    ):
+        waiting = threading.Thread(target=serving.wait, daemon=True)
+        waiting.start()
+        answers: list[Any] = []
+        calling = threading.Thread(target=lambda: answers.append(caller.call("quote", "x")))
+        calling.start()
+        assert begun.wait(10)
+        serving.drain()
+        waiting.join(10)
+        assert not waiting.is_alive()
+        calling.join(10)
+        assert answers == ["x"]
 
 
 def test_a_value_that_is_broken_is_its_callers_fault(

@@ -211,3 +211,23 @@ async def test_another_leader_is_found(
         assert (await anext(aiter(subscription))).value == b"to the old one"
         assert (await anext(aiter(subscription))).value == b"0"
     nursery.cancel_scope.cancel()
+
+
+async def test_many_who_wait_for_the_same_are_told_of_once(
+    told: pytest.LogCaptureFixture, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody says that a time has passed which has not."""
+    node = FakeNode()
+    monkeypatch.setattr(node, "on_objects", lambda *_silent: None)
+    url, serving = await nursery.start(serve, node)
+    async with connect(url, request_timeout_s=2.0) as client, trio.open_nursery() as asking:
+        for _ in range(50):
+            asking.start_soon(client.objects)
+        await trio.sleep(1.7)
+        asking.cancel_scope.cancel()
+    first = [message.partition(" ")[0] for message in told.messages]
+    assert first.count("trying") == 1
+    # One for each try of a second.
+    assert 1 <= first.count("waiting") <= 2
+    assert "no answer from the leader of local/p0 yet" in told.text
+    serving.cancel()

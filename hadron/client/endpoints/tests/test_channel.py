@@ -11,7 +11,13 @@ import pytest
 from hadron.client.endpoints.calls import told
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.items import Packed
-from hadron.model.errors import CallUnknownError, HadronError, OverloadedError, RequestError
+from hadron.model.errors import (
+    CallUnknownError,
+    DeadlineExceededError,
+    HadronError,
+    OverloadedError,
+    RequestError,
+)
 from hadron.wire.call_items import Item
 from hadron.wire.messages import endpoints_pb2
 
@@ -41,11 +47,7 @@ def test_a_region_that_no_message_takes_is_refused() -> None:
         told("shout", 1.0, "x" * 5_000_000, None)
 
 
-@pytest.mark.parametrize("reason", [RequestError("no"), OverloadedError("no")])
-async def test_why_a_stream_ended_is_not_what_became_of_its_calls(reason: HadronError) -> None:
-    """Either says that nothing was done, and who hears it calls again."""
-    scopes: list[anyio.CancelScope] = []
-
+def a_channel(scopes: list[anyio.CancelScope]) -> Channel:
     def start(*_function: Any) -> anyio.CancelScope:
         scopes.append(anyio.CancelScope())
         return scopes[-1]
@@ -54,10 +56,47 @@ async def test_why_a_stream_ended_is_not_what_became_of_its_calls(reason: Hadron
     channel = Channel(session, "r/p0")
     channel.start()
     channel.received(endpoints_pb2.CallResponse(), memoryview(b""))
-    waiting = Waiting()
-    channel.open(waiting, endpoints_pb2.CallOpening(timeout_ms=1_000), (0, b"v"), end=True)
+    return channel
+
+
+@pytest.mark.parametrize("headers", [["a"], "text", [("a", "b")], 5])
+def test_headers_that_are_no_mapping_are_refused(headers: Any) -> None:
+    with pytest.raises(RequestError, match=r"headers are an? ") as raised:
+        told("shout", 1.0, "", headers)
+    assert raised.value.hint == "give a dict of texts by name"
+
+
+@pytest.mark.parametrize("reason", [RequestError("no"), OverloadedError("no")])
+async def test_why_a_stream_ended_is_not_what_became_of_its_calls(reason: HadronError) -> None:
+    """Either says that nothing was done, and who hears it calls again."""
+    scopes: list[anyio.CancelScope] = []
+    channel = a_channel(scopes)
+    waiting, idempotent = Waiting(), Waiting()
+    told = endpoints_pb2.CallOpening(timeout_ms=1_000)
+    channel.open(waiting, told, (0, b"v"), end=True)
+    channel.open(idempotent, told, (0, b"v"), end=True, may_repeat=True)
     channel.failed(reason)
     assert isinstance(waiting.error, CallUnknownError)
+    assert not waiting.error.retryable
+    assert isinstance(idempotent.error, CallUnknownError)
+    assert idempotent.error.retryable
     assert [scope.cancel_called for scope in scopes] == [False, True, True]
     with pytest.raises(type(reason)):
         await channel.wait_ready()
+
+
+@pytest.mark.parametrize("may_repeat", [False, True])
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_silent_leader_costs_the_time_that_the_program_has_given(
+    monkeypatch: pytest.MonkeyPatch, may_repeat: bool
+) -> None:
+    """And not what the last try had of it."""
+    channel, waiting = a_channel([]), Waiting()
+    monkeypatch.setattr(channel._stream, "probe", lambda: None)
+    told = endpoints_pb2.CallOpening(timeout_ms=983)
+    channel.open(waiting, told, (0, b"v"), end=True, within_s=2.0, may_repeat=may_repeat)
+    with anyio.move_on_after(3):
+        await channel._sweep()
+    assert isinstance(waiting.error, DeadlineExceededError)
+    assert "within 2 s" in waiting.error.message
+    assert waiting.error.retryable is may_repeat

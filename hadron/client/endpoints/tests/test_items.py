@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
-from hadron.client.endpoints.items import error_of, set_error
+from hadron.client.endpoints.items import Inflow, Outflow, error_of, set_error
 from hadron.model.errors import CallFailedError
+from hadron.model.limits import CALL_VALUE_BYTES, CALL_WINDOW_BYTES
 from hadron.wire.call_items import Item
 
 _LONG = "x" * 5_000_000
@@ -25,3 +27,44 @@ def test_whatever_a_handler_raises_can_be_said(error: Exception, told: str) -> N
     set_error(item, error)
     assert item.ByteSize() < 256_000
     assert error_of(item, "quote").message.startswith(told)
+
+
+async def test_all_who_take_from_a_stream_wake_at_its_end() -> None:
+    inflow, taken = Inflow(lambda _size: None), []
+
+    async def take() -> None:
+        while (packed := await inflow.take()) is not None:
+            taken.append(packed)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            inflow.put((0, b"one"), end=False)
+            await anyio.wait_all_tasks_blocked()
+            inflow.put((0, b"two"), end=False)
+            await anyio.wait_all_tasks_blocked()
+            inflow.end()
+    assert taken == [(0, b"one"), (0, b"two")]
+
+
+async def test_all_who_send_on_a_stream_wake_for_room_and_at_its_end() -> None:
+    outflow, size, takes = Outflow(), CALL_WINDOW_BYTES, []
+    outflow.spend(size)
+
+    async def send() -> None:
+        while await outflow.wait():
+            outflow.spend(size)
+            takes.append(size)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            outflow.granted(size + 2 * CALL_VALUE_BYTES)
+            await anyio.wait_all_tasks_blocked()
+            assert len(takes) == 1
+            outflow.end()
+    assert len(takes) == 1

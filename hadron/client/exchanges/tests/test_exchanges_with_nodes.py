@@ -151,8 +151,8 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
             await client.exchange("price").publish("a", 1)
         await client.apply({"kind": "Queue", "name": "jobs", "replica_set": "local/p0"})
         for name, hint in (
-            ("prices", "there is Exchange 'prices': client.exchange('prices') is for that"),
-            ("jobs", "there is Queue 'jobs': kind Queue is only stored by this version"),
+            ("prices", "client.exchange('prices') is for that"),
+            ("jobs", "kind Queue is only stored by this version"),
             ("nothing", "create it with `hadron create stream nothing`"),
         ):
             with pytest.raises(NotFoundError, match=f"no stream is called {name!r}") as caught:

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
+import pytest
 
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog, _from_message
-from hadron.model.errors import UnknownMethodError
+from hadron.client.tests.support import served
+from hadron.model.errors import NotFoundError, UnknownMethodError
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
 from hadron.wire.messages import schema_pb2
 
@@ -155,3 +157,15 @@ async def test_a_whole_schema_tells_of_the_end_of_what_it_does_not_have() -> Non
     assert told == []
     catalog._keep_only({4}, 5)
     assert told == [None]
+
+
+async def test_who_calls_what_is_of_another_kind_is_told_of_which() -> None:
+    async with served() as (_, client):
+        with pytest.raises(NotFoundError) as raised:
+            await client.call("s", 1)
+        assert raised.value.message == (
+            "no endpoint is called 's' in namespace 'default', but a stream is"
+        )
+        assert raised.value.hint.startswith("client.send, client.read and client.subscribe are for")
+        with pytest.raises(NotFoundError, match=r"in namespace 'default' \(create it"):
+            await client.call("nothing", 1)
