@@ -475,7 +475,8 @@ class Machine:
                 # It would not be noted, nor would what is noted with it.
                 self._not_finished(held, name, refusals.other_results(came, expected))
         elif isinstance(message, FinishFailed):
-            self._not_finished(held, name, str(message.error))
+            reason = refusals.not_finished(held.id, name, self.ballot, message.error)
+            self._not_finished(held, name, reason)
         for errand in self._remotes.heard(name, self._now):
             self._send_errand(name, errand)
 

@@ -226,9 +226,11 @@ class Participant:
         if not isinstance(error, RequestError):
             _log.error("transaction %s is not aborted at %s: %s", transaction, self._home, error)
             return
-        # Finished: its driver has never decided it, so an operator has committed it here.
+        # Finished, and its driver knows of no decision: which of the two it was leaves no trace.
         _log.error(
-            "transaction %s is torn: it was committed at %s by force, and %s has rolled it back",
+            "transaction %s is torn: it was finished at %s, and %s says that it is aborted (its "
+            "driver was restored from a backup of before it decided this, or an operator has "
+            "committed it here by force)",
             transaction,
             self._home,
             transaction.replica_set,

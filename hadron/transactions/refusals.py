@@ -32,6 +32,32 @@ def other_results(came: int, expected: int) -> str:
     return f"it has finished {came} statements and is to finish {expected}"
 
 
+def not_finished(
+    transaction: TransactionId, participant: str, ballot: Ballot, error: HadronError
+) -> str:
+    """Why a participant does not finish what is decided; of what it does not know, also how that
+    came. What is forgotten leaves no trace: nobody can tell which of these it was, so the driver
+    must not take it for done (DISKS S7).
+
+    Args:
+        ballot: of the leadership that asks. A restore raises its epoch.
+    """
+    if not isinstance(error, NotFoundError):
+        return str(error)
+    home = transaction.replica_set
+    causes = f"{participant} was restored, and has lost it; or it was aborted there by force"
+    if ballot.epoch > transaction.epoch:
+        causes = (
+            f"{home} was restored, and {participant} has done it since that backup was made, or "
+            f"has dropped it after an earlier restore; or {causes}"
+        )
+    return (
+        f"{error}: if that stays so, {causes} (look there for what it was to do; `hadron tx "
+        f"resolve {transaction} --give-up {participant} --accept-torn` ends the waiting, and "
+        "changes nothing there)"
+    )
+
+
 def by_operator(transaction: TransactionId) -> HadronError:
     return RequestError(
         f"transaction {transaction}: an operator has rolled it back",

@@ -283,12 +283,13 @@ def resolve(
     The options are UNSAFE, and for replica sets that are lost for good: transactions end by
     themselves when a set comes back. --give-up lets the driver of what is decided wait no more for
     a participant: what it was to do there counts as deleted, and is done nevertheless if it comes
-    back within a day. --force-commit and --force-abort end at a participant what a lost driver has
-    left there: nobody knows what that had decided, so one part may be done and another one not.
-    Where the driver answers they are refused: it has the last word. Each needs --accept-torn. What
-    was committed by force is listed as finished until its driver comes back. Of what was aborted by
-    force that may say that it is committed: then it waits for the participant, until that is given
-    up.
+    back within a day. After a restore of either it is for what the participant does not know: that
+    may have been done there, or be lost, so look first. --force-commit and --force-abort end at a
+    participant what a lost driver has left there: nobody knows what that had decided, so one part
+    may be done and another one not. Where the driver answers they are refused: it has the last
+    word. Each needs --accept-torn. What was committed by force is listed as finished until its
+    driver comes back. Of what was aborted by force that may say that it is committed: then it waits
+    for the participant, until that is given up.
 
     \b
     Examples:
@@ -310,7 +311,7 @@ def resolve(
         raise click.UsageError(
             f"--{option} may tear the transaction: a part of it is done, another one is not.\n"
             f"When {participant if act == 'give_up' else 'its driver'} comes back it ends by "
-            "itself. If that is lost for good, say --accept-torn."
+            "itself. If that is lost for good, or a restore has parted the two, say --accept-torn."
         )
     with session_of(ctx).connect() as client:
         client.resolve_transaction(transaction, act, participant=participant)

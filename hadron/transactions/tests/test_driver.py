@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import (
     ConflictError,
+    CorruptionError,
     FencedError,
     HadronError,
     NotFoundError,
@@ -559,12 +560,12 @@ async def test_that_a_participant_does_not_finish_is_told_and_logged_once(
     client.caller.receive(Commit(client.id(2), 0, [publishing("p1", "b")]))
     await trio.sleep(0.2)
     for transaction in (one, one, client.id(2)):
-        part.receive("p1", FinishFailed(transaction, NotFoundError("nothing is known of it")))
+        part.receive("p1", FinishFailed(transaction, CorruptionError("an intent is damaged")))
     assert part.troubles == [
-        f"p1 is to finish 2 decided transactions: of {one} it says: nothing is known of it"
+        f"p1 is to finish 2 decided transactions: of {one} it says: an intent is damaged"
     ]
     assert [each.getMessage() for each in caplog.records] == [
-        f"transaction {one} is decided, and p1 does not finish it: nothing is known of it; see "
+        f"transaction {one} is decided, and p1 does not finish it: an intent is damaged; see "
         f"`hadron tx show {one}`"
     ]
     it.on_message = lambda *_: True

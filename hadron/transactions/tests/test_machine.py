@@ -9,6 +9,7 @@ import pytest
 
 from hadron.model.errors import (
     ConflictError,
+    CorruptionError,
     FencedError,
     HadronError,
     NotFoundError,
@@ -836,15 +837,15 @@ def test_who_does_not_finish_is_told_with_the_reason_until_it_has() -> None:
     driving = Driving()
     one, two = driving.decide("p1", "p2"), driving.decide("p1", number=2)
     driving.said.clear()
-    refused = FinishFailed(one, NotFoundError("nothing is known of it"))
+    refused = FinishFailed(one, CorruptionError("an intent is damaged"))
     driving.hear("p1", refused)
-    assert driving.said == [FinishRefused(one, "p1", "nothing is known of it")]
+    assert driving.said == [FinishRefused(one, "p1", "an intent is damaged")]
     driving.said.clear()
     driving.hear("p1", refused)
     driving.hear("p2", Finished(one, (DONE,)))
     driving.hear("p1", Finished(two, (DONE, DONE)))
     assert not driving.take(FinishRefused), "told already"
-    assert driving.machine.stuck() == [("p1", 2, f"of {one} it says: nothing is known of it")]
+    assert driving.machine.stuck() == [("p1", 2, f"of {one} it says: an intent is damaged")]
     driving.hear("p1", Finished(one, (DONE,)))
     driving.hear("p1", Finished(two, (DONE, DONE)))
     assert driving.take(FinishRefused) == [
@@ -852,6 +853,27 @@ def test_who_does_not_finish_is_told_with_the_reason_until_it_has() -> None:
     ]
     driving.hear("p1", Finished(two, (DONE,)))
     assert not driving.machine.stuck()
+
+
+def test_that_nothing_is_known_of_what_is_decided_is_told_with_what_may_have_been() -> None:
+    """Never that it is done: whoever lost it says the same."""
+    driving = Driving()
+    own, old = driving.decide("p1"), driving.id(7)._replace(epoch=driving.id(7).epoch - 1)
+    driving.step(Unfinished(old, (Participant("p1", 60, 1),), {}))
+    told: dict[TransactionId, str] = {}
+    for each in (own, old):
+        driving.said.clear()
+        driving.hear("p1", FinishFailed(each, NotFoundError("nothing is known of it")))
+        told |= {each.transaction: each.reason for each in driving.take(FinishRefused)}
+        driving.hear("p1", Finished(driving.decide("p1", number=9 + len(told)), (DONE,)))
+        assert driving.machine.held(each) is not None
+    for each, reason in told.items():
+        assert "nothing is known of it: if that stays so, " in reason
+        assert "p1 was restored, and has lost it; or it was aborted there by force" in reason
+        assert f"`hadron tx resolve {each} --give-up p1 --accept-torn`" in reason
+    by_driver = f"{own.replica_set} was restored, and p1 has done it since that backup was made"
+    # In the epoch that decided it there was no restore.
+    assert [by_driver in told[each] for each in (own, old)] == [False, True]
 
 
 def test_a_new_leader_with_much_to_finish_sends_some_of_it_at_a_time() -> None:
