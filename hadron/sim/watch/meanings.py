@@ -56,7 +56,9 @@ class Meanings:
 
     def opened(self, view: NodeView) -> None:
         """What a node had not committed may be gone; it applies what is left anew, or has it."""
-        self._waiting.pop(view.name, None)
+        waiting = self._waiting.pop(view.name, {})
+        if kept := {lsn: things for lsn, things in waiting.items() if _has(view, things)}:
+            self._waiting[view.name] = kept
 
     def forget(self) -> None:
         """An older schema may be the one that there is: what was changed since was not."""
@@ -144,3 +146,19 @@ class Meanings:
                     "D3 an id means one thing",
                     f"{who} {'/'.join(name)} with id {thing.id}, {first} {'/'.join(called)} so",
                 )
+
+
+def _has(view: NodeView, things: Iterable[_Thing]) -> bool:
+    """Whether a node's tables have these changes of the schema."""
+    row = view.select("SELECT metadata_index FROM hadron_schema_index")
+    index = row[0] if row is not None else 0
+    return all(thing.metadata_index <= index and _is_so(view, thing) for thing in things)
+
+
+def _is_so(view: NodeView, thing: _Thing) -> bool:
+    if isinstance(thing, RegisteredSet):
+        return True
+    found = view.select("SELECT metadata_index FROM hadron_schema_object WHERE id = ?", thing.id)
+    if isinstance(thing, Tombstone):
+        return found is None
+    return found is not None and found[0] == thing.metadata_index
