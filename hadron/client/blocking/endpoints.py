@@ -97,7 +97,7 @@ class Servings:
 
     def finish(self, ending: Ending) -> None:
         with suppress(ClosedError):
-            if ending.waits and not ending.logs:
+            if ending.waits and not ending.by_error:
                 self._portal.call(self._drain_within, ending.timeout_s)
             self._portal.call(self._serving.close)
 

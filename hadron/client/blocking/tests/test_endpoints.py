@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -217,6 +221,71 @@ def test_a_server_that_has_drained_waits_no_more(url: str) -> None:
         assert not waiting.is_alive()
         calling.join(10)
         assert answers == ["x"]
+
+
+PROGRAM = """
+import signal, sys, time
+import hadron
+
+{how}def handler(_value):
+    print("begun", flush=True)
+    {wait}
+    return "done"
+
+client = hadron.connect_sync()
+serving = client.serve("quote", handler)
+signal.signal(signal.SIGTERM, lambda *_: {term})
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# A signal while it is being opened gives that up.
+serving._lazy.get()
+print("serves", flush=True)
+serving.wait()
+print("waited", flush=True)
+"""
+IN_A_THREAD = ("", "time.sleep(1.0)")
+IN_THE_LOOP = ("async ", "import asyncio; await asyncio.sleep(1.0)")
+
+
+@pytest.mark.parametrize("how", [IN_A_THREAD, IN_THE_LOOP])
+@pytest.mark.parametrize(
+    ("number", "term", "last"),
+    [
+        (signal.SIGINT, "None", ""),
+        (signal.SIGTERM, "sys.exit(0)", ""),
+        (signal.SIGTERM, "serving.drain()", "waited"),
+        (signal.SIGTERM, "client.close()", "waited"),
+    ],
+)
+def test_a_program_that_ends_waits_for_its_calls(
+    url: str, how: tuple[str, str], number: signal.Signals, term: str, last: str
+) -> None:
+    program = PROGRAM.format(how=how[0], wait=how[1], term=term)
+    with (
+        hadron.connect_sync(url) as caller,
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "HADRON_URL": url},
+        ) as running,
+    ):
+        answers: list[Any] = []
+        calling = threading.Thread(
+            target=lambda: answers.append(caller.call("quote", timeout_s=20)), daemon=True
+        )
+        try:
+            assert running.stdout is not None
+            assert next(running.stdout) == "serves\n"
+            calling.start()
+            assert next(running.stdout) == "begun\n"
+            running.send_signal(number)
+            calling.join(20)
+            assert answers == ["done"]
+            assert running.wait(20) in (0, 130, -number)
+            assert running.stdout.read().strip() == last
+        finally:
+            running.kill()
 
 
 def test_a_value_that_is_broken_is_its_callers_fault(
