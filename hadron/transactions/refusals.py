@@ -51,10 +51,11 @@ def not_finished(
             f"{home} was restored, and {participant} has done it since that backup was made, or "
             f"has dropped it after an earlier restore; or {causes}"
         )
+    # What is to be done first: lists show the beginning.
     return (
-        f"{error}: if that stays so, {causes} (look there for what it was to do; `hadron tx "
-        f"resolve {transaction} --give-up {participant} --accept-torn` ends the waiting, and "
-        "changes nothing there)"
+        f"{error}; if that stays so, look there for what it was to do, then `hadron tx resolve "
+        f"{transaction} --give-up {participant} --accept-torn` ends the waiting, and changes "
+        f"nothing there ({causes})"
     )
 
 

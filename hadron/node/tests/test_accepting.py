@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,11 @@ from hadron.wire.dialing import dial
 from hadron.wire.messages import cluster_pb2, method
 
 _MOST = 64
-_STRANGERS = 100
+_STRANGERS = 80
 """Of each node that they keep full."""
+
+_PATIENCE_S = 300.0
+"""On the clock of tests, which is five times as fast."""
 
 
 @asynccontextmanager
@@ -31,8 +34,9 @@ async def idle_clients(nodes: Nodes, *names: str) -> AsyncIterator[None]:
 
     async def stay(address: str) -> None:
         while True:
-            await (await dial(nodes.network.host("idler"), address)).run()
-            await trio.sleep(0.5)
+            with suppress(OSError):
+                await (await dial(nodes.network.host("idler"), address)).run()
+            await trio.sleep(1)
 
     async with trio.open_nursery() as nursery:
         for name in names:
@@ -90,7 +94,7 @@ async def test_a_leader_comes_back_to_members_that_are_full_of_idle_clients(
             await send(client, ["before"])
         async with idle_clients(nodes, "n2", "n3"):
             await nodes.restart("n1")
-            with trio.fail_after(60):
+            with trio.fail_after(_PATIENCE_S):
                 await nodes.wait_serving()
                 async with nodes.client("another", through=["n1"]) as client:
                     await send(client, ["after"])
@@ -107,7 +111,7 @@ async def test_a_replica_comes_back_to_a_leader_that_is_full_of_idle_clients(
         async with idle_clients(nodes, "n1"):
             await nodes.restart("n2")
             nodes.network.isolate("client", "n1")
-            with trio.fail_after(60):
+            with trio.fail_after(_PATIENCE_S):
                 async with nodes.client(through=["n2"]) as client:
                     await send(client, ["through n2"])
                 await nodes.wait_for("linked", lambda: nodes.status("n2").state == "following")
@@ -126,7 +130,7 @@ async def test_a_set_whose_leader_is_full_of_idle_clients_hears_other_sets(
     ):
         await cluster["eu/p0"].restart("n1")
         cluster.network.isolate("client", *cluster.hosts("meta"))
-        with trio.fail_after(60):
+        with trio.fail_after(_PATIENCE_S):
             async with cluster.client(through=["eu/p0"]) as client:
                 spec = StreamSpec(partitions=("eu/p0",))
                 await client.apply([SchemaObject(kind="Stream", name="events", spec=spec)])

@@ -868,7 +868,7 @@ def test_that_nothing_is_known_of_what_is_decided_is_told_with_what_may_have_bee
         driving.hear("p1", Finished(driving.decide("p1", number=9 + len(told)), (DONE,)))
         assert driving.machine.held(each) is not None
     for each, reason in told.items():
-        assert "nothing is known of it: if that stays so, " in reason
+        assert "nothing is known of it; if that stays so, " in reason
         assert "p1 was restored, and has lost it; or it was aborted there by force" in reason
         assert f"`hadron tx resolve {each} --give-up p1 --accept-torn`" in reason
     by_driver = f"{own.replica_set} was restored, and p1 has done it since that backup was made"
