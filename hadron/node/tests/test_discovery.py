@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from hadron.model.errors import FrameError, NotFoundError, PeerError
+from hadron.model.errors import FrameError, NotFoundError, NotReadyError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.backup import backup_directory
 from hadron.node.directory import REFUSED_FOR_S
@@ -397,8 +397,9 @@ async def test_that_nobody_knows_the_metadata_set_is_told_from_the_start(tmp_pat
         await us.start()
         await us.wait_for("us/p0 serves", lambda: us.status("n1").state == "serving")
         assert troubles(us)[0].startswith("the metadata replica set meta/p0 is not known here")
-        async with cluster.client("client", through=["us/p0"]) as client:
-            with pytest.raises(NotFoundError, match="schema belongs to replica set 'meta/p0'") as e:
+        asking = cluster.client("client", through=["us/p0"], request_timeout_s=1.0)
+        async with asking as client:
+            with pytest.raises(NotReadyError, match="schema belongs to replica set 'meta/p0'") as e:
                 await client.create_stream("q")
             assert "correct `metadata:` and `discovery:`" in e.value.hint
         await cluster.start("meta/p0")

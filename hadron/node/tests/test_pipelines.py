@@ -31,7 +31,7 @@ from hadron.state.pipelines.inputs import TriggerInstances
 from hadron.state.streams.retention import TrimStream
 from hadron.state.transactions.decisions import Decide, NoteFinished
 from hadron.state.transactions.intents import FinishTransaction, WriteIntents
-from hadron.testing.nodes import running_cluster
+from hadron.testing.nodes import Cluster, running_cluster
 from hadron.wire.messages import method, pipelines_pb2
 
 META, EU, US = "meta", "eu/p0", "us/p0"
@@ -52,6 +52,12 @@ async def declare(client: Client, *, start: str = "earliest", max_parallel: int 
             SchemaObject(kind="Pipeline", name="p", spec=pipeline),
         ]
     )
+
+
+async def known(cluster: Cluster) -> None:
+    """Until both sets have heard of the pipeline: what is published from here on is new to it."""
+    await cluster.wait_for("a cursor", lambda: rows(cluster, EU, "pipeline_input") >= 1)
+    await cluster.wait_for("a start", lambda: rows(cluster, US, "pipeline_start") == 1)
 
 
 async def publish(client: Client, partition: str, *values: str) -> None:
@@ -97,7 +103,7 @@ async def test_latest_is_where_each_partition_was_when_its_set_heard_of_it(
         await client.apply([stream])
         await publish(client, US, "before", "it")
         await declare(client, start="latest")
-        await cluster.wait_for("a start", lambda: rows(cluster, US, "pipeline_start") == 1)
+        await known(cluster)
         await publish(client, US, "after")
         with trio.fail_after(30):
             assert await triggers(client, 1) == Counter({(US, 2): 1})
@@ -351,7 +357,7 @@ async def test_old_records_make_instances_once_whoever_leads(
         await client.apply([stream])
         await publish(client, partition, *"abcdef")
         await declare(client, start="latest")
-        await cluster.wait_for("a start", lambda: rows(cluster, US, "pipeline_start") == 1)
+        await known(cluster)
         await publish(client, partition, "g")
         with trio.fail_after(120):
             assert await triggers(client, 1) == Counter({(partition, 6): 1})
