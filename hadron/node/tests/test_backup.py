@@ -155,6 +155,7 @@ class TestTaking:
             assert len(reads) == -(-manifest.size // (16 << 10)) + 2
             open_backup(tmp_path / "backup", DISK)
 
+    @pytest.mark.long
     async def test_two_at_a_time_take_no_copies_from_each_other(
         self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:

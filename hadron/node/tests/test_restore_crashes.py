@@ -202,6 +202,7 @@ class TestBackups:
         assert not (world / "new").exists()
         assert not (world / "new.part").exists()
 
+    @pytest.mark.long
     async def test_of_a_running_node(self, tmp_path: Path, clock: MockClock) -> None:
         destination = tmp_path / "new"
         async with running_nodes(tmp_path, 1) as nodes:
