@@ -263,6 +263,7 @@ class EndpointCalls:
 
     async def call(self, told: Told, packed: Packed) -> Answer:
         """Raises what ended it."""
+        self._session.check_loop()
         within_s = left_s = time_left_s(told.timeout_s)
         deadline_s = anyio.current_time() + left_s
         trouble: HadronError | None = None
@@ -304,7 +305,7 @@ class EndpointCalls:
         unknown = trouble if isinstance(trouble, CallUnknownError) else None
         try:
             while True:
-                self._session.check_open()
+                self._session.check_loop()
                 ready = await self._ready(told, shape, deadline_s, trouble)
                 if ready is None:
                     break

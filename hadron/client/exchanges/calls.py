@@ -91,7 +91,7 @@ class ExchangeCalls:
         deadline = anyio.current_time() + session.request_timeout_s
         backoff: Backoff | None = None
         while True:
-            session.check_open()
+            session.check_loop()
             try:
                 answer = await self._publish_once(home, request, batches, deadline)
             except PeerError as error:

@@ -437,6 +437,8 @@ class Publisher:
                 # A node, or a web service, has thousands that publish nothing just now.
                 self._resting = event = anyio.Event()
                 await event.wait()
+                # What was heard of meanwhile keeps no later failure from being told.
+                self._tell_first()
 
     def _watch(self) -> None:
         """Something is unresolved from here on."""

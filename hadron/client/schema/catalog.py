@@ -456,9 +456,9 @@ class Catalog:
 
 
 _USED_BY: Final = {
-    "Stream": "client.send, client.read and client.subscribe are for that",
-    "Exchange": "client.exchange({!r}) is for that",
-    "Endpoint": "client.call and client.serve are for that",
+    "Stream": "`hadron pub` and `hadron sub`, client.send and client.subscribe are for that",
+    "Exchange": "`hadron exchange`, client.exchange({!r}) are for that",
+    "Endpoint": "`hadron call` and `hadron serve`, client.call and client.serve are for that",
     "Pipeline": "`hadron describe pipeline {}` shows it",
 }
 

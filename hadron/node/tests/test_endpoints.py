@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,18 @@ async def test_values_come_back_as_they_were_sent(tmp_path: Path) -> None:
             for value in (b"", "", None, b"\0" * 3_000_000, {"a": [1, None]}, "é" * 100_000):
                 assert await client.call("echo", value) == value
             assert await client.call("echo") is None
+
+
+async def test_a_client_calls_in_its_own_loop_only(tmp_path: Path) -> None:
+    """Another one's would never hear of the answer; also where nothing has to be dialed."""
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "echo")
+        async with server.serve("echo", lambda value: value):
+            assert await client.call("echo", 1) == 1
+            elsewhere = partial(trio.run, client.call, "echo", 2)
+            with pytest.raises(RequestError, match="the event loop of another thread"):
+                await trio.to_thread.run_sync(elsewhere)
+            assert await client.call("echo", 3) == 3
 
 
 async def test_streams_either_way(tmp_path: Path) -> None:

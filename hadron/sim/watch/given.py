@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.kinds import spec_from_json
 from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.sim.watch.entries import tables_lsn
@@ -158,7 +159,9 @@ class Given:
         pipeline_id = asked.pipeline_id
         if not pipeline_id:
             found = view.select(
-                "SELECT id FROM hadron_schema_object WHERE kind = 'Pipeline' AND name = ?",
+                "SELECT id FROM hadron_schema_object"
+                " WHERE kind = 'Pipeline' AND (namespace, name) = (?, ?)",
+                asked.namespace or DEFAULT_NAMESPACE,
                 asked.pipeline,
             )
             if found is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
             await client.exchange("price").publish("a", 1)
         await client.apply({"kind": "Queue", "name": "jobs", "replica_set": "local/p0"})
         for name, hint in (
-            ("prices", "client.exchange('prices') is for that"),
+            ("prices", "`hadron exchange`, client.exchange('prices') are for that"),
             ("jobs", "kind Queue is only stored by this version"),
             ("nothing", "create it with `hadron create stream nothing`"),
         ):
@@ -161,6 +162,10 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
         with pytest.raises(NotFoundError):
             async with client.exchange("price").subscribe():
                 pass
+        await prices.publish("a", 0)
+        elsewhere = partial(trio.run, prices.publish, "a", 1)
+        with pytest.raises(RequestError, match="the event loop of another thread"):
+            await trio.to_thread.run_sync(elsewhere)
         async with prices.subscribe() as messages:
             for topic in ("", "a..b", ".a", "a.", "*", "a.>", "a b", "x" * 256, ".".join("a" * 17)):
                 with pytest.raises(RequestError, match="is not a topic"):

@@ -407,6 +407,19 @@ async def test_who_has_nothing_to_send_rests_and_a_timeout_counts_after_that() -
                 node.release_answers()
 
 
+async def test_each_failure_is_told_that_nobody_has_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served() as (node, client), client.producer("s") as producer:
+        for told in (1, 2):
+            node.refusals.append(RequestError("no"))
+            await producer.send_soon(b"x")
+            await until(lambda told=told: caplog.text.count("nobody has asked yet") == told)  # type: ignore[misc]
+            await until(lambda: producer._publisher._resting is not None)
+            with pytest.raises(RequestError, match="no"):
+                await producer.flush()
+
+
 def test_a_loop_that_was_busy_makes_no_record_older() -> None:
     clock = trio.testing.MockClock(rate=1.0)
 

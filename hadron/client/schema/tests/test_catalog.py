@@ -166,6 +166,6 @@ async def test_who_calls_what_is_of_another_kind_is_told_of_which() -> None:
         assert raised.value.message == (
             "no endpoint is called 's' in namespace 'default', but a stream is"
         )
-        assert raised.value.hint.startswith("client.send, client.read and client.subscribe are for")
+        assert raised.value.hint.startswith("`hadron pub` and `hadron sub`, client.send and client")
         with pytest.raises(NotFoundError, match=r"in namespace 'default' \(create it"):
             await client.call("nothing", 1)
