@@ -5,7 +5,7 @@ so the next leader goes on where this one was."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ from hadron.model.errors import FencedError, HadronError, PeerError, ShuttingDow
 from hadron.model.ids import NO_BALLOT
 from hadron.model.pipelines import PipelineSpec
 from hadron.partition.controller import Controller
+from hadron.pipelines.admission import Admission
 from hadron.pipelines.matching import matched, packed_keys
 from hadron.pipelines.sources import READ_BYTES, Gap, Others, RemoteSource
 from hadron.serving.perseverance import persevere
@@ -29,14 +30,11 @@ _log = logging.getLogger(__name__)
 _PAUSE_S: Final = 1.0
 """After a set that could not be read."""
 
-WaitForRoom = Callable[[], Awaitable[int]]
-
 
 class Backfilling:
     """Of one pipeline. `run` must be running.
 
     Args:
-        turn: of all who make instances; `wait_for_room` says how many there may be.
         stream: the input's id, and what a leader must know of the schema.
     """
 
@@ -48,8 +46,7 @@ class Backfilling:
         controller: Controller,
         visible: VisibleStreams,
         others: Others | None,
-        turn: trio.Lock,
-        wait_for_room: WaitForRoom,
+        admission: Admission,
     ) -> None:
         self._id = pipeline_id
         self._spec = spec
@@ -57,8 +54,7 @@ class Backfilling:
         self._controller = controller
         self._visible = visible
         self._others = others
-        self._turn = turn
-        self._wait_for_room = wait_for_room
+        self._admission = admission
         self._moved = trio.Event()
 
     def wake(self) -> None:
@@ -138,8 +134,8 @@ class Backfilling:
         end = min(batches[-1].next_offset, backfill.to_offset) if batches else offset
         at: int | None = offset
         while at is not None and at < end:
-            async with self._turn:
-                room = await self._wait_for_room()
+            async with self._admission.turn:
+                room = await self._admission.wait()
                 if backfill.per_s:
                     room = min(room, backfill.per_s)
                 offsets, to_offset = matched(self._spec().triggers, batches, at, room)

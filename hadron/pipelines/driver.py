@@ -32,6 +32,7 @@ from hadron.pipelines.completions import Completions
 from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.pipelines.expiring import Expiring
+from hadron.pipelines.following import Reach
 from hadron.pipelines.forgetting import Forgetting
 from hadron.pipelines.keys import TriggerKeys
 from hadron.pipelines.letters import Letters
@@ -93,9 +94,8 @@ class PipelineDriver:
         self._visible = visible
         self._trigger_keys = TriggerKeys(replica_set, catalog, visible, others)
         self._clock = clock
-        self.consumer = Consumer(
-            item, lambda: self.spec, controller, catalog, visible, replica_set, others, random
-        )
+        reach = Reach(replica_set, visible, others, random)
+        self.consumer = Consumer(item, lambda: self.spec, controller, catalog, reach)
         self.backfilling = Backfilling(
             item.id,
             lambda: self.spec,
@@ -103,14 +103,11 @@ class PipelineDriver:
             controller,
             visible,
             others,
-            self.consumer.turn,
-            self.consumer.wait_for_room,
+            self.consumer.admission,
         )
         self.dispatcher = Dispatcher(item, controller)
         self.letters = Letters(item, lambda: self.spec, controller, catalog, clock)
-        self.awaiting = Awaiting(
-            item, controller, catalog, visible, replica_set, others, random, self.consumer.catch_up
-        )
+        self.awaiting = Awaiting(item, controller, catalog, reach, self.consumer.catch_up)
         self._expiring = Expiring(item.id, controller)
         self._forgetting = Forgetting(item.id, lambda: self.spec, controller)
         self.completions = Completions(item, catalog, lambda: self.dispatcher.definitions)

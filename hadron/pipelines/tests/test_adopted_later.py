@@ -16,8 +16,8 @@ from hadron.model.errors import CorruptionError
 from hadron.model.pipelines import PipelineSpec, StageSpec, Wait
 from hadron.model.record import NewRecord
 from hadron.model.schema import StreamSpec
-from hadron.pipelines.awaiting import Awaiting
-from hadron.pipelines.consumer import Consumer
+from hadron.pipelines.awaiting import AwaitedPartition
+from hadron.pipelines.consumer import InputPartition
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.pipelines import wait_inputs
 
@@ -91,7 +91,7 @@ async def is_told(stack: Stack, payments: int) -> None:
 async def test_a_cursor_that_is_opened_while_it_is_looked_for_is_found(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = Gate(monkeypatch, Awaiting, "_cursor")
+    gate = Gate(monkeypatch, AwaitedPartition, "cursor")
     payments = await instance_of_before(stack)
     await gate.reached.wait()
     await declare(stack, PAID)
@@ -104,7 +104,7 @@ async def test_a_cursor_is_looked_for_when_something_is_declared_and_not_all_the
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while it is not known what else is waited for."""
-    gate = Gate(monkeypatch, Awaiting, "_cursor")
+    gate = Gate(monkeypatch, AwaitedPartition, "cursor")
     gate.opened.set()
     payments = await instance_of_before(stack)
     await gate.reached.wait()
@@ -130,16 +130,16 @@ async def test_a_cursor_is_looked_for_when_something_is_declared_and_not_all_the
 async def test_an_input_that_is_adopted_while_it_is_looked_for_is_consumed(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = Consumer._cursor
+    ask = InputPartition.cursor
     looks = 0
 
-    async def not_adopted_yet(consumer: Consumer, partition: str) -> Any:
+    async def not_adopted_yet(reading: InputPartition) -> Any:
         nonlocal looks
         looks += 1
-        return None if looks == 1 else await ask(consumer, partition)
+        return None if looks == 1 else await ask(reading)
 
-    monkeypatch.setattr(Consumer, "_cursor", not_adopted_yet)
-    gate = Gate(monkeypatch, Consumer, "_cursor")
+    monkeypatch.setattr(InputPartition, "cursor", not_adopted_yet)
+    gate = Gate(monkeypatch, InputPartition, "cursor")
     source = await stack.stream("in")
     await declare(stack, WORK)
     await gate.reached.wait()

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from hadron.model.errors import PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.awaiting import Awaiting
+from hadron.pipelines.following import Reach
 
 _THERE = "eu/p0"
 _SPEC = StreamSpec(partitions=(_THERE,))
@@ -47,7 +48,7 @@ async def test_a_stream_that_has_got_another_ones_name_is_looked_at_instead(
     cluster: Any = _Cluster()
     none: Any = SimpleNamespace()
     chance: Any = random.Random(1)
-    awaiting = Awaiting(_PIPELINE, cluster, cluster, none, "us/p0", cluster, chance, none)
+    awaiting = Awaiting(_PIPELINE, cluster, cluster, Reach("us/p0", none, cluster, chance), none)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(awaiting.run)
         await trio.sleep(30.0)

@@ -52,7 +52,7 @@ async def test_what_was_lost_is_not_asked_for_without_a_pause(
     there: Any = _Set(following)
     spec: Any = SimpleNamespace(replica_set="a/p0", triggers=())
     none: Any = None
-    filling = Backfilling(1, lambda: spec, lambda: (7, 1), there, none, there, trio.Lock(), none)
+    filling = Backfilling(1, lambda: spec, lambda: (7, 1), there, none, there, none)
     with trio.move_on_after(9.5):
         await filling.run()
     if following < _FROM:

@@ -449,12 +449,12 @@ def _inputs(
     for name in sorted(names):
         cursor = known.get(name)
         offset = cursor.next_offset if cursor is not None else 0
-        source = driver.consumer.sources.get(name) if driver is not None else None
-        trouble = driver.consumer.troubles.get(name, "") if driver is not None else ""
+        follower = driver.consumer.followers.get(name) if driver is not None else None
+        trouble = follower.trouble if follower is not None else ""
         following = offset + 1
-        if source is not None and not trouble:
+        if follower is not None and follower.source is not None and not trouble:
             with contextlib.suppress(NotFoundError):
-                following = max(source.next_offset, offset)
+                following = max(follower.source.next_offset, offset)
         found.append(
             _Progress.Input(
                 partition=name,

@@ -22,9 +22,9 @@ plant(
     "instance twice after the input's leader fails",
     "who consumes begins before its cursor, and the entry does not ask where that is",
     Edit(
-        "pipelines.consumer:Consumer._follow",
-        "offset, ballot = cursor.next_offset, cursor.ballot",
-        "offset, ballot = max(0, cursor.next_offset - 1), NO_BALLOT",
+        "pipelines.following:Follower._follow",
+        "cursor.next_offset, cursor.ballot",
+        "max(0, cursor.next_offset - 1), type(cursor.ballot)(0, 0)",
     ),
     Edit("state.pipelines.inputs:_move", "if row[0] != command.from_offset:", "if False:"),
     scenarios=(_STEPS,),
@@ -34,10 +34,15 @@ plant(
     "batch skipped after a recovery",
     "a leader that begins in the midst of an input takes the first batch for what it has read",
     Edit(
-        "pipelines.consumer:Consumer._follow",
+        "pipelines.following:Follower._take_all",
+        "        while True:\n"
+        "            self._look(offset)\n"
         "            found = await source.read(offset, ballot)\n",
+        "        begun = offset\n"
+        "        while True:\n"
+        "            self._look(offset)\n"
         "            found = await source.read(offset, ballot)\n"
-        "            begins = 0 < offset == cursor.next_offset\n"
+        "            begins = 0 < offset == begun\n"
         "            if found and not isinstance(found, Gap) and begins:\n"
         "                first = found[0]\n"
         "                ballot = Ballot(first.epoch, first.incarnation)\n"
@@ -197,8 +202,8 @@ plant(
     "cursor behind another leader's records",
     "a pipeline that takes some of what it has read of another set goes on as if it had taken all",
     Edit(
-        "pipelines.consumer:Consumer._take",
-        "(last,) = (b for b in batches if b.base_offset < to_offset <= b.next_offset)",
+        "pipelines.following:ballot_before",
+        "(last,) = (each for each in batches if each.base_offset < offset <= each.next_offset)",
         "last = batches[-1]",
     ),
     scenarios=("input-that-two-leaders-have-logged",),

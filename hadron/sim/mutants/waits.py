@@ -37,7 +37,9 @@ plant(
     "awaited record not behind its trigger",
     "who waits for the input to be looked at forgets partitions that are not connected yet",
     Edit(
-        "pipelines.consumer:Consumer.catch_up", "sorted(self._partitions())", "sorted(self.sources)"
+        "pipelines.consumer:Consumer.catch_up",
+        "sorted(self._partitions())",
+        "sorted(n for n, f in self.followers.items() if f.source)",
     ),
     scenarios=(_AWAITED,),
 )
@@ -45,7 +47,7 @@ plant(
 plant(
     "awaited record not behind the input",
     "records that stages wait for are looked at whatever is left of the input",
-    Edit("pipelines.awaiting:Awaiting._follow", "            await self._catch_up()\n", ""),
+    Edit("pipelines.awaiting:AwaitedPartition.take", "        await self.catch_up()\n", ""),
     scenarios=(_AWAITED,),
 )
 
@@ -53,11 +55,16 @@ plant(
     "awaited record passed over by the next leader",
     "who leads next takes the first records behind its cursor for told",
     Edit(
-        "pipelines.awaiting:Awaiting._follow",
+        "pipelines.following:Follower._take_all",
+        "        while True:\n"
+        "            self._look(offset)\n"
         "            found = await source.read(offset, ballot)\n",
+        "        begun, is_awaited = offset, hasattr(self._reading, 'catch_up')\n"
+        "        while True:\n"
+        "            self._look(offset)\n"
         "            found = await source.read(offset, ballot)\n"
-        "            is_first = offset == cursor.next_offset and not isinstance(found, Gap)\n"
-        "            if is_first and self._controller.ballot.incarnation > 1:\n"
+        "            is_first = is_awaited and offset == begun and not isinstance(found, Gap)\n"
+        "            if is_first and self._reading.controller.ballot.incarnation > 1:\n"
         "                found = Gap(found[-1].next_offset, ballot, False)\n",
     ),
     scenarios=(_PAID,),

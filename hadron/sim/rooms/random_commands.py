@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.batch import ONCE, producer_id_of
+from hadron.model.ids import last_index
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import LostRange, RegisteredSet, Spec, StreamSpec, Tombstone, spec_to_json
 from hadron.model.transactions import DONE, Note, Participant, StatementResult, TransactionId
@@ -65,6 +66,7 @@ class Commands(FlowCommands):
         self._deleted: list[Tombstone] = []
         self._source = b"m" * 16
         self._epoch = 1
+        self._bounds = random.Random(f"bounds/{seed}")
         self._parts: list[AdoptObjects] = []
         self._staging = StagingCommands(seed, tables, self._stream, self._statements)
 
@@ -178,6 +180,7 @@ class Commands(FlowCommands):
         """What has changed at the metadata set, in some parts."""
         rng = self._random
         begins = self._stands_at()
+        self._come_to_a_bound()
         for _ in range(rng.randint(1, 3)):
             self._index += 1
             key = self._name({name for kind, name in self._objects if kind == "Stream"})
@@ -233,6 +236,15 @@ class Commands(FlowCommands):
             for number, some in enumerate(cuts)
         ]
         return self._parts.pop(0)
+
+    def _come_to_a_bound(self) -> None:
+        """Sometimes, to the last indexes of an epoch, and to what is beyond them."""
+        last = last_index(self._epoch)
+        if self._index >= last:
+            if self._bounds.random() < 0.5:
+                self._epoch += 1
+        elif self._bounds.random() < 0.05:
+            self._index = max(self._index, last - self._bounds.randint(0, 3))
 
     def _without_changes(
         self, objects: list[StoredObject], begins: int, lost: tuple[LostRange, ...]

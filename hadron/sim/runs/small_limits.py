@@ -82,7 +82,7 @@ LIMITS: Final = {
     ),
     "bytes of a batch of dead letters": Limit(("delivery.letters:_TARGET_BYTES",), (1, 400)),
     # Pipelines.
-    "triggers of an entry": Limit(("pipelines.consumer:_TRIGGERS_PER_ENTRY",), (1, 3)),
+    "triggers of an entry": Limit(("pipelines.admission:_MOST_PER_ENTRY",), (1, 3)),
     "instances retried at once": Limit(
         ("pipelines.driver:MAX_RETRIES", "client.pipelines.calls:_SLICE"), (2,)
     ),

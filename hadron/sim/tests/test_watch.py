@@ -129,7 +129,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
         "stages-in-their-order",
         (
             Edit(
-                "pipelines.consumer:Consumer._take",
+                "pipelines.consumer:InputPartition.take",
                 "                    tuple(offsets),\n",
                 "                    tuple(offsets[1:]),\n",
             ),

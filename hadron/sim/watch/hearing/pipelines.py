@@ -168,7 +168,7 @@ class HearsPipelines:
             began_s = trio.current_time()
             await original(consumer)
             self._known.awaited.caught_up(
-                consumer._controller, consumer._item.id, began_s, is_full=consumer._is_full
+                consumer._controller, consumer._item.id, began_s, is_full=consumer.admission.is_full
             )
 
         return catch_up
