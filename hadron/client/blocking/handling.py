@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from hadron.client.blocking.bases import OpenedBase
 from hadron.client.blocking.portal import Portal
 from hadron.client.blocking.taking import Taking
+from hadron.client.blocking.workers import MOST_THREADS, Workers
 from hadron.client.handling.invocation import AnyInvocation, Given, StageInvocation, settle
 from hadron.client.handling.stage import AN_INVOCATION, StageInvocations
-from hadron.client.terms.arguments import check_handler
+from hadron.client.terms.arguments import check_handler, whole_of
 from hadron.client.terms.ending import Ending
-from hadron.model.errors import ClosedError, ForkedError, HadronError
+from hadron.model.errors import ClosedError, ForkedError
 
 if TYPE_CHECKING:
     from hadron.client.blocking.faces.invocation import SyncStageInvocation
@@ -129,31 +129,13 @@ class StageInvocationsBase(OpenedBase[Handling]):
     ) -> None:
         """Call `handler` with each invocation, in so many threads: what it returns is the output,
         unless it has ended the invocation itself. What it raises fails the attempt: the traceback
-        goes to the log, and one line of it to the instance. Returns when the stage or the client is
-        closed. Raises `RequestError` where it returns something, and the stage declares no output,
-        and for what cannot be called: no attempt is used up."""
+        goes to the log, and one line of it to the instance. Where it takes longer than the stage's
+        timeout, another thread takes the place of its own, which is not waited for; 1,000 that
+        hang end it, with `ConfigurationError`. Returns when the stage or the client is closed.
+        Raises `RequestError` where it returns something, and the stage declares no output, and for
+        what cannot be called: no attempt is used up; and what is no `Exception`, `SystemExit` for
+        one, as it is."""
         check_handler(handler, AN_INVOCATION)
-
-        def work() -> None:
-            try:
-                for invocation in self._each():
-                    with invocation:
-                        value = handler(invocation)
-                        if not invocation.is_ended:
-                            invocation.complete(value)
-            except ForkedError:
-                raise
-            except ClosedError:
-                return
-            except HadronError:
-                # Other threads are waited for before anybody asks how this one has ended.
-                self.close()
-                raise
-
-        with self, ThreadPoolExecutor(threads, "hadron-stage") as pool:
-            try:
-                for future in [pool.submit(work) for _ in range(threads)]:
-                    future.result()
-            finally:
-                # Ctrl-C comes here: the threads end with what they have.
-                self.close()
+        whole_of("threads", threads, 1, MOST_THREADS)
+        with self:
+            Workers(handler, self._each, self.close, lambda: self._lazy.is_closed).run(threads)

@@ -159,7 +159,7 @@ OWN: Final = {
     r"|client\.consuming|delivery|doors\.http\.(consumers|groups)|server\.groups|state\.groups|wire\._pb\.groups_pb2"
     r"|wire\.messages\.groups_pb2)",
     "pipelines": r"(cli\.commands\.(backfill|demo|instances|pipeline)|cli\.pipelines"
-    r"|client\.blocking\.(handling|invocations)|client\.(handling|pipelines)|metadata\.pipeline"
+    r"|client\.blocking\.(handling|invocations|workers)|client\.(handling|pipelines)|metadata\.pipeline"
     r"|model\.(documents\.)?(pipelines|stages)|node\.pipelines|pipelines|server\.pipelines|spark"
     r"|state\.pipelines|wire\._pb\.pipelines_pb2|wire\.messages\.pipelines_pb2)",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -90,6 +91,75 @@ def test_an_output_of_a_stage_without_any_ends_its_run_and_fails_nothing(url: st
             invocation.complete("x")
         with client.stage("quiet", "one") as stage, next(iter(stage)) as invocation:
             assert invocation.attempt == 1
+
+
+def test_calls_that_hang_keep_no_thread_from_others(url: str) -> None:
+    """Neither by their first attempts nor by the next ones."""
+    retries = "timeout: 500ms, retry: {backoff: 10ms, max_attempts: 2}, "
+    with connected(url, "stuck", retries) as client:
+        for value in ("hang", "hang", "a", "b"):
+            client.send("stuck-in", value)
+        stage, end = client.stage("stuck", "one"), threading.Event()
+
+        def handle(invocation: hadron.SyncStageInvocation) -> str:
+            if invocation.root.value == "hang":
+                end.wait(60)
+            return str(invocation.root.value)
+
+        thread = threading.Thread(target=stage.run, args=(handle,), kwargs={"threads": 2})
+        thread.start()
+        done = zip(range(2), client.read("stuck-out", follow=True), strict=False)
+        assert sorted(record.value for _, record in done) == ["a", "b"]
+        while client.pipeline_progress("stuck")[0].failed < 2:
+            time.sleep(0.05)
+        stage.close()
+        thread.join(20)
+        assert not thread.is_alive()
+        end.set()
+
+
+def test_what_a_handler_raises_that_is_no_error_ends_its_run(url: str) -> None:
+    """Whichever of the threads it was in; no attempt is used up."""
+    with connected(url, "exits") as client:
+        for value in ("a", "b", "exit"):
+            client.send("exits-in", value)
+        others, is_out = threading.Barrier(3), threading.Event()
+
+        def handle(invocation: hadron.SyncStageInvocation) -> str:
+            if threading.current_thread().name == "hadron-stage" and not is_out.is_set():
+                others.wait(20)
+            if invocation.root.value == "exit":
+                is_out.set()
+                raise SystemExit(3)
+            return "ok"
+
+        with pytest.raises(SystemExit) as raised:
+            client.stage("exits", "one").run(handle, threads=3)
+        assert raised.value.code == 3
+        with client.stage("exits", "one") as stage:
+            invocation = next(iter(stage))
+            assert (invocation.root.value, invocation.attempt) == ("exit", 1)
+
+
+def test_a_client_that_is_closed_waits_for_no_handler(url: str) -> None:
+    end = threading.Event()
+    with connected(url, "closed") as client:
+        client.send("closed-in", "a")
+        begun = threading.Event()
+
+        def handle(_: hadron.SyncStageInvocation) -> str:
+            begun.set()
+            end.wait(60)
+            return "late"
+
+        stage = client.stage("closed", "one")
+        thread = threading.Thread(target=stage.run, args=(handle,), kwargs={"threads": 1})
+        thread.start()
+        assert begun.wait(20)
+        client.close()
+        thread.join(20)
+        assert not thread.is_alive()
+    end.set()
 
 
 @pytest.mark.long
