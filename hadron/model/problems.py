@@ -98,7 +98,11 @@ def shorten(value: object) -> str:
         return repr(value if len(value) <= _SHOWN else value[: _SHOWN - 3] + "...")
     if isinstance(value, bytes):
         return repr(value if len(value) <= _SHOWN else value[: _SHOWN - 3] + b"...")
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        # A class of a program's own may raise when it is asked.
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 

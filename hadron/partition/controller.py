@@ -268,21 +268,20 @@ class Controller:
         due = self._unanswered.take(
             committed=committed, persisted=self._persisted_lsn, on_all=self.quorum.on_all
         )
-        if visible or due:
-            try:
+        try:
+            if visible or due:
                 self._tell(visible, due, committed)
-            finally:
-                # An answer that fails is one call's end; who comes after it is answered all the
-                # same.
-                self._unanswered.put_back(due)
-        if has_moved:
-            self._moved.set()
-            self._moved = trio.Event()
-            self.feeding.notice()
-        self.feeding.let_go()
+        finally:
+            self._unanswered.put_back(due)
+            if has_moved:
+                self._moved.set()
+                self._moved = trio.Event()
+                self.feeding.notice()
+            self.feeding.let_go()
 
     def _tell(self, visible: Sequence[Event], due: deque[Submission], committed: int) -> None:
         assert not self._is_answering
+        failure: Exception | None = None
         with self._cork:
             self._is_answering = True
             try:
@@ -292,10 +291,16 @@ class Controller:
                     submission = due.popleft()
                     # Of PROTOCOL A2: whoever asks for no majority is told of no more than its own.
                     assert submission.lsn <= committed or submission.acks == LEADER, submission.lsn
-                    submission.done(submission.result, submission.error)
+                    try:
+                        submission.done(submission.result, submission.error)
+                    except Exception as error:
+                        # It is one call's end; who comes after it is answered all the same.
+                        failure = failure or error
                 self._say_all()
             finally:
                 self._is_answering = False
+        if failure is not None:
+            raise failure
 
     def _have_heard(self, events: Sequence[Event]) -> bool:
         try:

@@ -265,11 +265,16 @@ class Feeding:
     def peer_granted(self, name: str) -> None:
         if not self._has_ended and self._learners.forget(name):
             _log.info("%s has caught up and counts again", name)
-            self.quorum.admit(name)
             feed = self.feeds.get(name)
             if feed is not None:
                 self._ask(feed)
-            self.on_moved()
+            self.admit(name)
+
+    def admit(self, name: str) -> None:
+        """Count its disk from now on. What it holds may be what a majority lacked, and is no news
+        when it says so again."""
+        self.quorum.admit(name)
+        self.on_moved()
 
     def peer_fenced(self, name: str, promised: Ballot) -> None:
         if promised > self.ballot:

@@ -39,13 +39,11 @@ class Quorum:
         self._older = tuple(older)
         self.committed = 0
 
-    def admit(self, member: str) -> bool:
-        """Count a member's disk from now on; until then it is a learner (PROTOCOL B3).
-
-        Returns whether `committed` moved: what it holds may be what a majority lacked.
-        """
+    def admit(self, member: str) -> None:
+        """Count a member's disk from now on; until then it is a learner (PROTOCOL B3). `committed`
+        may have moved: what it holds may be what a majority lacked."""
         self._voters.add(member)
-        return self._advance()
+        self._advance()
 
     def demote(self, member: str) -> None:
         """The member's disk is not the one that was counted before: it starts over."""

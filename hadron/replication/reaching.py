@@ -160,7 +160,7 @@ class Reaching:
     def _admit(self, link: PeerLink, feed: Feed) -> None:
         """Count the peer's disk, or teach it first (PROTOCOL B3)."""
         if link.answer is not None and link.answer.is_member:
-            self._feeding.quorum.admit(link.name)
+            self._feeding.admit(link.name)
         else:
             _log.info("%s has an empty or new disk; it counts once it has caught up", link.name)
             self._feeding.teach(feed, self._uuid)

@@ -35,10 +35,13 @@ _LIMIT_IN_THRESHOLDS: Final = 3
 """A log this many times over its threshold has readers that keep it from restarting; new ones are
 then held back. Without readers it peaks below twice the threshold."""
 
-_RESTART_ATTEMPTS: Final = 50
+_HELD_S: Final = 0.25
+"""How long readers are held back at most, and for as long as the writer takes for two attempts.
+Ours are done in a few ms; a foreign program may have the file open for longer, and must not stop
+the node's own reads."""
+
 _RESTART_PAUSE_S: Final = 0.005
-"""How long readers are held back at most: 250 ms. Ours are done in a few; a foreign program may
-have the file open for longer, and must not stop the node's own reads."""
+"""Between two attempts."""
 
 
 class Checkpointer:
@@ -133,10 +136,12 @@ class Checkpointer:
     async def _restart_without_readers(self) -> None:
         """Let the readers that there are finish, and no others begin, until the log can restart."""
         self._hold_readers(True)
+        until_s, is_first = trio.current_time() + _HELD_S, True
         try:
-            for _ in range(_RESTART_ATTEMPTS):
-                if await self._on_writer(_restart):
+            while not await self._on_writer(_restart):
+                if trio.current_time() >= until_s and not is_first:
                     break
+                is_first = False
                 await trio.sleep(_RESTART_PAUSE_S)
         finally:
             # Should a foreign reader have prevented it: not before it has grown as much again.

@@ -251,15 +251,34 @@ class translated_errors:  # noqa: N801  # a context manager, called like those o
 
     # By hand: every commit enters it, and contextlib's generator costs a microsecond each time.
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, connection: apsw.Connection | None = None) -> None:
+        """`connection` knows what the operating system has said of a disk that failed."""
         self._path = path
+        self._connection = connection
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, apsw.Error) and (ours := _translated(self._path, error)) is not None:
+        if not isinstance(error, apsw.Error):
+            return
+        if isinstance(error, apsw.IOError) and self._connection is not None:
+            said = _NOT_THE_DISK.get(self._connection.system_errno)
+            if said is not None:
+                raise StorageError(said[0].format(self._path), said[1]) from error
+        if (ours := _translated(self._path, error)) is not None:
             raise ours from error
+
+
+_NOT_THE_DISK: Final = {
+    errno.EDQUOT: ("the quota of the disk of {} is used up", "raise it, then restart"),
+    errno.EFBIG: (
+        "{} may not grow any more: the size of this process's files is limited",
+        "raise that limit (`ulimit -f`, or LimitFSIZE= where systemd starts it), then restart",
+    ),
+    errno.EROFS: ("the file system of {} is read-only", "mount it for writing, then restart"),
+}
+"""What SQLite calls a disk that failed, and is another thing: what, and the way out."""
 
 
 def _translated(path: Path, error: apsw.Error) -> StorageError | None:

@@ -217,7 +217,7 @@ class Writer:
         assert not self.connection.in_transaction
         try:
             self._refuse_after_failure()
-            with translated_errors(self._path):
+            with translated_errors(self._path, self.connection):
                 prepared = prepare(self.connection)
                 self.on_prepared(prepared.size)
                 small = prepared.size <= _AT_ONCE_BYTES
@@ -284,7 +284,7 @@ class Writer:
         error: BaseException | None = None
         try:
             self._refuse_after_failure()
-            with translated_errors(self._path):
+            with translated_errors(self._path, self.connection):
                 result = job(self.connection)
         except BaseException as caught:
             error = caught

@@ -21,7 +21,7 @@ from weakref import WeakSet
 import anyio
 import anyio.lowlevel
 
-from hadron.model.errors import RequestError
+from hadron.model.errors import ConfigurationError, RequestError
 
 _EAGER_READS = 16
 """Reads in a row that may skip the event loop before other tasks get a turn."""
@@ -37,6 +37,9 @@ _OWN_FILES: Final = 256
 """File descriptors that are left for databases, logs and the connections that a node opens."""
 
 _MANY_FILES: Final = 1 << 16
+
+_LEAST_FILES: Final = 128
+"""Databases, logs and peers of a small cluster, and some clients."""
 
 DOOR_CONNECTIONS: Final = 1_000
 """At most, over HTTP, and over gRPC. An idle one costs some 10 kB."""
@@ -60,12 +63,19 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 def allow_many_files() -> None:
     """Raise this process's soft limit of open files as far as it may itself: shells have 1,024,
-    which a thousand idle strangers would use up."""
+    which a thousand idle strangers would use up. Raises `ConfigurationError` where a node cannot do
+    with what it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MANY_FILES if hard < 0 else min(hard, _MANY_FILES)
     if 0 < soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if 0 < soft < _LEAST_FILES:
+        raise ConfigurationError(
+            f"this process may have {soft} files open, and a node needs {_LEAST_FILES}",
+            "raise that limit (`ulimit -n`, or LimitNOFILE= where systemd starts it)",
+        )
 
 
 def most_connections(doors: int = 0) -> int:

@@ -407,6 +407,6 @@ def reason_of(error: object) -> str:
         return text_to(" ".join(f"{name}: {words}".split() if words else [name])[:_MAX_REASON])
     if not isinstance(error, str) or not error.strip():
         raise RequestError(
-            f"{error!r} does not say why a stage has failed", "give an exception, or a text"
+            f"{shorten(error)} does not say why a stage has failed", "give an exception, or a text"
         )
     return text_to(error)

@@ -332,9 +332,19 @@ class TestAnswers:
         asked.append("behind", 1)
         asked.append("on all", 1, acks=ALL)
         await persisted(three, lsn + 4)
-        with pytest.raises(RuntimeError, match="of one call"):
-            three.peer("n2")
-        assert set(asked.answers) == {"before"}
+        woken = trio.Event()
+
+        async def wait() -> None:
+            await three.controller.wait_committed(lsn + 4)
+            woken.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            with pytest.raises(RuntimeError, match="of one call"):
+                three.peer("n2")
+            assert list(asked.answers) == ["before", "behind"]
+            await woken.wait()
         three.peer("n3")
         assert list(asked.answers) == ["before", "behind", "on all"]
 
@@ -420,6 +430,18 @@ class TestAnswers:
         three.controller.quorum.admit("n2")
         three.controller.feeding.attach(_answering("n2"))
         await three.controller.confirm_leadership(0.01)
+
+    async def test_who_counts_again_commits_what_it_holds(self, three: Stack) -> None:
+        """It was taught, and had written down that it counts; the answer was lost with the
+        connection. What it says of its disk on another one is no news then."""
+        asked, feeding, lsn = Asked(three), three.controller.feeding, three.controller.written_lsn
+        three.controller.quorum.demote("n2")
+        asked.append("x", 1)
+        await persisted(three, lsn + 1)
+        feeding.peer_persisted("n2", lsn + 1, 0)
+        assert asked.answers == {}
+        feeding.admit("n2")
+        assert set(asked.answers) == {"x"}
 
     async def test_what_no_majority_stores_is_bounded(
         self, three: Stack, monkeypatch: pytest.MonkeyPatch

@@ -2,8 +2,9 @@
 
 Progress is a floor and the ranges acknowledged above it. Safety rule: the floor never passes an
 offset that nobody acknowledged. Who is connected and what is in flight is not here: it lives in
-memory on the leader (`delivery`). No command, and nothing that a member's coming reads, costs more
-where more was acknowledged: ranges are found by their key, and read a window at a time.
+memory on the leader (`delivery`). Nothing that a member's coming reads costs more where more was
+acknowledged: ranges are found by their key, and read a window at a time. What a command forgets
+each range was made for once: an acknowledgement that closes a gap forgets all that it joins.
 """
 
 from __future__ import annotations

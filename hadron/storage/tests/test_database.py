@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -56,3 +58,21 @@ def test_a_range_is_not_planned_anew_for_each_of_its_bounds(tmp_path: Path) -> N
         for bound in range(3):
             db.execute("SELECT x FROM t WHERE x > ? ORDER BY x LIMIT ?", (bound, 5)).fetchall()
     assert planned.count(apsw.SQLITE_SELECT) == 1
+
+
+def test_a_limit_of_file_sizes_is_no_disk_that_failed(tmp_path: Path) -> None:
+    """SQLite says the same of both. In a process of its own, for the limit is the process's."""
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from hadron.storage.database import connect, translated_errors\n"
+        "path = Path(sys.argv[1])\n"
+        "connection = connect(path)\n"
+        "connection.execute('CREATE TABLE t(b BLOB)')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "with translated_errors(path, connection):\n"
+        "    connection.execute('INSERT INTO t VALUES(zeroblob(4194304))')\n"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "a.db")]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert "may not grow any more: the size of this process's files is limited" in done.stderr

@@ -274,6 +274,29 @@ async def test_a_foreign_reader_does_not_stop_reads_for_good(tmp_path: Path) -> 
             await host.insert(128 << 10)
 
 
+async def test_readers_are_not_held_back_for_longer_by_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt waits for the writer."""
+    attempts: list[float] = []
+    async with running_host(tmp_path, 1 << 20) as host:
+        foreign = host.foreign_reader()
+        foreign.execute("BEGIN; SELECT count(*) FROM t")
+        original = host.checkpointer._on_writer
+
+        async def on_writer(job: Any) -> Any:
+            if host.held[-1:] == [True]:
+                attempts.append(trio.current_time())
+                await trio.sleep(0.1)
+            return await original(job)
+
+        monkeypatch.setattr(host.checkpointer, "_on_writer", on_writer)
+        while host.held != [True, False]:
+            await host.insert(128 << 10)
+        foreign.close()
+    assert 2 <= len(attempts) <= 3, "each one takes 100 ms, and all of them 250"
+
+
 async def test_a_file_that_cannot_be_opened_at_first_is_checkpointed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

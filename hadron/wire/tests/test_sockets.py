@@ -114,6 +114,18 @@ def test_a_process_may_have_the_files_that_it_can_allow_itself() -> None:
     assert done.stdout.split() == ["True", "300", "64"], done.stderr
 
 
+def test_a_node_does_not_start_with_fewer_files_than_it_needs() -> None:
+    """It would lead until somebody's connections had taken the last one."""
+    script = (
+        "import resource\n"
+        "from hadron.wire.sockets import allow_many_files\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "allow_many_files()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "ConfigurationError: this process may have 64 files open, and a" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="nobody tells elsewhere")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_connections_that_were_accepted_at_a_port_are_counted(host: str) -> None:

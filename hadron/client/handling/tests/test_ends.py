@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from hadron.client.handling.ends import End, Ends, _portion
 from hadron.client.handling.invocation import reason_of
-from hadron.model.errors import HadronError, NotLeaderError, OverloadedError
+from hadron.model.errors import HadronError, NotLeaderError, OverloadedError, RequestError
 from hadron.wire.messages import pipelines_pb2
 
 
@@ -56,6 +56,15 @@ def test_whatever_the_reason_is_it_can_be_sent() -> None:
     assert reason_of(ValueError("no file \udcff")) == "ValueError: no file \\udcff"
     assert reason_of("no file \udcff") == "no file \\udcff"
     assert len(reason_of("x" * 5_000_000)) < 70_000
+
+
+def test_what_says_nothing_is_refused_also_where_it_cannot_be_shown() -> None:
+    class OddError:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    with pytest.raises(RequestError, match="^<OddError> does not say why a stage has failed"):
+        reason_of(OddError())
 
 
 async def test_one_trouble_is_told_once_in_a_while_whoever_has_it(
