@@ -254,6 +254,8 @@ class Feeding:
         self._learners.note_persisted(name, match_lsn)
         if self.needs_snapshot and match_lsn > self.quorum.persisted(name):
             self.needs_snapshot.pop(name, None)
+        # Whatever moved it was told of, or who waits for that would for somebody's next entry.
+        assert self._watermark.lsn >= self.committed_lsn, (self._watermark.lsn, self.committed_lsn)
         before = self.quorum.on_all
         if self.quorum.record(name, match_lsn) or self.quorum.on_all != before:
             self.on_moved()
