@@ -202,6 +202,13 @@ plant(
 )
 
 plant(
+    "who counts again is not heard",
+    "what a member has on disk when it counts again moves the watermark, and nobody is told",
+    Edit("replication.feeding:Feeding.admit", "        self.on_moved()\n", ""),
+    scenarios=("wiped-replica-meets-the-one-that-lags",),
+)
+
+plant(
     "learner counts once its feed has ended",
     "who has no memory is taken for one that remembers when its feed begins anew on the same "
     "connection, whatever it says with its promise",
