@@ -170,6 +170,7 @@ def test_what_a_stage_may_be_called_may_be_a_column(spark: SparkSession, name: s
         assert values(spark, which, given) == ['{"n":4}']
 
 
+@pytest.mark.spark
 def test_a_session_is_warmed_up_on_every_core(spark: SparkSession) -> None:
     """A first micro-batch would spend its timeout on what starts."""
     spark.sparkContext.setJobGroup("warming", "up")
