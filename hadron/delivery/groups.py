@@ -177,7 +177,7 @@ class Groups(Part):
                 f"group {joining.group!r} was just reset or deleted, or is served anew",
                 "join again",
             )
-        # Somebody else may have been quicker. Otherwise nobody has served the group since
+        # Somebody else serves it, or was quicker. Otherwise nobody has served the group since
         # `progress` was read: its driver would still be here.
         driver = self._drivers.get(key)
         if driver is None:
@@ -185,14 +185,16 @@ class Groups(Part):
         return driver
 
     async def _read_progress(self, reading: _Reading, joining: Joining) -> Progress:
-        """As it stands when this returns: transactions acknowledge without a driver."""
+        """As it stands when this returns, unless the group has a driver by then, which hears of
+        what transactions acknowledge. Where it has none only those do that were prepared before
+        its last one went, and they come to an end."""
         while True:
             reading.moved.clear()
             if joining.options.ephemeral:
                 progress = await self._begin_ephemeral(reading.key, joining)
             else:
                 progress = await self._create(reading.key, joining)
-            if progress.group_id not in reading.moved:
+            if reading.key in self._drivers or progress.group_id not in reading.moved:
                 return progress
 
     def _outdate(self, key: _Key) -> None:

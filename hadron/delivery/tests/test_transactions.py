@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from hadron.model.transactions import DELETED, DELIVERIES, DONE, Lock, Transacti
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.groups import progress as groups
 from hadron.state.groups.endings import DeadLetterRecords
-from hadron.state.groups.progress import ORDER_STRICT, AckRecords, Progress
+from hadron.state.groups.progress import ORDER_STRICT, AckRecords, CreateGroup, Progress
 from hadron.state.machine import encode
 from hadron.state.transactions.decisions import Decide
 from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -293,6 +293,73 @@ class TestTheDriversOwn:
             other = await Consumer(stack).join()
             await other.until(2, 3)
         assert times == 2
+
+
+class TestWhoJoinsWhileTransactionsAcknowledge:
+    """One acknowledges in each round in which the group is read."""
+
+    async def test_beside_other_members(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It could not, for as long as they went on; their driver had heard of all of it."""
+        member = await member_of(stack, 100)
+        await member.until(*range(100))
+        rounds = acknowledging(stack, monkeypatch, [(n, n) for n in range(99)])
+        other = await Consumer(stack).join()
+        assert len(rounds) == 1
+        assert other.driver is member.driver
+        assert other.driver.floor == len(rounds)
+
+    async def test_as_the_first(self, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What acknowledges where nobody is served was prepared before, and comes to an end."""
+        member = await member_of(stack, 6)
+        await member.until(0, 1, 2, 3, 4, 5)
+        member.leave()
+        await wait_all_tasks_blocked(0.001)
+        assert stack.groups.live(1, "billing") is None
+        rounds = acknowledging(stack, monkeypatch, [(0, 0), (2, 2), (4, 4)])
+        other = await Consumer(stack).join()
+        await other.until(1, 3, 5)
+        assert len(rounds) == 4
+
+    async def test_of_two_that_come_first_together(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The one that is quicker makes the driver, and the other one has no more to read."""
+        member = await member_of(stack, 6)
+        await member.until(0, 1, 2, 3, 4, 5)
+        member.leave()
+        await wait_all_tasks_blocked(0.001)
+        acknowledging(stack, monkeypatch, [(0, 0), (2, 2)])
+        others = [Consumer(stack), Consumer(stack)]
+        async with trio.open_nursery() as nursery:
+            for other in others:
+                nursery.start_soon(other.join)
+        assert others[0].driver is others[1].driver
+        await others[0].call.until(lambda: len(others[0].offsets) + len(others[1].offsets) == 4)
+        assert sorted(others[0].offsets + others[1].offsets) == [1, 3, 4, 5]
+
+
+def acknowledging(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, ranges: Sequence[Range]
+) -> list[Range | None]:
+    """Of each round in which somebody reads the group, what a transaction acknowledges before who
+    reads it can go on; None once they all have."""
+    original = stack.controller.execute
+    left, rounds = list(ranges), list[Range | None]()
+
+    async def execute(command: Any, body: bytes = b"") -> Any:
+        found = await original(command, body)
+        if isinstance(command, CreateGroup):
+            rounds.append(left.pop(0) if left else None)
+            if (mine := rounds[-1]) is not None:
+                own = TransactionId.of(SET, stack.controller.ballot, len(rounds))
+                acks = AckRecords(found.group_id, (mine,))
+                await original(Decide(own, (), (encode(acks),)))
+        return found
+
+    monkeypatch.setattr(stack.controller, "execute", execute)
+    return rounds
 
 
 async def letters(stack: Stack) -> str:
