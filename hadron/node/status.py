@@ -23,14 +23,14 @@ def peer_status(link: PeerLink, controller: Controller | None) -> cluster_pb2.St
         match_lsn = controller.quorum.persisted(link.name)
         feed = controller.feed_of(link.name)
         if link.state is LinkState.CONNECTED:
-            needed = controller.feeding.needs_snapshot.get(link.name, "")
+            straggler = controller.feeding.needs_snapshot.get(link.name)
             # Who does not count in majorities yet must not be taken for one that does, by people
             # who want to know whether the next node may be taken away.
             counts = feed is not None and controller.quorum.is_voter(link.name)
             in_sync = counts and match_lsn >= controller.committed_lsn
             state = "in sync" if in_sync else "catching up"
-            if needed:
-                state, trouble = "needs a snapshot", needed
+            if straggler is not None:
+                state, trouble = "needs a snapshot", straggler.reason
     return cluster_pb2.StatusResponse.Peer(
         name=link.name,
         role=link.role,

@@ -11,10 +11,10 @@ B2); after `stop` nothing that a peer says counts: it belongs to the next ballot
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -36,6 +36,10 @@ _log = logging.getLogger(__name__)
 _MEASURED_ROWS: Final = 10_000
 """Rows of the log measured in one read."""
 
+_RETURN_S: Final = 30.0
+"""Bodies are kept so long for a peer that was told to fetch a snapshot: it is told every second
+while it is connected, and away for a moment when it is reopened on its copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
@@ -47,6 +51,20 @@ class Tuning:
     log_max_lag_bytes: int = 1 << 30
 
 
+class Straggler(NamedTuple):
+    """A peer that the log cannot bring up to date any more.
+
+    Attributes:
+        reason: for people.
+        lsn: how far the log went when it was told so first: its copy ends there, or later.
+        told_s: when it was told so last, by trio's clock.
+    """
+
+    reason: str
+    lsn: int
+    told_s: float
+
+
 class Feeding:
     """The feeds of one ballot: a `FeedHost`.
 
@@ -54,7 +72,7 @@ class Feeding:
         head: where the log ends that was handed to the feeds; may be above the watermark.
         feeds: of the peers that are connected.
         diverged: how often a peer's tables turned out not to be the log's work.
-        needs_snapshot: peers that the log cannot bring up to date any more, and why.
+        needs_snapshot: peers that the log cannot bring up to date any more.
         on_moved: what disks hold has changed: the watermark, or what all of them have.
         on_fenced: a peer has promised a higher ballot.
         on_space: told (name, is_low) of a peer's disk.
@@ -94,7 +112,7 @@ class Feeding:
         self.quorum = Quorum(node, members, started_lsn=started_lsn, older=older)
         self.applied_by: dict[str, int] = {}
         self.diverged: dict[str, int] = {}
-        self.needs_snapshot: dict[str, str] = {}
+        self.needs_snapshot: dict[str, Straggler] = {}
         self.feeds: dict[str, Feed] = {}
         self.on_moved: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[FencedError], None] = lambda _error: None
@@ -189,9 +207,17 @@ class Feeding:
     @property
     def droppable_lsn(self) -> int:
         """Retention may drop bodies of entries up to here. A connected peer that lacks them is
-        waited for, within the lag limit; one that is away is not: it needs a snapshot then."""
-        fed = min((self.quorum.persisted(name) for name in self.feeds), default=self.head.lsn)
+        waited for, within the lag limit, and one that fetches a snapshot, from whomever, for those
+        behind its copy's end; one that is away is not: it needs a snapshot then."""
+        fed = min(self._reached(), default=self.head.lsn)
         return min(self.committed_lsn, max(fed, self._horizon.lag_lsn))
+
+    def _reached(self) -> Iterator[int]:
+        """Of each peer that is waited for, up to where it needs nothing of the log."""
+        yield from map(self.quorum.persisted, self.feeds)
+        for straggler in self.needs_snapshot.values():
+            if trio.current_time() < straggler.told_s + _RETURN_S:
+                yield straggler.lsn
 
     def let_go(self) -> None:
         """Have logs trimmed as far as nobody needs them."""
@@ -252,13 +278,22 @@ class Feeding:
             self.diverged[name] = self.diverged.get(name, 0) + 1
         self.applied_by[name] = applied_lsn
         self._learners.note_persisted(name, match_lsn)
-        if self.needs_snapshot and match_lsn > self.quorum.persisted(name):
-            self.needs_snapshot.pop(name, None)
+        straggler = self.needs_snapshot.get(name)
+        if straggler is not None and match_lsn >= straggler.lsn:
+            del self.needs_snapshot[name]
         # Whatever moved it was told of, or who waits for that would for somebody's next entry.
         assert self._watermark.lsn >= self.committed_lsn, (self._watermark.lsn, self.committed_lsn)
         before = self.quorum.on_all
         if self.quorum.record(name, match_lsn) or self.quorum.on_all != before:
             self.on_moved()
+
+    def note_straggler(self, name: str, reason: str) -> bool:
+        """The log cannot bring the peer up to date any more, and it is told so now; returns whether
+        that is news."""
+        known = self.needs_snapshot.get(name)
+        lsn = known.lsn if known is not None else self.written_lsn
+        self.needs_snapshot[name] = Straggler(reason, lsn, trio.current_time())
+        return known is None
 
     def peer_space(self, name: str, *, is_low: bool) -> None:
         """What a peer says of its disk holds until it says otherwise, or its connection ends."""

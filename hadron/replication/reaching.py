@@ -104,9 +104,8 @@ class Reaching:
     async def _send_to_snapshot(self, link: PeerLink, error: TrimmedError) -> None:
         """The log cannot bring the peer up to date any more."""
         feeding = self._feeding
-        if link.name not in feeding.needs_snapshot:
+        if feeding.note_straggler(link.name, str(error)):
             _log.warning("%s needs a snapshot: %s", link.name, error)
-        feeding.needs_snapshot[link.name] = str(error)
         if link.connection is not None:
             try:
                 # As of now: an older copy might need what is trimmed since.

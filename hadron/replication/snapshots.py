@@ -75,8 +75,9 @@ _READ_S: Final = 5.0
 """Who fetches a copy reads again within that time, or has gone."""
 
 _IDLE_S: Final = 30.0
-"""How long a copy that nobody reads is kept, and the log from its end on: for one who lost the
-connection and comes back, and for its first entries after the installation."""
+"""How long a copy that nobody reads is kept, and the log's rows from its end on: for one who lost
+the connection and comes back, and for its first entries after the installation. Their bodies the
+leader keeps for a member (`Feeding.droppable_lsn`)."""
 
 
 _Open: TypeAlias = Call[snapshots_pb2.OpenSnapshotRequest, snapshots_pb2.OpenSnapshotResponse]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
@@ -15,6 +16,10 @@ from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.node.restore import restore_node
 from hadron.node.tests.support import STREAM, chains, fetch, make_stream, produce
 from hadron.node.tests.test_backup import DISK, take_backup
+from hadron.replication import feeding
+from hadron.replication.feed import Ring
+from hadron.replication.resync import Resync
+from hadron.serving.retention import RetentionDriver
 from hadron.storage.database import open_reader
 from hadron.testing.nodes import Nodes, running_nodes
 from hadron.testing.nodes import replica_set as default_set
@@ -144,6 +149,52 @@ async def test_a_replica_back_within_the_log_but_without_a_body_needs_a_snapshot
         await nodes.start("n3")
         await nodes.wait_for(
             "said", lambda: "retention has dropped the body" in str(nodes.status("n1").peers)
+        )
+
+
+async def test_one_snapshot_is_enough_beside_a_stream_that_keeps_little(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came while it was fetched was dropped before the replica could be fed with it, and the
+    next one was as late: it was never in step again."""
+    kept, fetched, looks = 20_000, 0, 0
+    fetch_one, trim = Resync._fetch, RetentionDriver._trim
+    # 8 MiB in memory would only make the test longer.
+    monkeypatch.setattr(feeding, "Ring", lambda _max: Ring(10_000))
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+
+        async def look(self: RetentionDriver, stream_id: int) -> float:
+            nonlocal looks
+            looks += 1
+            return await trim(self, stream_id)
+
+        async def fetch_slowly(self: Resync, link: Any, wanted: Any) -> Any:
+            nonlocal fetched
+            found = await fetch_one(self, link, wanted)
+            fetched += 1
+            if fetched == 1:
+                await load(nodes, 2 * kept)
+                seen = looks
+                await nodes.wait_for(
+                    "looked at", lambda: looks >= seen + 2 or kept_bytes(nodes, "n1") <= kept
+                )
+            return found
+
+        monkeypatch.setattr(Resync, "_fetch", fetch_slowly)
+        monkeypatch.setattr(RetentionDriver, "_trim", look)
+        spec = StreamSpec(partitions=("local/p0",), retention=Retention(max_bytes=kept))
+        async with nodes.client() as client:
+            await client.apply([SchemaObject(kind="Stream", name=STREAM, spec=spec)])
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        await load(nodes, KEEP)
+        await nodes.wait_for("dropped", lambda: kept_bytes(nodes, "n1") <= kept)
+        await nodes.start("n3")
+        await nodes.wait_for("fetched", lambda: fetched > 0)
+        await nodes.wait_in_step()
+        assert fetched == 1
+        await nodes.wait_for(
+            "dropped", lambda: all(kept_bytes(nodes, name) <= kept for name in nodes.names)
         )
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from trio.testing import MockClock
 
 from hadron.model.errors import FencedError
 from hadron.model.ids import EMPTY_LOG, Ballot
@@ -87,6 +88,44 @@ def test_a_higher_promise_is_told_and_an_equal_one_is_not() -> None:
     assert not told
     made.feeding.peer_fenced("n2", Ballot(2, 1))
     assert "n2 has promised ballot" in told[0].message
+
+
+async def test_bodies_behind_its_copy_are_kept_for_who_fetches_one(mock_clock: MockClock) -> None:
+    made = Leading()
+    feeding = made.feeding
+    feeding.note_own(END)
+    feeding.peer_persisted("n2", END, END)
+    assert feeding.droppable_lsn == END
+    assert feeding.note_straggler("n3", "a body is gone")
+    feeding.head = feeding.head._replace(lsn=END + 10)
+    feeding.note_own(END + 10)
+    # An answer that was on its way: it is not there yet.
+    for name, lsn in ("n2", END + 10), ("n3", 2):
+        feeding.peer_persisted(name, lsn, lsn)
+    assert feeding.droppable_lsn == END
+    # Told again and again while it is connected; then it is away, to be reopened on its copy.
+    mock_clock.jump(29.0)
+    assert not feeding.note_straggler("n3", "a body is gone")
+    mock_clock.jump(29.0)
+    assert feeding.droppable_lsn == END
+    mock_clock.jump(1.0)
+    assert feeding.droppable_lsn == END + 10, "it has gone"
+    feeding.note_straggler("n3", "a body is gone")
+    assert feeding.droppable_lsn == END
+    feeding.peer_persisted("n3", END, END)
+    assert (feeding.droppable_lsn, feeding.needs_snapshot) == (END + 10, {})
+
+
+async def test_nobody_who_fetches_a_copy_is_waited_for_beyond_the_lag_limit() -> None:
+    made = Leading()
+    feeding = made.feeding
+    feeding.note_straggler("n3", "a body is gone")
+    feeding.head = feeding.head._replace(lsn=END + 10)
+    feeding.note_own(END + 10)
+    feeding.peer_persisted("n2", END + 10, 0)
+    for lsn in range(1, END + 11):
+        feeding._horizon.add(lsn, feeding.tuning.log_max_lag_bytes // 2)
+    assert feeding.droppable_lsn == END + 8
 
 
 async def test_a_long_log_is_measured_without_a_list_of_its_rows() -> None:
