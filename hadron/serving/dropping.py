@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -14,7 +15,7 @@ from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
-from hadron.serving.perseverance import persevere
+from hadron.serving.perseverance import Apart, persevere
 from hadron.state import bodies, dropping
 from hadron.state.bodies import DropBodies
 from hadron.state.dropping import DropObject
@@ -33,6 +34,7 @@ class DropDriver(Part):
     def __init__(self, controller: Controller, catalog: Catalog) -> None:
         self._controller = controller
         self._changed = trio.Event()
+        self._apart = Apart("dropping")
         catalog.listen(self._wake)
         controller.observers.add(Order.DRIVERS, [BodyReleased], self._on_released)
 
@@ -55,9 +57,13 @@ class DropDriver(Part):
 
     async def _round(self) -> bool:
         """Whether something had to be left."""
-        is_left = await self._controller.read(bodies.has_unnamed) and not await self._drop_bodies()
+        is_left = await self._controller.read(bodies.has_unnamed)
+        if is_left:
+            is_left = not await self._apart.do("bodies", self._drop_bodies, otherwise=False)
         for object_id, kind in await self._controller.read(dropping.waiting):
-            is_left |= not await self._drop(object_id, kind)
+            label = f"{kind.lower()} {object_id}"
+            work = partial(self._drop, object_id, kind)
+            is_left |= not await self._apart.do(label, work, otherwise=False)
         return is_left
 
     async def _drop_bodies(self) -> bool:

@@ -17,13 +17,13 @@ from typing import Final
 
 import trio
 
-from hadron.model.errors import CorruptionError, NotFoundError
+from hadron.model.errors import NotFoundError
 from hadron.model.schema import Retention, StreamSpec
 from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
-from hadron.serving.perseverance import persevere
+from hadron.serving.perseverance import Apart, persevere
 from hadron.state.events import BatchAppended
 from hadron.state.streams import retention
 from hadron.state.streams.retention import Trimmed, TrimStream
@@ -66,8 +66,7 @@ class RetentionDriver(Part):
         """Bytes that may still be appended to a stream before it is looked at again."""
         self._came: dict[int, int] = {}
         """Bytes that were appended to the stream that is looked at, since that began."""
-        self._said: dict[int, str] = {}
-        """Of each stream whose retention pauses, why."""
+        self._apart = Apart("retention")
         catalog.listen(self._on_schema)
         controller.observers.add(Order.DRIVERS, [BatchAppended], self._on_visible)
 
@@ -101,8 +100,9 @@ class RetentionDriver(Part):
         self._has_schema_changed = False
         limited = {stream_id: self._limits(stream_id) for stream_id in self._limited()}
         for stream_id in self._limits_seen.keys() - limited.keys():
-            for known in (self._due_s, self._room, self._said):
+            for known in (self._due_s, self._room):
                 known.pop(stream_id, None)
+            self._apart.forget(_label(stream_id))
         for stream_id, limits in limited.items():
             if self._limits_seen.get(stream_id) != limits:
                 self._due_s[stream_id] = 0.0
@@ -130,14 +130,9 @@ class RetentionDriver(Part):
             self._due_s[stream_id] = float("inf")
             sleep_s = _HELD_BACK_S
             try:
-                sleep_s = await self._trim(stream_id)
-            except CorruptionError as error:
-                # What is damaged is this stream's alone.
-                if self._said.get(stream_id) != error.message:
-                    _log.warning("retention of stream %d pauses: %s", stream_id, error)
-                self._said[stream_id] = error.message
-            else:
-                self._said.pop(stream_id, None)
+                sleep_s = await self._apart.do(
+                    _label(stream_id), partial(self._trim, stream_id), _HELD_BACK_S
+                )
             finally:
                 # Also of a look that has failed: the next one is soon.
                 due_s = trio.current_time() + min(sleep_s, _LONGEST_SLEEP_S)
@@ -226,3 +221,7 @@ class RetentionDriver(Part):
                 item.records,
                 name,
             )
+
+
+def _label(stream_id: int) -> str:
+    return f"stream {stream_id}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from hadron.model.errors import NotFoundError
+from hadron.model.errors import HadronError, NotFoundError
 from hadron.serving.dropping import DropDriver
 from hadron.serving.tests import stack as stack_module
 from hadron.serving.tests.stack import SET, leading, until
-from hadron.state import slices
+from hadron.state import bodies, slices
+from hadron.state.bodies import DropBodies
+from hadron.state.dropping import DropObject
 from hadron.state.machine import BatchShape
 from hadron.state.schema import DeleteObjects
 from hadron.state.tests.parted import MACHINE, GiveUp, KeepBody, a_batch
@@ -49,6 +52,37 @@ async def test_a_deleted_stream_is_gone_at_once_and_its_rows_soon(
         entries = await stack.rows("SELECT count(*) FROM hadron_log")
         assert entries == [(1 + 2 + 8 + 1 + 5,)]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_cannot_be_dropped_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with leading(tmp_path) as stack:
+        bad, other = await stack.stream("bad"), await stack.stream("other")
+        for stream_id in (bad, other):
+            await stack.append(stream_id, b"v")
+        execute, tries = stack.controller.execute, 0
+
+        async def refuse(command: Any, body: bytes = b"") -> Any:
+            nonlocal tries
+            if isinstance(command, DropBodies) or command == DropObject(bad, command.until_lsn):
+                tries += 1
+                raise HadronError("what a defect makes of it")
+            return await execute(command, body)
+
+        await execute(DeleteObjects(stack.catalog.metadata_index, (bad, other)))
+        monkeypatch.setattr(stack.controller, "execute", refuse)
+        monkeypatch.setattr(bodies, "has_unnamed", lambda _db: True)
+        driver = DropDriver(stack.controller, stack.catalog)
+        for _ in range(3):
+            assert await driver._round(), "it is to be looked at again"
+        assert await stack.rows("SELECT id FROM hadron_dropped") == [(bad,)]
+        assert tries == 6
+        monkeypatch.undo()
+        assert not await driver._round()
+        assert await stack.rows("SELECT id FROM hadron_dropped") == []
+    for what in ("bodies", f"stream {bad}"):
+        assert caplog.text.count(f"dropping of {what} pauses: what a defect makes of it") == 1
 
 
 async def test_members_of_a_deleted_stream_hear_of_it(tmp_path: Path) -> None:

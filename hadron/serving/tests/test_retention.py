@@ -13,8 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.model.errors import CorruptionError, NotReadyError, OffsetOutOfRangeError
+from hadron.model.errors import CorruptionError, HadronError, NotReadyError, OffsetOutOfRangeError
 from hadron.model.schema import Retention, StreamSpec
+from hadron.replication.ballot import run_on_writer
 from hadron.serving.retention import PAUSE_S, RetentionDriver
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state import slices
@@ -360,17 +361,23 @@ async def test_what_was_taken_from_its_stream_is_kept_until_it_comes_back(
         await until(mock_clock, lambda: stack.visible.bounds(stream_id).first_offset == 100)
 
 
-async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
+@pytest.mark.parametrize(
+    "trouble",
+    [CorruptionError("a page does not match its checksum"), HadronError("what a defect makes")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_stream_in_trouble_keeps_no_other_from_its_retention(
     tmp_path: Path,
     mock_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    trouble: HadronError,
 ) -> None:
     original = retention_module.due
 
     def due(db: Any, stream_id: int, **limits: Any) -> Any:
         if stream_id == bad:
-            raise CorruptionError("a page does not match its checksum")
+            raise trouble
         return original(db, stream_id, **limits)
 
     async with leading(tmp_path) as stack:
@@ -381,8 +388,35 @@ async def test_a_stream_that_cannot_be_read_keeps_no_other_from_its_retention(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(RetentionDriver(stack.controller, stack.catalog, SET).run)
             await fill(stack, good, 100)
-            await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 82)
+            with trio.fail_after(60):
+                await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 82)
             await fill(stack, good, 3)
-            await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 85)
+            with trio.fail_after(60):
+                await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 85)
             nursery.cancel_scope.cancel()
     assert caplog.text.count(f"retention of stream {bad} pauses") == 1
+
+
+async def test_a_stream_that_cannot_be_trimmed_keeps_no_other_from_its_retention(
+    tmp_path: Path, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = StreamSpec(partitions=(SET,), retention=Retention(max_bytes=20_000))
+    async with leading(tmp_path) as stack:
+        bad = await stack.declare("Stream", "a", kept)
+        good = await stack.declare("Stream", "b", kept)
+        group = await stack.controller.execute(CreateGroup(bad, "billing", 0))
+        # What a defect, or somebody else's program, has left: a range at the floor.
+        await run_on_writer(
+            stack.store,
+            lambda db: db.execute(f"INSERT INTO hadron_group_ack VALUES({group.group_id}, 0, 90)"),
+        )
+        await fill(stack, bad, 100)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(RetentionDriver(stack.controller, stack.catalog, SET).run)
+            await fill(stack, good, 100)
+            with trio.fail_after(60):
+                await until(mock_clock, lambda: stack.visible.bounds(good).first_offset == 82)
+            nursery.cancel_scope.cancel()
+        assert stack.visible.bounds(bad).first_offset == 0
+    told = f"retention of stream {bad} pauses: TrimStream cannot be applied"
+    assert caplog.text.count(told) == 1
