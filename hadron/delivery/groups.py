@@ -43,7 +43,6 @@ from hadron.serving.leading import Part
 from hadron.serving.lock_table import LockTable
 from hadron.serving.perseverance import persevere
 from hadron.serving.visible import VisibleStreams
-from hadron.state.groups import changes as group_changes
 from hadron.state.groups import progress as groups
 from hadron.state.groups.changes import CollectGroups, DeleteGroup, ResetGroup
 from hadron.state.groups.progress import CreateGroup, GroupOptions, Progress
@@ -99,7 +98,7 @@ class Groups(Part):
         self._reading: set[_Reading] = set()
         self._joining: Counter[_Key] = Counter()
         self._changing: set[_Key] = set()
-        self._collecting = False
+        self._left_behind = trio.Event()
         self._ephemeral = 0
         self._ground: Ground | None = None
         visible.on_gone(self._end_streams)
@@ -118,8 +117,7 @@ class Groups(Part):
                 self._random,
             )
             try:
-                self._collect_soon()
-                await trio.sleep_forever()
+                await self._collect()
             finally:
                 # Before the nursery is closed: a call that ends after that must not start anything
                 # any more. Members must hear of it here: this may end before whoever knows a
@@ -530,7 +528,8 @@ class Groups(Part):
             after = await change(known)
         finally:
             self._changing.discard(key)
-            self._collect_soon()
+            # Also when it was refused, or nobody waits for its answer any more.
+            self._left_behind.set()
         return before, after
 
     def _check_members(self, stream_id: int, name: str, what: str, *, force: bool) -> None:
@@ -551,17 +550,16 @@ class Groups(Part):
         if driver is not None:
             self._forget(key, driver, reason)
 
-    def _collect_soon(self) -> None:
-        if not self._collecting and self._ground is not None:
-            self._collecting = True
-            self._ground.nursery.start_soon(self._collect)
-
     async def _collect(self) -> None:
-        """Drop, slice by slice, what groups have left behind."""
-        await persevere("collecting what groups left behind", self._collect_slices)
-        self._collecting = False
+        """Drop, slice by slice, what groups leave behind, for ever."""
+        while True:
+            # Before it looks: what is left from here on it looks for again.
+            self._left_behind = trio.Event()
+            await persevere("collecting what groups left behind", self._collect_slices)
+            await self._left_behind.wait()
 
     async def _collect_slices(self) -> None:
-        if await self._controller.read(group_changes.is_garbage_left):
-            while await self._controller.execute(CollectGroups()):
-                pass
+        # Never by a read: a reset whose caller has gone may wait for its commit still, and this
+        # is judged behind it.
+        while await self._controller.execute(CollectGroups()):
+            pass

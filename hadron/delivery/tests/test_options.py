@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.delivery import groups as module
 from hadron.delivery import letters, machine
@@ -32,9 +32,9 @@ from hadron.model.schema import INDEXED, StreamSpec
 from hadron.serving.tests.stack import Stack, leading, until
 from hadron.state.groups import progress as groups
 from hadron.state.groups import views as group_views
-from hadron.state.groups.changes import ResetGroup
+from hadron.state.groups.changes import CollectGroups, ResetGroup
 from hadron.state.groups.endings import DeadLetterRecords
-from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, CreateGroup
+from hadron.state.groups.progress import ORDER_KEY, ORDER_STRICT, AckRecords, CreateGroup
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams.retention import TrimStream
 
@@ -800,7 +800,7 @@ class TestChanging:
         assert len(await again.confirmed(1)) == 1, "from before the reset"
         again.leave()
         assert await stack.groups.reset(1, "billing", "latest") == (1, 6)
-        await until(lambda: not stack.groups._collecting)
+        await collected(stack)
         assert await stack.rows("SELECT * FROM hadron_group_ack") == []
 
     async def test_members_forget_nothing_for_a_reset_that_is_refused(
@@ -868,10 +868,67 @@ class TestChanging:
             member.acknowledge(4, 4, confirmation=1)
             await member.confirmed(1)
             with monkeypatch.context() as patch:
-                patch.setattr(stack.groups, "_collect_soon", lambda: None)
+                patch.setattr(stack.groups, "_left_behind", trio.Event())
                 await stack.groups.delete(1, "billing", force=True)
             assert len(await stack.rows("SELECT * FROM hadron_group_garbage")) == 1
         async with leading(tmp_path) as stack:
-            while await stack.rows("SELECT * FROM hadron_group_garbage"):
-                await until(lambda: not stack.groups._collecting)
+            await collected(stack)
             assert await stack.rows("SELECT * FROM hadron_group_ack") == []
+
+    async def test_what_is_left_behind_as_the_last_of_it_goes(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever collected had its answer, and not read it yet: the rows stayed, for as long as
+        nobody else reset a group."""
+        await leave_behind(stack, "first", "second")
+        execute, answers = stack.controller.execute, list[bool]()
+
+        async def slow(command: Any, *given: Any) -> Any:
+            found = await execute(command, *given)
+            if isinstance(command, CollectGroups):
+                answers.append(found)
+                if answers.count(False) == 1 and not found:
+                    await stack.groups.reset(1, "second", "earliest")
+            return found
+
+        monkeypatch.setattr(stack.controller, "execute", slow)
+        await stack.groups.reset(1, "first", "earliest")
+        await until(lambda: False in answers)
+        await collected(stack)
+
+    async def test_what_a_reset_leaves_behind_whose_caller_has_gone(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await leave_behind(stack, "billing")
+        commit, held = stack.store.writer.commit, list[tuple[Any, ...]]()
+        with monkeypatch.context() as patch:
+            patch.setattr(stack.store.writer, "commit", lambda *given: held.append(given))
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(stack.groups.reset, 1, "billing", "earliest")
+                    await until(lambda: bool(held))
+                    scope.cancel()
+            # Whoever collects has had every opportunity to look.
+            for _ in range(3):
+                await stack.rows("SELECT * FROM hadron_group_garbage")
+                await wait_all_tasks_blocked(0.01)
+        for given in held:
+            commit(*given)
+        while not await stack.rows("SELECT * FROM hadron_group WHERE floor = 0"):
+            await wait_all_tasks_blocked(0.001)
+        await collected(stack)
+
+
+async def leave_behind(stack: Stack, *names: str) -> None:
+    """Groups that leave something behind when they are reset."""
+    await stack.append(1, *[b"x"] * 6)
+    for name in names:
+        made = await stack.controller.execute(CreateGroup(1, name, 1))
+        await stack.controller.execute(AckRecords(made.group_id, ((4, 4),)))
+
+
+async def collected(stack: Stack) -> None:
+    """Wait until nothing is left behind."""
+    with trio.fail_after(5):
+        while await stack.rows("SELECT * FROM hadron_group_garbage"):
+            await wait_all_tasks_blocked(0.001)
