@@ -77,8 +77,8 @@ class Bridge:
             self._unwatch()
 
     def begin(self) -> None:
-        """The first subscription comes, for what becomes visible from here on: also where there
-        were others, for which something is being read just now."""
+        """For what becomes visible from here on: the first subscription comes, also where there
+        were others, for which something is being read just now; or what was there is passed."""
         with contextlib.suppress(NotFoundError):
             self._position = self._visible.bounds(self.stream.id).next_offset
 
@@ -126,7 +126,10 @@ class Bridge:
             self._working = False
 
     def _skip(self, what: str) -> None:
-        self._position = self._visible.bounds(self.stream.id).next_offset
+        if self.is_closed:
+            # Nobody misses what could not be read: the stream was deleted meanwhile.
+            return
+        self.begin()
         reason = PeerError(f"{what} not published", "clients subscribe again by themselves")
         _log.error("%s", reason.message)
         self._target.interrupt(reason)

@@ -18,7 +18,7 @@ from hadron.exchanges.driver import ExchangeDriver, Exchanges
 from hadron.exchanges.parcels import Gaps, Parcel, Published
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import HadronError
+from hadron.model.errors import CorruptionError, HadronError
 from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.services import ExchangeSpec
@@ -118,6 +118,40 @@ async def test_a_bridge_that_nobody_closed_before_its_stream_was_deleted_closes(
         await delete(stack, orders)
         assert stack.fatal == []
         assert bridge.is_closed
+
+
+@pytest.mark.parametrize("is_found_out", [True, False])
+async def test_a_stream_that_is_deleted_while_it_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_found_out: bool
+) -> None:
+    """A read of what is damaged takes as long as its repair. The leader's node ended with it."""
+    async with leading(tmp_path) as stack:
+        orders = await stack.stream("orders")
+        asked = trio.Event()
+
+        async def read(*_given: Any) -> list[StampedBatch]:
+            asked.set()
+            await delete(stack, orders)
+            raise CorruptionError("the body of entry 3 is missing")
+
+        monkeypatch.setattr(stack.visible, "recent", lambda *_given: None)
+        monkeypatch.setattr(stack.visible, "read", read)
+        async with serving(stack) as news:
+            sink = Subscriber()
+            news.subscribe(news.attend(sink), [(1, [">"], "")])
+            if not is_found_out:
+                # The metadata set has lost the exchange, and nobody closes its bridge.
+                monkeypatch.setattr(news, "bridge", lambda: None)
+            await stack.append(orders, b"1")
+            await asked.wait()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert (sink.failure is None) == is_found_out
+            if is_found_out:
+                again = await stack.stream("orders")
+                monkeypatch.undo()
+                await stack.append(again, b"1")
+                assert news.machine.without_topic == 1
+        assert stack.fatal == []
 
 
 class Records:
