@@ -7,7 +7,6 @@ behind its trigger finds an instance that waits for it (PIPELINES P14).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +26,10 @@ from hadron.pipelines.following import Follower, Reach, ballot_before
 from hadron.pipelines.sources import Gap, RemoteSource
 from hadron.serving.catalog import Catalog
 from hadron.serving.perseverance import persevere
-from hadron.state.pipelines import definitions, wait_inputs, waits
+from hadron.state.pipelines import definitions, wait_inputs, waiting
 from hadron.state.pipelines.wait_inputs import Moved, OpenWait, WaitCursor
-from hadron.state.pipelines.waits import Signal, SignalStages, Waiting
+from hadron.state.pipelines.waiting import Waiting
+from hadron.state.pipelines.waits import Signal, SignalStages
 from hadron.state.streams.keys import signed
 
 _log = logging.getLogger(__name__)
@@ -77,10 +77,11 @@ class AwaitedPartition:
         return f"{self.pipeline.label} waits for records of {self.item.name}, and"
 
     def stream(self) -> tuple[int, int] | None:
-        with contextlib.suppress(NotFoundError):
-            if self.catalog.stream(self.item.namespace, self.item.name)[0].id != self.item.id:
-                # It was deleted, and another one, which is looked at by itself, has its name.
-                return None
+        try:
+            self.catalog.by_id(self.item.id)
+        except NotFoundError:
+            # It was deleted; another one of its name is looked at by itself.
+            return None
         pipeline = self.catalog.by_id(self.pipeline.id)
         return self.item.id, max(self.item.metadata_index, pipeline.metadata_index)
 
@@ -239,7 +240,7 @@ def _whom_to_tell(
     }
     fitting: dict[tuple[str, ...], frozenset[int]] = {}
     signals: list[Signal] = []
-    for each in waits.waiting_for(db, pipeline_id, place.stream_id, list(records)):
+    for each in waiting.waiting_for(db, pipeline_id, place.stream_id, list(records)):
         patterns = types.get((each.version, each.stage), ())
         if patterns not in fitting:
             fitting[patterns] = _fitting(batches, patterns)

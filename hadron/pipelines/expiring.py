@@ -1,5 +1,5 @@
-"""Ends what has waited for too long, of one pipeline on its leader. It sleeps until something is
-due."""
+"""Ends what has waited for too long, or waits for records of a deleted stream, of one pipeline on
+its leader. It sleeps until something is due."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from hadron.partition.controller import Controller
-from hadron.state.pipelines import waits
+from hadron.state.pipelines import waiting
 from hadron.state.pipelines.waits import Expired, ExpireWaits
 
 _LONGEST_SLEEP_S: Final = 600.0
@@ -31,7 +31,9 @@ class Expiring:
     async def run(self) -> None:
         while True:
             self._moved = trio.Event()
-            due_ms = await self._controller.query(partial(waits.next_due_ms, pipeline_id=self._id))
+            due_ms = await self._controller.query(
+                partial(waiting.next_due_ms, pipeline_id=self._id)
+            )
             now_ms = self._controller.log_now_ms()
             if due_ms is not None and due_ms <= now_ms:
                 _: Expired = await self._controller.execute(ExpireWaits(self._id, now_ms))

@@ -14,6 +14,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.pipelines import Output, PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.tests.transacting import Breaker
+from hadron.pipelines.driver import Pipelines
 from hadron.state.pipelines.waits import SignalStages
 from hadron.testing.nodes import running_cluster
 
@@ -272,3 +273,35 @@ async def test_what_is_awaited_once_more_begins_at_its_end(
             await until(client, *[("done", "done")] * 3)
             assert [await paid_by(client, each) for each in (2, 3)] == [(US, 2), (EU, 1)]
         assert not [each for each in caplog.records if "pauses" in each.message]
+
+
+async def test_what_waits_for_records_of_a_deleted_stream_is_given_up(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever its partitions are, and whatever has its name later."""
+    paid = StageSpec(name="paid", wait=Wait(stream="payments"))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, paid)
+        with trio.fail_after(120):
+            await send(client, "orders", US, "a", "b")
+            await until(client, *[("live", "awaiting")] * 2)
+            act = StageSpec(name="act", engine="handler")
+            pipeline = PipelineSpec(replica_set=EU, input="orders", start="earliest", stages=(act,))
+            await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
+            await client.delete([("Stream", "default", "payments")], allow_destructive=True)
+            await until(client, *[("failed", "failed")] * 2)
+            for each in await client.instances("p"):
+                (stage,) = each.stages
+                assert stage.reason.startswith("stream payments, of which it waits for a record, ")
+            await client.apply([SchemaObject(kind="Stream", name="payments", spec=BOTH)])
+            for partition in (EU, US):
+                await send(client, "payments", partition, "a", "b")
+            assert await client.retry_instances("p") == 2
+            found = await client.instances("p")
+            assert [[stage.status for stage in each.stages] for each in found] == [["ready"]] * 2
+            leadership = cluster[EU].node("n1").member._leadership
+            assert leadership is not None
+            assert leadership.leading is not None
+            await trio.sleep(30)
+            assert leadership.leading.part(Pipelines).troubles == []
+    assert not [each for each in caplog.records if "pauses" in each.message]

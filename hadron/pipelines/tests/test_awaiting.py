@@ -10,7 +10,7 @@ import msgspec
 import trio
 from trio.testing import MockClock
 
-from hadron.model.errors import PeerError
+from hadron.model.errors import NotFoundError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.pipelines.awaiting import Awaiting
 from hadron.pipelines.following import Reach
@@ -30,8 +30,11 @@ class _Cluster:
     def stream(self, _namespace: str, _name: str) -> tuple[SchemaObject, StreamSpec]:
         return self.payments, _SPEC
 
-    def by_id(self, _id: int) -> SchemaObject:
-        return _PIPELINE
+    def by_id(self, object_id: int) -> SchemaObject:
+        for each in (_PIPELINE, self.payments):
+            if each.id == object_id:
+                return each
+        raise NotFoundError("it was deleted")
 
     async def query(self, _read: Any) -> set[str]:
         await trio.lowlevel.checkpoint()

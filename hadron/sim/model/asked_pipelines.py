@@ -26,7 +26,7 @@ from hadron.state.pipelines import (
     retries,
     views,
     wait_inputs,
-    waits,
+    waiting,
 )
 from hadron.state.pipelines.letters import Due
 from hadron.state.pipelines.stories import Attempt
@@ -40,7 +40,7 @@ from hadron.state.pipelines.views import (
     StageStory,
 )
 from hadron.state.pipelines.wait_inputs import WaitCursor
-from hadron.state.pipelines.waits import Waiting
+from hadron.state.pipelines.waiting import Waiting
 
 _HERE: Final = (
     "SELECT pipeline_id FROM hadron_pipeline JOIN hadron_schema_object ON id = pipeline_id"
@@ -87,7 +87,7 @@ def _of_one(db: Database, each: int) -> Iterator[Question]:
     yield "cursors", (), views.cursors(db, each)
     yield "wait cursors", (), wait_inputs.cursors(db, each)
     yield "awaited", (), sorted(wait_inputs.all_awaited(db, each))
-    yield "next due", (), waits.next_due_ms(db, each)
+    yield "next due", (), waiting.next_due_ms(db, each)
     yield "oldest end", (), finished.oldest_end_ms(db, each)
     for limit in (1, _ALL):
         yield "letters", (limit,), letters.due(db, each, limit)
@@ -96,7 +96,7 @@ def _of_one(db: Database, each: int) -> Iterator[Question]:
     rows: Any = db.execute(_KEYS, (each,)).fetchall()
     for stream_id in sorted({stream_id for stream_id, _ in rows}):
         keys = tuple(key for at, key in rows if at == stream_id)
-        yield "waiting for", (stream_id, keys), [*waits.waiting_for(db, each, stream_id, keys)]
+        yield "waiting for", (stream_id, keys), [*waiting.waiting_for(db, each, stream_id, keys)]
 
 
 def _of_stages(db: Database, each: int) -> Iterator[Question]:
@@ -203,6 +203,8 @@ def _awaited(asked: _Asked) -> list[str]:
 
 
 def _next_due(asked: _Asked) -> int | None:
+    if asked.pipeline.waits.lost():
+        return 0
     waiting = asked.pipeline.waits.by_stage.values()
     due = [w.due_ms for w in waiting if w.status == ARMED and w.due_ms is not None]
     return min(due, default=None)

@@ -384,6 +384,7 @@ class Model:
     def _close(self, kind: str, object_id: int) -> bool:
         """An object is no more; whether it leaves something that is dropped later."""
         if kind == "Stream":
+            self.pipelines.close_stream(object_id)
             is_left = self.streams.close(object_id)
             return bool(self.groups.of_stream(object_id)) or is_left
         if kind == "Pipeline":

@@ -18,7 +18,9 @@ from hadron.sim.model.waits import (
     NO_KEY,
     PASSED,
     SKIPPED,
+    WAS_GONE,
     Waits,
+    deleted,
     other_way,
     other_ways,
 )
@@ -270,8 +272,12 @@ class Pipeline:
         awaited = self.waits.by_stage[instance_id, stage.name]
         if awaited.status == CAME:
             self.came(now, stage.name, instance_id, now_ms)
+        elif awaited.is_deleted:
+            self.give_up_waiting(now, stage.name, instance_id, deleted(stage.wait), now_ms)
         elif awaited.key is None and stage.wait.stream:
-            self.give_up_waiting(now, stage.name, instance_id, NO_KEY, now_ms)
+            was_retried = any(number == instance_id for _, number in self.retried)
+            reason = NO_KEY.format(WAS_GONE if was_retried else "")
+            self.give_up_waiting(now, stage.name, instance_id, reason, now_ms)
         elif stage.wait.timeout_ms and awaited.due_ms is None:
             awaited.due_ms = now_ms + stage.wait.timeout_ms
 

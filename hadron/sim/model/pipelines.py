@@ -190,6 +190,18 @@ class Pipelines:
         pipeline.is_here = False
         return True
 
+    def close_stream(self, stream_id: int) -> None:
+        """P14: it is deleted, and is looked at no more; who waits for its records waits for none of
+        another stream with its name."""
+        for start in [each for each in self.wait_starts if each[1] == stream_id]:
+            del self.wait_starts[start]
+        for pipeline in self.by_id.values():
+            for key in [each for each in pipeline.waits.cursors if each[0] == stream_id]:
+                del pipeline.waits.cursors[key]
+            for awaited in pipeline.waits.by_stage.values():
+                if awaited.stream_id == stream_id:
+                    awaited.is_deleted = True
+
     def trimmed(self, stream_id: int, first_offset: int) -> list[tuple[int, int]]:
         """(pipeline, records) that retention has dropped before they were looked at."""
         skipped = []
@@ -248,6 +260,7 @@ class Pipelines:
             for stage in stages:
                 if stage.wait is not None:
                     awaited = Awaited(self.awaited_stream(command.pipeline_id, stage), key)
+                    awaited.is_deleted = awaited.stream_id == 0
                     pipeline.waits.by_stage[number, stage.name] = awaited
         pipeline.step(spec, made, entry.now_ms)
         return made

@@ -137,7 +137,7 @@ def _rearm(
             awaited = known.setdefault(stage.name, Awaited(stream_id, key))
             pipeline.waits.by_stage[number, stage.name] = awaited
             if awaited.status != CAME:
-                awaited.stream_id = stream_id
+                awaited.stream_id, awaited.is_deleted = stream_id, stream_id == 0
         for name, awaited in known.items():
             awaited.key = key
             run = pipeline.runs.get((name, number))

@@ -8,7 +8,7 @@ from hadron.model.errors import NotFoundError, RequestError
 from hadron.sim.model.entry import Entry, Known, Refused
 from hadron.sim.model.pipeline import READY, Pipeline
 from hadron.sim.model.streams import appended
-from hadron.sim.model.waits import ARMED, CAME, OVER, WaitCursor, too_late
+from hadron.sim.model.waits import ARMED, CAME, OVER, WaitCursor, deleted, too_late
 from hadron.state.pipelines.wait_inputs import OpenWait
 from hadron.state.pipelines.waits import SLICE, ExpireWaits, SignalInstance, SignalStages
 
@@ -104,6 +104,8 @@ def expire(pipelines: Pipelines, entry: Entry, command: ExpireWaits) -> dict[str
             for key, each in pipeline.waits.by_stage.items()
             if each.due_ms is not None and each.due_ms <= command.before_ms
         )
+    if pipeline is not None and pipeline.is_here and not due:
+        return _expire_deleted(pipelines, entry, command.pipeline_id, pipeline)
     if pipeline is None or not due:
         raise Known({"count": 0, "is_done": True})
     by_stage: dict[str, list[int]] = {}
@@ -116,3 +118,22 @@ def expire(pipelines: Pipelines, entry: Entry, command: ExpireWaits) -> dict[str
             assert stage.wait is not None
             pipeline.expire(now, stage, number, too_late(stage.wait), entry.now_ms)
     return {"count": min(len(due), SLICE), "is_done": len(due) <= SLICE}
+
+
+def _expire_deleted(
+    pipelines: Pipelines, entry: Entry, pipeline_id: int, pipeline: Pipeline
+) -> dict[str, Any]:
+    """P14: what waits for records of a stream that was deleted, where it is its turn."""
+    lost = pipeline.waits.lost()
+    if not lost:
+        raise Known({"count": 0, "is_done": True})
+    now = pipelines.spec_of(pipeline_id)
+    for number, name in lost[:SLICE]:
+        pipeline.waits.by_stage[number, name].end()
+    for number, name in lost[:SLICE]:
+        run = pipeline.runs.get((name, number))
+        if run is not None and run.status == READY:
+            wait = pipeline.stages_of(pipeline.instances[number].version, now)[name].wait
+            assert wait is not None
+            pipeline.give_up_waiting(now, name, number, deleted(wait), entry.now_ms)
+    return {"count": min(len(lost), SLICE), "is_done": len(lost) <= SLICE}

@@ -19,21 +19,24 @@ LATE: Final = 6
 PASSED: Final = (2, SKIPPED, LATE)
 """Done, or as good as that to what comes after."""
 NO_KEY: Final = (
-    "the record that triggered it has no key, by which another is awaited, or was gone when the "
-    "instance was retried: publish it with one, or wait for a signal"
+    "the record that triggered it has no key, by which another is awaited{}: publish it with one, "
+    "or wait for a signal"
 )
+WAS_GONE: Final = ", or was gone when the instance was retried"
+"""Of one that ever was."""
 
 
 @dataclass(slots=True)
 class Awaited:
     """What a stage of an instance waits for: a record with the key of this hash, or, without a
-    stream, a signal."""
+    stream, a signal. `is_deleted`: the stream is no more."""
 
     stream_id: int | None
     key: int | None
     status: int = ARMED
     due_ms: int | None = None
     output: tuple[int | None, str | None, int | None] = (None, None, None)
+    is_deleted: bool = False
 
     def end(self) -> None:
         self.status, self.due_ms = OVER, None
@@ -56,6 +59,16 @@ class Waits:
 
     by_stage: dict[tuple[int, str], Awaited] = field(default_factory=dict)
     cursors: dict[tuple[int, str], WaitCursor] = field(default_factory=dict)
+
+    def lost(self) -> list[tuple[int, str]]:
+        """What waits, by a key, for records of streams that are no more, in the order in which it
+        is given up."""
+        lost = [
+            (each.stream_id or 0, each.key, *at)
+            for at, each in self.by_stage.items()
+            if each.is_deleted and each.status == ARMED and each.key is not None
+        ]
+        return [(number, stage) for _, _, number, stage in sorted(lost)]
 
     def of(self, instance_id: int) -> dict[str, Awaited]:
         return {
@@ -89,6 +102,14 @@ def chosen(packed: bytes, offsets: Sequence[int], kept: Sequence[int]) -> bytes:
     """The hashes of some of the records."""
     parts = [packed[at : at + 8] for at in range(0, len(packed), 8)]
     return b"".join(each for each, at in zip(parts, offsets, strict=False) if at in kept)
+
+
+def deleted(wait: Wait) -> str:
+    """Why it is given up, whatever comes."""
+    return (
+        f"stream {wait.stream}, of which it waits for a record, was deleted: retried, it goes on "
+        "with what is declared then"
+    )
 
 
 def too_late(wait: Wait) -> str:

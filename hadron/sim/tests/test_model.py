@@ -13,8 +13,10 @@ import pytest
 
 from hadron.fakes.tables import SET, Replicated
 from hadron.model.ids import Ballot
+from hadron.model.pipelines import PipelineSpec, StageSpec, Wait
 from hadron.model.schema import StreamSpec
 from hadron.model.tables import PREFIX
+from hadron.sim.model import asked
 from hadron.sim.model.entry import Entry, Known, Refused
 from hadron.sim.model.histories import Histories
 from hadron.sim.model.machine import AREA_OF, AREAS, CHANGES_MUCH, NOT_MODELLED, TABLES, Model
@@ -22,8 +24,15 @@ from hadron.sim.mutants import patched
 from hadron.sim.mutants.seams import Edit
 from hadron.sim.notes.wrapping import wrapped
 from hadron.sim.rooms.tables import Run, heard
+from hadron.state import schema
 from hadron.state.features import MACHINE
 from hadron.state.machine import StateMachine
+from hadron.state.pipelines.inputs import TriggerInstances
+from hadron.state.pipelines.retries import RetryInstances
+from hadron.state.pipelines.stage_runs import CompleteStages
+from hadron.state.pipelines.wait_inputs import OpenWait
+from hadron.state.pipelines.waits import ExpireWaits, Signal, SignalStages
+from hadron.state.schema import DeleteObjects
 from hadron.state.streams.partitions import AppendBatch
 
 _SEEDS = 120
@@ -480,7 +489,7 @@ PLANTED: dict[str, tuple[str, Edit]] = {
     "a leader sleeps until the last wait is over its time": (
         "M pipelines",
         Edit(
-            "state.pipelines.waits:next_due_ms",
+            "state.pipelines.waiting:next_due_ms",
             "ORDER BY due_ms LIMIT 1",
             "ORDER BY due_ms DESC LIMIT 1",
         ),
@@ -585,6 +594,46 @@ def test_logs_that_part_are_each_held_against_a_model_of_their_own() -> None:
         "n1 has at entry 4 in stream_partition (1, 0, 99, 30), the model (1, 0, 12, 30)"
         in (complaints[0][1])
     )
+
+
+def test_a_deleted_stream_that_instances_wait_for_is_held_against_the_model() -> None:
+    """By chance that comes once in hundreds of seeds."""
+    complaints: list[tuple[str, str]] = []
+    histories = Histories(lambda rule, text: complaints.append((rule, text)))
+    order = StageSpec(name="order", run="m:f")
+    paid = StageSpec(name="paid", dependencies=("order",), wait=Wait(stream="b", timeout_ms=9))
+    plain, waits = (
+        PipelineSpec(replica_set=SET, input="a", start="earliest", stages=stages)
+        for stages in ((order,), (order, paid))
+    )
+    tables = Replicated()
+    histories.opened("n1", SET, tables.db)
+    with wrapped(StateMachine, apply=partial(heard, histories)):
+        stream = StreamSpec(partitions=(SET,))
+        source, awaited = tables.declare(("Stream", "a", stream), ("Stream", "b", stream))
+        (flow,) = tables.declare(("Pipeline", "p", waits))
+        tables.submit(AppendBatch(source, 5, 10, b"", 0, -1))
+        keys = b"".join(each.to_bytes(8, "little") for each in (7, 8, 9, 0))
+        tables.submit(TriggerInstances(flow, SET, 0, 4, (0, 1, 2, 3), key_hashes=keys))
+        tables.submit(CompleteStages(flow, "order", (1, 2), (1, 1), 0, 0))
+        tables.submit(SignalStages(flow, awaited, SET, 0, 0, (Signal(2, "paid", 0),)))
+        tables.submit(OpenWait(flow, awaited, "eu/p0", 3))
+        tables.declare(("Pipeline", "p", plain))
+        tables.submit(DeleteObjects(schema.current_index(tables.db), (awaited,)))
+        tables.declare(("Stream", "b", stream), ("Pipeline", "p", waits))
+        histories.answers(tables.db, asked.ask_of_pipelines(tables.db))
+        for _ in range(2):
+            tables.submit(ExpireWaits(flow, tables.now_ms))
+        tables.submit(CompleteStages(flow, "order", (3, 4), (1, 1), 0, 0))
+        tables.submit(RetryInstances(flow, (1,)))
+        tables.submit(RetryInstances(flow, (4,), key_hashes=keys[-8:]))
+        histories.answers(tables.db, asked.ask_of_pipelines(tables.db))
+        histories.look(tables.db)
+    histories.judge()
+    assert complaints == []
+    assert not histories.unjudged
+    statuses = tables.rows("SELECT status FROM hadron_instance ORDER BY instance_id")
+    assert statuses == [(1,), (2,), (3,), (3,)]
 
 
 def test_every_command_and_every_table_is_modelled_or_has_a_reason() -> None:

@@ -151,7 +151,7 @@ FEATURE: Final = Feature(
     },
     statements=STATEMENTS,
     declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},
-    deleted={"Pipeline": _close},
+    deleted={"Stream": wait_inputs.close_stream, "Pipeline": _close},
     leftovers={"Pipeline": _drop_some},
     trimmed=_skip_below,
     finished=publishing.finished,

@@ -119,6 +119,19 @@ def needed_keys(db: Database, pipeline_id: int, ids: Sequence[int]) -> list[int]
     return waits.without_keys(db, pipeline_id, ids)
 
 
+def of_these(db: Database, pipeline_id: int, ids: Sequence[int]) -> set[int]:
+    """Those of these instances that were ever retried."""
+    if not ids:
+        return set()
+    rows: list[Any] = db.execute(
+        f"SELECT r.instance_id FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RETRY} r"
+        " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
+        " AND r.instance_id IN (SELECT value FROM json_each(?))",
+        (pipeline_id, json.dumps(list(ids))),
+    ).fetchall()
+    return {each for (each,) in rows}
+
+
 def _begin_anew(context: Context, pipeline_id: int, name: str, ids: Sequence[int]) -> None:
     """A stage that was given up is ready; what it has failed counts no more."""
     db = context.db
@@ -263,15 +276,7 @@ def _failed_of(
             "those that may run again",
         )
     others = [each for each in instance_ids if statuses[each] != InstanceStatus.FAILED]
-    retried = {
-        each
-        for (each,) in db.execute(
-            f"SELECT r.instance_id FROM {STAGE_COUNT} c CROSS JOIN {STAGE_RETRY} r"
-            " ON r.pipeline_id = c.pipeline_id AND r.stage = c.stage WHERE c.pipeline_id = ?"
-            " AND r.instance_id IN (SELECT value FROM json_each(?))",
-            (pipeline_id, json.dumps(others)),
-        )
-    }
+    retried = of_these(db, pipeline_id, others)
     refused = [each for each in others if each not in retried]
     if refused:
         status = {InstanceStatus.DONE: "done", InstanceStatus.CANCELLED: "cancelled"}.get(

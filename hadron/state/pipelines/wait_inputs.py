@@ -128,6 +128,14 @@ def close(db: Database, pipeline_id: int) -> None:
     db.execute(f"DELETE FROM {PIPELINE_WAIT_START} WHERE pipeline_id = ?", (pipeline_id,))
 
 
+def close_stream(context: Context, stream_id: int) -> bool:
+    """A stream is deleted: nobody looks at its partitions any more. Who waits for its records is
+    given up behind this, slice by slice (`waits.apply_expire_waits`)."""
+    for table in (PIPELINE_WAIT, PIPELINE_WAIT_START):
+        context.db.execute(f"DELETE FROM {table} WHERE stream_id = ?", (stream_id,))
+    return False
+
+
 def start_of(db: Database, pipeline_id: int, stream_id: int) -> int | None:
     """Where a pipeline that lives elsewhere begins in the partition here; None while that is not
     known."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ from hadron.model.units import format_duration
 from hadron.state import schema
 from hadron.state.machine import BatchShape, Command, Context, NoChange
 from hadron.state.names import label_of
-from hadron.state.pipelines import branches, definitions, stage_runs, wait_inputs
+from hadron.state.pipelines import branches, definitions, retries, stage_runs, wait_inputs, waiting
 from hadron.state.pipelines.events import InstancesChanged
 from hadron.state.pipelines.tables import (
     INSTANCE,
@@ -49,6 +49,10 @@ SLICE: Final = 500
 """Waits that are over by one entry; each may begin another stage, or end its instance."""
 
 NO_KEY: Final = (
+    "the record that triggered it has no key, by which another is awaited: publish it with one, or "
+    "wait for a signal"
+)
+NO_KEY_NOW: Final = (
     "the record that triggered it has no key, by which another is awaited, or was gone when the "
     "instance was retried: publish it with one, or wait for a signal"
 )
@@ -96,8 +100,8 @@ class SignalInstance(Command["Signalled"], frozen=True, array_like=True, tag=54)
 
 
 class ExpireWaits(Command["Expired"], frozen=True, array_like=True, tag=55):
-    """End what was to wait until `before_ms` at most: one slice, the oldest. `NoChange` when there
-    is none."""
+    """End what was to wait until `before_ms` at most: one slice, the oldest; without any, a slice
+    of what waits for records of a stream that was deleted. `NoChange` when there is neither."""
 
     pipeline_id: int
     before_ms: int
@@ -240,7 +244,7 @@ def _stream_of(db: Database, pipeline_id: int, stage: StageSpec) -> int | None:
     row = db.execute(f"SELECT namespace FROM {SCHEMA_OBJECT} WHERE id = ?", (pipeline_id,))
     ((namespace,),) = row.fetchall()
     found = schema.find(db, "Stream", namespace, stage.wait.stream)
-    # One that is gone: of what is declared now nothing comes, but by a new one's records.
+    # One that is gone: it is given up when its turn comes.
     return found.id if found is not None else 0
 
 
@@ -252,14 +256,17 @@ def begin(context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[in
     assert stage.wait is not None
     db = context.db
     rows: list[Any] = db.execute(
-        f"SELECT w.instance_id, w.status, w.key_hash FROM json_each(?) j CROSS JOIN {STAGE_WAIT} w"
+        "SELECT w.instance_id, w.status, w.key_hash, w.stream_id IS NOT NULL AND NOT EXISTS"
+        f" (SELECT 1 FROM {SCHEMA_OBJECT} o WHERE o.id = w.stream_id)"
+        f" FROM json_each(?) j CROSS JOIN {STAGE_WAIT} w"
         " ON w.pipeline_id = ? AND w.instance_id = j.value AND w.stage = ?"
         f" JOIN {STAGE_RUN} r USING (pipeline_id, stage, instance_id)"
         f" WHERE r.status = {StageStatus.READY} ORDER BY j.key",
         (json.dumps(list(ids)), pipeline_id, stage.name),
     ).fetchall()
-    came = [each for each, status, _ in rows if status == CAME]
-    armed = [(each, key) for each, status, key in rows if status == ARMED]
+    came = [each for each, status, _, _ in rows if status == CAME]
+    gone = [each for each, status, _, is_gone in rows if is_gone and status != CAME]
+    armed = [(each, key) for each, status, key, is_gone in rows if status == ARMED and not is_gone]
     lost = [each for each, key in armed if key is None and stage.wait.stream]
     if stage.wait.timeout_ms:
         db.execute(
@@ -272,8 +279,21 @@ def begin(context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[in
                 json.dumps([each for each, key in armed if each not in set(lost)]),
             ),
         )
-    _give_up(context, pipeline_id, stage, lost, NO_KEY)
+    retried = retries.of_these(db, pipeline_id, lost)
+    fresh = [each for each in lost if each not in retried]
+    _give_up(context, pipeline_id, stage, gone, _deleted(stage))
+    _give_up(context, pipeline_id, stage, fresh, NO_KEY)
+    _give_up(context, pipeline_id, stage, sorted(retried), NO_KEY_NOW)
     finish(context, pipeline_id, stage.name, came)
+
+
+def _deleted(stage: StageSpec) -> str:
+    """Why it is given up."""
+    assert stage.wait is not None
+    return (
+        f"stream {stage.wait.stream}, of which it waits for a record, was deleted: retried, it "
+        "goes on with what is declared then"
+    )
 
 
 def finish(context: Context, pipeline_id: int, stage: str, ids: Sequence[int]) -> None:
@@ -320,6 +340,8 @@ def _give_up(
     context: Context, pipeline_id: int, stage: StageSpec, ids: Sequence[int], reason: str
 ) -> None:
     """Nothing will come."""
+    if not ids:
+        return
     _end(context, pipeline_id, stage.name, ids, 3, reason)
     stage_runs.give_up(context, pipeline_id, stage.name, ids)
 
@@ -428,9 +450,11 @@ def awaited_signal(
         raise _missing(db, pipeline_id, instance_id, stage)
     status, stream_id, out_stream_id, out_offset = row
     if stream_id is not None:
+        hint = "publish one to its stream, with the key of the instance's trigger"
+        if not db.execute(f"SELECT 1 FROM {SCHEMA_OBJECT} WHERE id = ?", (stream_id,)).fetchall():
+            hint = "its stream was deleted: retried, the instance goes on with what is declared"
         raise RequestError(
-            f"stage {stage!r} of instance {instance_id} waits for a record, not for a signal",
-            "publish one to its stream, with the key of the instance's trigger",
+            f"stage {stage!r} of instance {instance_id} waits for a record, not for a signal", hint
         )
     return status, None if out_stream_id is None else Appended(out_offset, 1, 0, -1)
 
@@ -472,7 +496,7 @@ def apply_expire_waits(context: Context, command: ExpireWaits) -> Expired:
             (pipeline_id, command.before_ms, SLICE + 1),
         ).fetchall()
     if not rows:
-        raise NoChange(Expired(0, is_done=True))
+        return _expire_deleted(context, pipeline_id)
     due: dict[str, list[int]] = defaultdict(list)
     for stage, instance_id in rows[:SLICE]:
         due[stage].append(instance_id)
@@ -480,6 +504,41 @@ def apply_expire_waits(context: Context, command: ExpireWaits) -> Expired:
         for version, stages, some in _by_version(db, pipeline_id, ids):
             (stage,) = (each for each in stages if each.name == name)
             _expire(context, pipeline_id, version, stages, stage, some)
+    context.emit(InstancesChanged(pipeline_id))
+    return Expired(min(len(rows), SLICE), is_done=len(rows) <= SLICE)
+
+
+def _expire_deleted(context: Context, pipeline_id: int) -> Expired:
+    """These wait for records of streams that were deleted: whose turn it is is given up; others are
+    when their turn comes, if it does. Raises `NoChange` without any."""
+    db = context.db
+    rows: list[Any] = [
+        row
+        for stream_id in waiting.deleted_streams(db, pipeline_id)
+        if is_here(db, pipeline_id)
+        for row in db.execute(
+            f"SELECT stage, instance_id FROM {STAGE_WAIT} INDEXED BY {STAGE_WAIT}_key"
+            f" WHERE pipeline_id = ? AND stream_id = ? AND status = {WaitStatus.ARMED}"
+            " AND key_hash IS NOT NULL ORDER BY key_hash, instance_id, stage LIMIT ?",
+            (pipeline_id, stream_id, SLICE + 1),
+        )
+    ]
+    if not rows:
+        raise NoChange(Expired(0, is_done=True))
+    chosen: dict[str, list[int]] = defaultdict(list)
+    for name, instance_id in rows[:SLICE]:
+        chosen[name].append(instance_id)
+    for name, ids in chosen.items():
+        db.execute(
+            f"UPDATE {STAGE_WAIT} SET status = {WaitStatus.OVER}, due_ms = NULL"
+            " WHERE pipeline_id = ? AND instance_id IN (SELECT value FROM json_each(?))"
+            " AND stage = ?",
+            (pipeline_id, json.dumps(ids), name),
+        )
+        turns = _whose_turn(db, pipeline_id, name, ids)
+        for _, stages, some in _by_version(db, pipeline_id, turns):
+            (stage,) = (each for each in stages if each.name == name)
+            _give_up(context, pipeline_id, stage, some, _deleted(stage))
     context.emit(InstancesChanged(pipeline_id))
     return Expired(min(len(rows), SLICE), is_done=len(rows) <= SLICE)
 
@@ -508,42 +567,3 @@ def _expire(
     for each in stages:
         if each.name == name:
             stage_runs.make_ready(context, pipeline_id, version, each, ids)
-
-
-# --- what drivers ask ---------------------------------------------------------------------------
-
-
-class Waiting(NamedTuple):
-    """Of an instance; its trigger says what came before it, its version what its stages are."""
-
-    instance_id: int
-    version: int
-    stage: str
-    key_hash: int
-    root: tuple[int, str, int]
-
-
-def waiting_for(
-    db: Database, pipeline_id: int, stream_id: int, hashes: Sequence[int]
-) -> Iterator[Waiting]:
-    """Who waits for records with keys of these hashes (signed), in the order of these."""
-    rows: Any = db.execute(
-        "SELECT w.instance_id, i.version, w.stage, w.key_hash, i.stream_id, i.partition, i.offset"
-        f" FROM json_each(?) j CROSS JOIN {STAGE_WAIT} w INDEXED BY {STAGE_WAIT}_key"
-        " ON w.pipeline_id = ? AND w.stream_id = ? AND w.key_hash = j.value"
-        f" AND w.status = {WaitStatus.ARMED}"
-        f" CROSS JOIN {INSTANCE} i USING (pipeline_id, instance_id)",
-        (json.dumps(list(hashes)), pipeline_id, stream_id),
-    )
-    for number, version, stage, key, *root in rows:
-        yield Waiting(number, version, stage, key, tuple(root))
-
-
-def next_due_ms(db: Database, pipeline_id: int) -> int | None:
-    """When something has waited for too long; None where nothing is due ever."""
-    row = db.execute(
-        f"SELECT due_ms FROM {STAGE_WAIT} WHERE pipeline_id = ? AND status = {WaitStatus.ARMED}"
-        " AND due_ms IS NOT NULL ORDER BY due_ms LIMIT 1",
-        (pipeline_id,),
-    ).fetchone()
-    return None if row is None else row[0]

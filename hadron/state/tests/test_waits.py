@@ -14,7 +14,7 @@ from hadron.model.ids import Ballot
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.model.schema import StreamSpec
 from hadron.state import schema
-from hadron.state.pipelines import retries, views, wait_inputs, waits
+from hadron.state.pipelines import retries, views, wait_inputs, waiting, waits
 from hadron.state.pipelines.cancellations import CancelInstances, StartInstances
 from hadron.state.pipelines.finished import DropInstances
 from hadron.state.pipelines.inputs import Triggered, TriggerInstances
@@ -109,7 +109,7 @@ class Waiting(Pipe):
         return {each.name: each.status for each in found.stages}
 
     def asked(self, *hashes: int) -> list[tuple[int, str]]:
-        found = waits.waiting_for(self.db, PIPELINE, OUT, hashes)
+        found = waiting.waiting_for(self.db, PIPELINE, OUT, hashes)
         return [(each.instance_id, each.stage) for each in found]
 
     @property
@@ -189,7 +189,7 @@ class TestTime:
         pipe = Waiting()
         pipe.make(7, 8)
         pipe.complete("order", 1, 2)
-        due_ms = waits.next_due_ms(pipe.db, PIPELINE)
+        due_ms = waiting.next_due_ms(pipe.db, PIPELINE)
         assert due_ms == pipe.now_ms + 60_000
         pipe.signal((2, "paid"))
         pipe.now_ms += 60_000
@@ -218,7 +218,7 @@ class TestTime:
             ("no record of out with the key of its trigger came within 1s",)
         ]
         pipe.retry(1)
-        assert waits.next_due_ms(pipe.db, PIPELINE) == pipe.now_ms + 1_000
+        assert waiting.next_due_ms(pipe.db, PIPELINE) == pipe.now_ms + 1_000
         pipe.signal((1, "paid"))
         assert pipe.statuses() == [DONE]
         assert pipe.is_same
@@ -309,7 +309,7 @@ class TestInstances:
         pipe.complete("order", 1)
         pipe.submit(CancelInstances(PIPELINE, (1,)))
         assert pipe.asked(7) == []
-        assert waits.next_due_ms(pipe.db, PIPELINE) is None
+        assert waiting.next_due_ms(pipe.db, PIPELINE) is None
         pipe.signal((1, "paid"))
         assert pipe.statuses() == [CANCELLED]
         assert pipe.ready("ship") == []
@@ -369,6 +369,8 @@ class TestInstances:
         assert pipe.asked(7) == [(1, "paid")]
         pipe.complete("x", 1, 2, attempt=2, output=False)
         assert pipe.statuses() == [LIVE, FAILED]
+        (reason,) = pipe.rows("SELECT reason FROM hadron_stage_run WHERE status = 3")
+        assert reason == (waits.NO_KEY_NOW,), "it may have been gone"
         pipe.signal((1, "paid"))
         assert pipe.statuses() == [DONE, FAILED]
         assert pipe.is_same
@@ -399,6 +401,90 @@ class TestInstances:
         pipe = Waiting()
         pipe.submit(StartInstances(PIPELINE, IN, SET, (3,), b"r" * 16, keys(9)))
         assert pipe.asked(9) == [(1, "paid")]
+
+
+class TestDeletedStreams:
+    """Nothing comes of them, whatever has their name later."""
+
+    REASON = (
+        "stream out, of which it waits for a record, was deleted: retried, it goes on with what is "
+        "declared then"
+    )
+
+    def deleted(self, pipe: Waiting) -> None:
+        """The pipeline awaits it no more, and its instances do."""
+        pipe.stages(stage("order", output=False))
+        pipe.submit(DeleteObjects(schema.current_index(pipe.db), (OUT,)))
+
+    def test_whose_turn_it_is_is_given_up(self) -> None:
+        pipe = Waiting()
+        pipe.make(7, 8, 9)
+        pipe.complete("order", 1, 2)
+        pipe.signal((2, "paid"))
+        self.deleted(pipe)
+        assert wait_inputs.cursors(pipe.db, PIPELINE) == [], "nobody looks at it"
+        assert waiting.next_due_ms(pipe.db, PIPELINE) == 0
+        assert pipe.expire() == Expired(2, is_done=True)
+        assert pipe.statuses() == [FAILED, LIVE, LIVE]
+        assert pipe.story(1) == {"order": 2, "paid": 3}, "it has not waited for too long"
+        assert pipe.rows("SELECT reason FROM hadron_stage_run WHERE status = 3") == [(self.REASON,)]
+        assert pipe.counts().stages["paid"] == (0, 1, 1)
+        assert waiting.next_due_ms(pipe.db, PIPELINE) is None
+        assert pipe.expire() == Expired(0, is_done=True)
+        pipe.complete("order", 3, output=False)
+        assert pipe.statuses() == [FAILED, LIVE, FAILED], "when its turn comes"
+        assert pipe.is_same
+
+    def test_one_whose_turn_comes_before_that_is_given_up_at_once(self) -> None:
+        pipe = Waiting()
+        pipe.make(7)
+        self.deleted(pipe)
+        pipe.complete("order", 1, output=False)
+        assert pipe.statuses() == [FAILED]
+        assert waiting.next_due_ms(pipe.db, PIPELINE) is None
+        with pytest.raises(RequestError, match="not for a signal") as caught:
+            pipe.by_hand(1, "paid")
+        assert "its stream was deleted" in (caught.value.hint or "")
+        assert pipe.is_same
+
+    def test_what_is_retried_goes_on_with_what_is_declared_now(self) -> None:
+        pipe = Waiting(StageSpec(name="paid", wait=Wait(stream="out")))
+        pipe.make(7, 8)
+        pipe.stages(stage("order", output=False))
+        pipe.submit(DeleteObjects(schema.current_index(pipe.db), (OUT,)))
+        pipe.expire()
+        assert pipe.statuses() == [FAILED, FAILED]
+        pipe.retry(1)
+        assert pipe.ready("order") == [1]
+        (again,) = pipe.declare(("Stream", "out", StreamSpec(partitions=(SET,))))
+        pipe.stages(StageSpec(name="paid", wait=Wait(stream="out")))
+        pipe.retry(2)
+        assert [each[0] for each in waiting.waiting_for(pipe.db, PIPELINE, again, [7, 8])] == [2]
+        assert waiting.next_due_ms(pipe.db, PIPELINE) is None
+        assert pipe.is_same
+
+    def test_who_waits_is_not_told_of_another_streams_records(self) -> None:
+        """Of one that has got the name while the present definition awaits it."""
+        pipe = Waiting()
+        pipe.make(7)
+        pipe.complete("order", 1)
+        self.deleted(pipe)
+        (again,) = pipe.declare(("Stream", "out", StreamSpec(partitions=(SET,))))
+        pipe.stages(*STAGES)
+        pipe.make(7)
+        found = waiting.waiting_for(pipe.db, PIPELINE, again, [7])
+        assert [each.instance_id for each in found] == [2]
+        pipe.expire()
+        assert pipe.statuses() == [FAILED, LIVE]
+        assert pipe.is_same
+
+    def test_a_slice_at_a_time(self) -> None:
+        pipe = Waiting(StageSpec(name="paid", wait=Wait(stream="out")))
+        pipe.make(*[7] * (waits.SLICE + 1))
+        self.deleted(pipe)
+        assert pipe.expire() == Expired(waits.SLICE, is_done=False)
+        assert pipe.expire() == Expired(1, is_done=True)
+        assert set(pipe.statuses()) == {FAILED}
 
 
 class TestPartitions:
