@@ -192,6 +192,12 @@ def test_stages_have_names_of_their_own() -> None:
     ]
 
 
+def test_a_stage_without_a_name_is_no_stage_for_failures() -> None:
+    text = "kind: Pipeline\nname: p\nreplica_set: a\ninput: i\nstages:\n  - {engine: handler}\n"
+    (problem,) = _problems(text)
+    assert "stages[0].name" in problem
+
+
 def test_a_pipeline_needs_stages() -> None:
     text = "kind: Pipeline\nname: p\nreplica_set: a\ninput: i\n"
     assert _problems(text) == ["1: stages: no stages, expected at least one stage"]

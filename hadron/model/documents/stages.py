@@ -59,7 +59,7 @@ def check_stages(notes: Notes, stages: Sequence[StageSpec], on_failure: str) -> 
     if on_failure:
         _check_on_failure(notes, stages, on_failure)
     _check_branches(notes, stages, on_failure)
-    others = {on_failure, *branches_of(stages)}
+    others = {on_failure, *branches_of(stages)} - {""}
     if stages and all(stage.name in others for stage in stages):
         # Where others are, and none begins, they wait for each other, or for what is not there or
         # never done: that is told of these.
