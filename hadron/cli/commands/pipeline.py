@@ -22,6 +22,7 @@ from hadron.model.words import counted
 
 if TYPE_CHECKING:
     from hadron.client import SyncClient
+    from hadron.wire.messages import pipelines_pb2
 
 _STAGE_COLUMNS = {
     "name": "STAGE",
@@ -322,13 +323,22 @@ def signal(
             f"stage {stage} of instance {instance_id} had been signalled before: that one counts"
         )
     if status == "failed" and output != "json":
-        failed = [f" at stage {each.name}" for each in shown[0].stages if each.status == "failed"]
-        click.echo(
-            f"note: nothing waits for it now: instance {instance_id} has failed"
-            f"{', and'.join(failed)}; it goes on, with this signal, once it is retried: "
-            f"hadron pipeline retry {name} --id {instance_id}",
-            err=True,
+        click.echo(_note(name, shown[0], stage), err=True)
+
+
+def _note(name: str, instance: pipelines_pb2.ListInstancesResponse.Instance, stage: str) -> str:
+    """To who has signalled a stage of one that has failed, before that or since."""
+    failed = [f" at stage {each.name}" for each in instance.stages if each.status == "failed"]
+    has_failed = f"instance {instance.id} has failed{', and'.join(failed)}"
+    again = f"hadron pipeline retry {name} --id {instance.id}"
+    if any(each.name == stage and each.status == "done" for each in instance.stages):
+        return (
+            f"note: stage {stage} is done, and {has_failed}; it goes on once it is retried: {again}"
         )
+    return (
+        f"note: nothing waits for it now: {has_failed}; it goes on, with this signal, once it is "
+        f"retried: {again}"
+    )
 
 
 @command.command("show")
@@ -424,8 +434,8 @@ def stats(ctx: click.Context, name: str, output: str) -> None:
     """Show how fast pipeline NAME is: attempts that ended in a second, within the last minute, and
     how long half of the latest ones took, and 95 of a hundred.
 
-    BACKLOG could run now, WAITING waits for its time, a record or a signal. Times are those of the
-    latest 2,000 instances at a stage.
+    BACKLOG could run now, or is at a runner that has not begun with it; WAITING waits for its time,
+    a record or a signal. Times are those of the latest 2,000 instances at a stage.
 
     \b
     Examples:

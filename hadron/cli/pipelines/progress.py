@@ -70,9 +70,15 @@ class Shown:
 
 
 class Pace:
-    """How fast stages get done, by whatever runners, and how long the rest takes at that rate."""
+    """How fast stages get done, by whatever runners, and how long the rest takes at that rate.
 
-    def __init__(self) -> None:
+    Args:
+        some: stages that most instances never get to: what runs for one that is given up, or when
+            another stage has waited for too long.
+    """
+
+    def __init__(self, some: Collection[str] = ()) -> None:
+        self._some = frozenset(some)
         self._looks: deque[tuple[float, int]] = deque(maxlen=_LOOKS)
 
     def line(self, now_s: float, row: dict[str, Any], stages: Collection[str]) -> str:
@@ -80,7 +86,9 @@ class Pace:
         mine = [stage for stage in row["stages"] if stage["name"] in stages]
         done = sum(stage["done"] for stage in mine)
         to_come = row["input_lag"] + row["backfill_lag"]
-        left = sum(_left(row, stage) for stage in mine) + to_come * len(mine)
+        all_run = [stage for stage in mine if stage["name"] not in self._some]
+        left = sum(_left(row, stage) for stage in all_run) + to_come * len(all_run)
+        left += sum(_at_hand(stage) for stage in mine if stage not in all_run)
         self._looks.append((now_s, done))
         began_s, first = self._looks[0]
         rate = (done - first) / (now_s - began_s) if now_s > began_s else 0.0
@@ -94,7 +102,11 @@ def _left(row: dict[str, Any], stage: dict[str, Any]) -> int:
     """Live instances that have not done a stage. Of failed ones, some may have: not fewer."""
     over = int(row["done"]) + int(row["failed"]) + int(row["cancelled"])
     waiting = int(row["live"]) - max(0, int(stage["done"]) - over)
-    return max(waiting, int(stage["ready"]) + int(stage["running"]))
+    return max(waiting, _at_hand(stage))
+
+
+def _at_hand(stage: dict[str, Any]) -> int:
+    return int(stage["ready"]) + int(stage["running"])
 
 
 def is_idle(row: dict[str, Any], stages: Collection[str]) -> bool:
@@ -115,11 +127,13 @@ def _span(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def pace_shown(url: str, pipeline: str, stages: Collection[str]) -> Iterator[None]:
-    """Within the block: how it goes on, every few seconds, while it does."""
+def pace_shown(
+    url: str, pipeline: str, stages: Collection[str], some: Collection[str] = ()
+) -> Iterator[None]:
+    """Within the block: how it goes on, every few seconds, while it does. `some`: as of `Pace`."""
     ended = threading.Event()
     thread = threading.Thread(
-        target=_show_pace, args=(url, pipeline, stages, ended), name="pace", daemon=True
+        target=_show_pace, args=(url, pipeline, stages, Pace(some), ended), name="pace", daemon=True
     )
     thread.start()
     try:
@@ -128,11 +142,12 @@ def pace_shown(url: str, pipeline: str, stages: Collection[str]) -> Iterator[Non
         ended.set()
 
 
-def _show_pace(url: str, pipeline: str, stages: Collection[str], ended: threading.Event) -> None:
+def _show_pace(
+    url: str, pipeline: str, stages: Collection[str], pace: Pace, ended: threading.Event
+) -> None:
     from hadron.cli.patience import connected_sync
     from hadron.cli.pipelines.shown import progress_rows
 
-    pace = Pace()
     with contextlib.suppress(HadronError), connected_sync(url) as client:
         while not ended.wait(_LOOK_EVERY_S):
             try:

@@ -170,7 +170,7 @@ def _progress_row(pipeline: _Pipeline) -> dict[str, Any]:
         "skipped": pipeline.skipped,
         "untyped": pipeline.untyped,
         "stages": [
-            {"name": stage.name, "ready": stage.ready, **_counts(stage)}
+            {"name": stage.name, "ready": _ready(stage), **_counts(stage)}
             for stage in pipeline.stages
         ],
     }
@@ -184,6 +184,11 @@ def code_notes(row: dict[str, Any]) -> list[str]:
         for stage in row["stages"]
         if len(stage["code_versions"]) > 1
     ]
+
+
+def _ready(stage: _Stage) -> int:
+    """Those that could run: none of those that wait."""
+    return max(0, stage.ready - stage.waiting)
 
 
 def _counts(stage: _Stage) -> dict[str, Any]:
@@ -251,11 +256,12 @@ def picture(row: dict[str, Any]) -> Any:
             justify="left" if column == "name" else "right",
         )
     for stage in row["stages"]:
-        shown = {**stage, "ready": max(0, stage["ready"] - stage["waiting"])}
-        table.add_row(*(str(shown[column]) for column in columns))
+        table.add_row(*(str(stage[column]) for column in columns))
     title = (
         f"{row['name']}: {row['done']:,} of {row['instances']:,} instances done, "
-        f"{row['live']:,} live, {row['failed']:,} failed, {row['input_lag']:,} to come"
+        f"{row['live']:,} live, {row['failed']:,} failed, "
+        + (f"{row['cancelled']:,} cancelled, " if row["cancelled"] else "")
+        + f"{row['input_lag']:,} to come"
     )
     lines: list[Any] = [Text(title), table]
     if row["failed"]:
@@ -399,7 +405,7 @@ def stats_row(client: SyncClient, name: str) -> dict[str, Any]:
                 "per_s": round(stage.per_s, 2),
                 "p50_ms": stage.p50_ms if stage.HasField("p50_ms") else None,
                 "p95_ms": stage.p95_ms if stage.HasField("p95_ms") else None,
-                "backlog": max(0, stage.ready - stage.waiting),
+                "backlog": _ready(stage),
                 **_counts(stage),
             }
             for stage in pipeline.stages

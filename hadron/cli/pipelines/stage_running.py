@@ -52,7 +52,7 @@ def run_stages(
     from hadron.spark.runner import StageRunner
     from hadron.spark.session import end
 
-    names = _check(url, pipeline, stages)
+    names, some = _check(url, pipeline, stages)
     with Signals().caught() as signals, contextlib.ExitStack() as stack:
         until = stack.enter_context(_idle(url, pipeline, names)) if until_idle else None
         spark = start_spark(master, f"hadron {pipeline}")
@@ -69,7 +69,7 @@ def run_stages(
             )
             signals.stop_with(runner.stop)
             tell_where_spark_shows(spark)
-            with pace_shown(url, pipeline, names):
+            with pace_shown(url, pipeline, names, some):
                 totals = runner.run(until)
         finally:
             end(spark)
@@ -90,11 +90,12 @@ def run_stages(
     return 0
 
 
-def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
-    """Refuse what cannot work, see `run_stages`; returns the names of the stages that will run."""
+def _check(url: str, pipeline: str, stages: Sequence[str]) -> tuple[list[str], set[str]]:
+    """Refuse what cannot work, see `run_stages`; returns the names of the stages that will run, and
+    those that most instances never get to."""
     from hadron.cli.patience import connected_sync
     from hadron.cli.pipelines.shown import progress_rows, untyped_note
-    from hadron.model.pipelines import PipelineSpec
+    from hadron.model.pipelines import PipelineSpec, branches_of
     from hadron.spark.failures import StageError
     from hadron.spark.functions import spark_stages
 
@@ -103,19 +104,18 @@ def _check(url: str, pipeline: str, stages: Sequence[str]) -> list[str]:
         found = client.objects(kind="Pipeline", name=pipeline)
     if row["untyped"]:
         click.echo(untyped_note(row), err=True)
-    names = [
-        stage.name
-        for declared in found
-        if declared.id == row["id"] and isinstance(declared.spec, PipelineSpec)
-        for stage in spark_stages(pipeline, declared.spec, stages)
+    specs = [
+        each.spec for each in found if each.id == row["id"] and isinstance(each.spec, PipelineSpec)
     ]
+    names = [stage.name for spec in specs for stage in spark_stages(pipeline, spec, stages)]
+    some = {name for spec in specs for name in (spec.on_failure, *branches_of(spec.stages))}
     if found and not names:
         raise StageError(
             f"no stage of pipeline {pipeline!r} runs on Spark",
             "its stages have `engine: handler`: a program of yours runs them, "
             "`client.stage(PIPELINE, STAGE).run(handler)`",
         )
-    return names
+    return names, some
 
 
 @contextlib.contextmanager

@@ -568,13 +568,14 @@ def test_people_signal_stages() -> None:
 
 
 def test_who_signals_what_has_failed_is_told() -> None:
-    """Nobody waits for it, and nothing goes on: that it was taken says only half of it."""
+    """That it was taken says only half of it: nothing goes on that waits for it."""
     good(
         "apply",
         "-f",
         "-",
         stdin=WAITING.format(name="late")
-        + "  - {name: check, engine: handler, retry: {max_attempts: 1}}\n",
+        + "  - {name: check, engine: handler, retry: {max_attempts: 1}}\n"
+        + "  - {name: confirm, wait: {signal: true}, after: [check]}\n",
     )
     good("pub", "late-in", "a")
     with hadron.connect_sync(os.environ["HADRON_URL"]) as client:
@@ -585,6 +586,10 @@ def test_who_signals_what_has_failed_is_told() -> None:
     said = run("pipeline", "signal", "late", "1", "approve", "yes")
     assert (said.returncode, said.stdout) == (0, "signalled: instance 1, stage approve\n")
     assert said.stderr == (
+        "note: stage approve is done, and instance 1 has failed at stage check; it goes on once it "
+        "is retried: hadron pipeline retry late --id 1\n"
+    )
+    assert run("pipeline", "signal", "late", "1", "confirm").stderr == (
         "note: nothing waits for it now: instance 1 has failed at stage check; it goes on, with "
         "this signal, once it is retried: hadron pipeline retry late --id 1\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from hadron.cli.pipelines.progress import Pace, failure_line, is_idle
-from hadron.cli.pipelines.shown import backfill_notes, graph, progress_rows
+from hadron.cli.pipelines.shown import backfill_notes, graph, picture, progress_rows
 from hadron.model.pipelines import PipelineSpec, Retry, StageSpec, Wait
 from hadron.spark.microbatch import MicroBatch
 from hadron.wire.messages import pipelines_pb2
@@ -48,6 +48,28 @@ def test_what_is_not_an_instance_yet_is_left_for_each_stage() -> None:
     assert Pace().line(0.0, later, ["a", "b"]) == "stage runs: 0 done, 100 left, 0/s"
 
 
+def test_what_most_instances_never_get_to_is_left_only_where_it_is_ready() -> None:
+    """Of 600 that are there nobody has done anything, and 3 were given up before."""
+    now = row(600, 0, {"a": (600, 0), "b": (0, 0), "sorry": (3, 0)}, failed=3, input_lag=10)
+    assert Pace(["sorry"]).line(0.0, now, ["a", "b", "sorry"]).endswith(" 1,223 left, 0/s")
+
+
+def test_those_that_wait_are_not_ready_and_cancelled_ones_are_told() -> None:
+    found = pipelines_pb2.PipelineProgressResponse.Pipeline(
+        name="flow",
+        instances=20,
+        live=7,
+        done=10,
+        cancelled=3,
+        stages=[pipelines_pb2.PipelineProgressResponse.Stage(name="a", ready=7, waiting=5)],
+    )
+    told = shown_of(found)
+    (stage,) = told["stages"]
+    assert (stage["ready"], stage["waiting"]) == (2, 5)
+    title = picture(told).renderables[0].plain
+    assert title == "flow: 10 of 20 instances done, 7 live, 0 failed, 3 cancelled, 0 to come"
+
+
 def filled(*statuses: str) -> dict[str, Any]:
     """What a client is told of a pipeline whose only stage has done its 40, with backfills of
     [100, 200) that are at 140."""
@@ -73,6 +95,10 @@ def filled(*statuses: str) -> dict[str, Any]:
         stages=[pipelines_pb2.PipelineProgressResponse.Stage(name="a", done=40)],
     )
 
+    return shown_of(found)
+
+
+def shown_of(found: pipelines_pb2.PipelineProgressResponse.Pipeline) -> dict[str, Any]:
     class Client:
         def pipeline_progress(
             self, _: str
