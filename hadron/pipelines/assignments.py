@@ -304,8 +304,20 @@ class Assignments:
             instance_id in self._taken.get(stage, ())
         )
 
-    def count(self, stage: str) -> int:
-        return len(self._assigned.get(stage, ())) + len(self._taken.get(stage, ()))
+    def has_begun(self, stage: str, instance_id: int) -> bool:
+        """Whether its runner works on it, as far as that has said, or a transaction ends it."""
+        batch = self._assigned.get(stage, {}).get(instance_id)
+        is_begun = batch is not None and batch.deadline < _NEVER
+        return is_begun or instance_id in self._taken.get(stage, ())
+
+    def count_begun(self, stage: str) -> int:
+        """Instances of which that is so."""
+        begun = (
+            len(each.left)
+            for each in self._batches.values()
+            if each.stage == stage and each.deadline < _NEVER
+        )
+        return sum(begun) + len(self._taken.get(stage, ()))
 
     def settle(self, stage: str, ids: Collection[int], by_runner: bool = True) -> None:
         """These are completed, failed or cancelled, by whomever."""

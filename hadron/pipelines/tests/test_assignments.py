@@ -122,7 +122,7 @@ class TestScenes:
         assignments.assign(quick, "a", [1], 30.0)
         assignments.leave(slow.number)
         assert assigned(assignments) == {1}
-        assert assignments.count("a") == 1
+        assert len(assignments.assigned("a")) == 1
 
 
 class Histories(RuleBasedStateMachine):
@@ -221,7 +221,9 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def it_is_the_model(self) -> None:
         assert assigned(self.assignments) == {*self.held, *self.taken}
-        assert self.assignments.count("a") == len(self.held) + len(self.taken)
+        begun = {n for n, (_, end) in self.held.items() if end != float("inf")} | {*self.taken}
+        assert {n for n in range(self.next_id + 31) if self.assignments.has_begun("a", n)} == begun
+        assert self.assignments.count_begun("a") == len(begun)
         assert all(self.assignments.is_out("a", n) for n in self.taken)
         deadlines = [each for _, each in self.held.values() if each != float("inf")]
         assert self.assignments.next_deadline() == min(deadlines, default=None)

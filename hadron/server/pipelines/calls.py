@@ -386,7 +386,7 @@ def _describe(
     for stage in _all_stages(item.spec, declared):
         ready, done, failed = counts.stages.get(stage.name, (0, 0, 0))
         assignments = driver.dispatcher.assignments if driver else Assignments()
-        running = assignments.count(stage.name)
+        running = assignments.count_begun(stage.name)
         running += counts.publishing.get(stage.name, 0)
         stages.append(
             _Progress.Stage(

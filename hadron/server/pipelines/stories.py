@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from hadron.model.pipelines import StageSpec, branches_of
@@ -26,6 +26,8 @@ _STAGE_STATUS: Final = {
     6: "timed out",
 }
 _OVER: Final = ("done", "skipped", "timed out")
+_ENDED: Final = (InstanceStatus.DONE, InstanceStatus.CANCELLED)
+"""For good: a failed one may be retried."""
 _Instances = pipelines_pb2.ListInstancesResponse
 
 
@@ -46,24 +48,29 @@ def described(
     item: views.InstanceStory,
     now_ms: int,
 ) -> pipelines_pb2.ListInstancesResponse.Instance:
-    # What is done goes by the present definition, where its own is gone.
-    stages = declared.get(item.version, driver.spec.stages)
+    # Of one that has ended its definition may be gone; others have their own.
+    stages = {each.name: each for each in declared.get(item.version, driver.spec.stages)}
     begun = {stage.name: stage for stage in item.stages}
-    statuses = {each.name: _status(driver, item, each, begun.get(each.name)) for each in stages}
+    names = list(stages)
+    if item.status in _ENDED:
+        # It has what it has had, and nothing of it runs any more.
+        order = {name: at for at, name in enumerate(names)}
+        names = sorted(begun, key=lambda name: (order.get(name, len(order)), name))
+    statuses = {each: _status(driver, item, stages.get(each), begun.get(each)) for each in names}
     shown = []
-    for each in stages:
-        stage = begun.get(each.name)
+    for name in names:
+        stage = begun.get(name)
         waits_for = ""
-        if item.status == InstanceStatus.LIVE:
-            waits_for = _waits_for(driver, stages, each, stage, statuses, now_ms)
-        known = _Instances.Stage(name=each.name, status=statuses[each.name], waits_for=waits_for)
+        if item.status not in _ENDED:
+            waits_for = _waits_for(driver, item, stages, stages[name], statuses, now_ms)
+        known = _Instances.Stage(name=name, status=statuses[name], waits_for=waits_for)
         if stage is not None:
             known.attempts, known.reason = stage.attempts, stage.reason
             known.tried.extend(_tried(one) for one in stage.tried)
             if stage.output is not None:
                 known.output.CopyFrom(ref_of(leading.catalog, stage.output))
-        if statuses[each.name] == "running":
-            work = driver.dispatcher.work_on(each.name, item.instance_id)
+        if statuses[name] == "running":
+            work = driver.dispatcher.work_on(name, item.instance_id)
             known.runner, known.running_ms = work.runner, int((work.took_s or 0.0) * 1_000)
             known.code_version = work.code_version
         shown.append(known)
@@ -90,42 +97,74 @@ def _tried(attempt: Attempt) -> pipelines_pb2.ListInstancesResponse.Attempt:
 def _status(
     driver: PipelineDriver,
     item: views.InstanceStory,
-    stage: StageSpec,
+    stage: StageSpec | None,
     begun: views.StageStory | None,
 ) -> str:
-    if begun is None:
-        return "waiting"
-    status = _STAGE_STATUS[begun.status]
-    if status == "ready" and driver.dispatcher.assignments.is_out(stage.name, item.instance_id):
+    status = _STAGE_STATUS[begun.status] if begun is not None else "waiting"
+    if status == "waiting" and item.status in _ENDED:
+        return "not run"
+    if status != "ready" or stage is None:
+        return status
+    if driver.dispatcher.assignments.has_begun(stage.name, item.instance_id):
         return "running"
-    if status == "ready" and stage.wait is not None:
-        return "awaiting"
-    return status
+    return "awaiting" if stage.wait is not None else status
 
 
 def _waits_for(
     driver: PipelineDriver,
-    stages: Iterable[StageSpec],
+    item: views.InstanceStory,
+    stages: Mapping[str, StageSpec],
     stage: StageSpec,
-    begun: views.StageStory | None,
-    statuses: dict[str, str],
+    statuses: Mapping[str, str],
     now_ms: int,
 ) -> str:
     """In words; "" for what runs, or has ended."""
-    status = statuses[stage.name]
-    if status == "waiting":
-        if stage.name in branches_of(stages):
-            return "that another stage waits for too long"
-        before = dict.fromkeys((*stage.dependencies, *stage.after))
-        left = [name for name in before if statuses.get(name) not in _OVER]
-        return ", ".join(left) or "that an instance is given up"
-    if begun is None or status not in ("ready", "awaiting"):
+    came = ""
+    if stage.wait is not None and stage.name in item.came:
+        came = "what it awaits has come" if stage.wait.stream else "its signal has come"
+    if statuses[stage.name] == "waiting":
+        before = _before(item, stages, stage, statuses)
+        return "; ".join(each for each in (before, came) if each)
+    (begun,) = (each for each in item.stages if each.name == stage.name)
+    if item.status != InstanceStatus.LIVE:
         return ""
-    if status == "awaiting" and stage.wait is not None:
+    if statuses[stage.name] == "awaiting" and stage.wait is not None:
         what = "a signal"
         if stage.wait.stream:
             what = f"a record of {stage.wait.stream} with the key of the trigger"
         return f"{what}, until {format_time(begun.due_ms)}" if begun.due_ms else what
+    if statuses[stage.name] != "ready":
+        return ""
+    return _waits_to_run(driver, item, stage, begun, now_ms)
+
+
+def _before(
+    item: views.InstanceStory,
+    stages: Mapping[str, StageSpec],
+    stage: StageSpec,
+    statuses: Mapping[str, str],
+) -> str:
+    """What is to happen first, while it is not its turn."""
+    if item.status != InstanceStatus.LIVE:
+        return ""
+    if stage.name in branches_of(stages.values()):
+        return "that another stage waits for too long"
+    before = dict.fromkeys((*stage.dependencies, *stage.after))
+    left = [name for name in before if statuses.get(name) not in _OVER]
+    return ", ".join(left) or "that an instance is given up"
+
+
+def _waits_to_run(
+    driver: PipelineDriver,
+    item: views.InstanceStory,
+    stage: StageSpec,
+    begun: views.StageStory,
+    now_ms: int,
+) -> str:
+    """Its turn has come."""
+    if driver.dispatcher.assignments.is_out(stage.name, item.instance_id):
+        name = driver.dispatcher.work_on(stage.name, item.instance_id).runner
+        return f"its runner, which works on others: {name}" if name else "its runner"
     if begun.ready_ms > now_ms:
         return f"its time: {format_time(begun.ready_ms)}"
     runners = driver.dispatcher.assignments.runners.values()

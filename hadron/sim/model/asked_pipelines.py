@@ -18,7 +18,7 @@ from hadron.model.pipelines import PipelineSpec, StageSpec
 from hadron.model.ports import Database
 from hadron.sim.model.pipeline import FAILED, READY, Instance, Pipeline, parsed
 from hadron.sim.model.pipelines import Pipelines
-from hadron.sim.model.waits import ARMED, awaited_streams
+from hadron.sim.model.waits import ARMED, CAME, awaited_streams
 from hadron.state.pipelines import (
     definitions,
     finished,
@@ -334,6 +334,11 @@ def _instances(asked: _Asked, status: int | None, after_id: int) -> list[Instanc
             OutputRef(*_root(made)),
             made.created_ms,
             tuple(_stories(asked.pipeline, number)),
+            tuple(
+                stage
+                for stage, each in sorted(asked.pipeline.waits.of(number).items())
+                if each.status == CAME
+            ),
         )
         for number, made in sorted(asked.pipeline.instances.items())
         if number > after_id and status in (None, made.status)

@@ -46,7 +46,7 @@ _CURSOR: Final = (
 
 _INSTANCE_STATUS: Final = {1: "live", 2: "done", 3: "failed", 4: "cancelled"}
 _STAGE_STATUS: Final = {
-    0: ("waiting",),
+    0: ("waiting", "not run"),
     1: ("ready", "running", "awaiting"),
     2: ("done",),
     3: ("failed",),

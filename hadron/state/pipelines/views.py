@@ -24,6 +24,7 @@ from hadron.state.pipelines.tables import (
     STAGE_RUN,
     STAGE_WAIT,
     StageStatus,
+    WaitStatus,
 )
 
 _LARGEST: Final = (1 << 63) - 1
@@ -71,12 +72,18 @@ class StageStory(msgspec.Struct, frozen=True):
 
 
 class InstanceStory(msgspec.Struct, frozen=True):
+    """Attributes:
+    stages: that have begun.
+    came: of those that wait, whose record or signal has come.
+    """
+
     instance_id: int
     version: int
     status: int
     root: OutputRef
     created_ms: int
     stages: tuple[StageStory, ...]
+    came: tuple[str, ...] = ()
 
 
 class InputCursor(msgspec.Struct, frozen=True):
@@ -235,6 +242,7 @@ def instances(
             OutputRef(stream_id, partition, offset),
             created_ms,
             _stages(db, pipeline_id, instance_id),
+            _came(db, pipeline_id, instance_id),
         )
         for instance_id, version, state, stream_id, partition, offset, created_ms in rows
     ]
@@ -299,6 +307,15 @@ def ids_of(
         (*bindings, limit),
     ).fetchall()
     return [instance_id for (instance_id,) in rows]
+
+
+def _came(db: Database, pipeline_id: int, instance_id: int) -> tuple[str, ...]:
+    rows = db.execute(
+        f"SELECT stage FROM {STAGE_WAIT} WHERE pipeline_id = ? AND instance_id = ?"
+        f" AND status = {WaitStatus.CAME} ORDER BY stage",
+        (pipeline_id, instance_id),
+    ).fetchall()
+    return tuple(stage for (stage,) in rows)
 
 
 def _stages(db: Database, pipeline_id: int, instance_id: int) -> tuple[StageStory, ...]:
