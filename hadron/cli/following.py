@@ -251,7 +251,7 @@ async def _consume(client: Client, request: Request, printer: RecordPrinter) -> 
         partitions=list(request.partitions) or None,
         **request.membership,
     )
-    waiting = f"waiting to join group {request.group!r}; is a majority up? see `hadron status`"
+    waiting = f"waiting to join group {request.group!r}; `hadron status` says for what"
     async with AsyncExitStack() as stack:
         with telling(waiting, MAJORITY_TOLD_AFTER_S):
             subscription = await stack.enter_async_context(opening)

@@ -26,7 +26,7 @@ from hadron.replication.membership import Membership, common_apply_version
 from hadron.replication.peers import PeerLinks
 from hadron.replication.reaching import Reaching
 from hadron.replication.watermark import Watermark
-from hadron.serving.leading import Door, Leading
+from hadron.serving.leading import Door, Leading, missing_majority
 from hadron.serving.lock_table import LockTable
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.serving.schema_copy import load as load_catalog
@@ -176,6 +176,12 @@ class Leadership:
             self._won.ballot,
             self.controller.committed_lsn,
         )
+
+    @property
+    def waits(self) -> str:
+        """Why nothing is committed, in words; "" while something is, or nothing is to be."""
+        missing = missing_majority(self.controller) if self.leading is not None else ""
+        return f"{missing}, writes wait" if missing else self.controller.feeding.stalls.trouble
 
     @property
     def troubles(self) -> list[str]:

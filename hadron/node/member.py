@@ -45,7 +45,6 @@ from hadron.server.integrity import IntegrityService
 from hadron.server.led import LED
 from hadron.server.schema import SchemaService
 from hadron.serving.entrance import Entrance
-from hadron.serving.leading import missing_majority
 from hadron.serving.schema_copy import SchemaCopy
 from hadron.storage.database import is_about_file, translated_errors
 from hadron.storage.identity import Identity
@@ -546,7 +545,6 @@ class Member:
     def status(self) -> cluster_pb2.StatusResponse:
         """This node, as it sees itself."""
         leadership = self._leadership
-        leading = leadership.leading if leadership is not None else None
         page = self._status.describe(
             self._course,
             leadership.controller if leadership is not None else None,
@@ -560,12 +558,10 @@ class Member:
             page.state, page.trouble = Life.RESYNCING, self._resync.progress
         elif locked := self._store.identity.trouble:
             page.trouble = locked
-        elif trouble := self._repairer.trouble or self._scrubber.trouble:
+        elif trouble := (self._repairer.trouble or self._scrubber.trouble or self._store.trouble):
             page.trouble = trouble
-        elif self._store.space.is_low:
-            page.trouble = self._store.space.trouble
-        if leading is not None and (missing := missing_majority(leading.controller)):
-            page.trouble = f"{missing}, writes wait"
+        if leadership is not None and (waits := leadership.waits):
+            page.trouble = waits
         if self._store.identity.has_forgotten:
             page.trouble = "; ".join(filter(None, [self._memory_note, page.trouble]))
         return page

@@ -371,6 +371,7 @@ class Controller:
             nursery.start_soon(self._commit_loop)
             nursery.start_soon(self.feeding.run_notices)
             nursery.start_soon(self.feeding.measure_log)
+            nursery.start_soon(self.feeding.stalls.run)
             nursery.start_soon(self._room.run, self.feeding.feeds)
             await self._stop.wait()
             nursery.cancel_scope.cancel()

@@ -24,6 +24,7 @@ from hadron.replication.feed import Feed, Ring, pack_entries
 from hadron.replication.learners import Learners
 from hadron.replication.majority import MajorityRounds
 from hadron.replication.quorum import Quorum
+from hadron.replication.stalls import MajorityStalls
 from hadron.replication.trimming import LogHorizon
 from hadron.replication.watermark import Watermark
 from hadron.state.leadership import Configuration
@@ -130,6 +131,7 @@ class Feeding:
             begins_epoch=begins_epoch,
         )
         self.majority = MajorityRounds(self.quorum, self.feeds, node=node)
+        self.stalls = MajorityStalls(self.quorum, self.feeds, node=node)
         self._horizon = self._new_horizon()
         self._notice_wanted = trio.Event()
         self._has_ended = False

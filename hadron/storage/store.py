@@ -34,6 +34,7 @@ from hadron.storage.identity import NODE_DATABASE, DirectoryLock, IdentityFile
 from hadron.storage.pages import Known, Mending
 from hadron.storage.presence import Presence
 from hadron.storage.space import Space
+from hadron.storage.stalls import DiskStalls
 from hadron.storage.tables import make_tables
 from hadron.storage.writer import Post, Writer
 
@@ -310,6 +311,7 @@ class Store:
         undo.callback(self.writer.abandon)
         self.space = Space(disk, self.directory, reserve_bytes, self._count_free_pages)
         self.writer.on_prepared = self.space.wrote
+        self._stalls = DiskStalls(self.writer, self.directory, clock)
         self._checkpointer = Checkpointer(
             self.writer,
             path,
@@ -341,6 +343,11 @@ class Store:
         """That its files are not there any more, or are others; None while they are its own."""
         return self._presence.look()
 
+    @property
+    def trouble(self) -> str:
+        """That its disk does not finish what it writes, or has no room, in words; or ""."""
+        return self._stalls.trouble or self.space.trouble
+
     def _count_free_pages(self) -> int | None:
         if self.writer.is_away:
             return None
@@ -357,6 +364,7 @@ class Store:
             nursery.start_soon(self._checkpointer.run)
             nursery.start_soon(self.space.run)
             nursery.start_soon(self._presence.run)
+            nursery.start_soon(self._stalls.run)
 
     def close(self, last: Callable[[apsw.Connection], None] = lambda _connection: None) -> bool:
         """Finish what is begun, then `last`, and let the directory go. Returns whether the database

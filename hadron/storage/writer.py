@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -100,6 +101,9 @@ class Writer:
         """A commit was done on the loop, and the loop has not turned since: what waits goes on
         waiting."""
         self._recent_commit_s = 0.0
+        self._busy_since_s = math.inf
+        """When the thread began what it does now; never, while it does nothing."""
+        self._slowest_s = 0.0
         self.on_prepared: Callable[[int], None] = lambda _size: None
         """Told, inside each commit's transaction, about how many bytes it has written."""
         self.failure: BaseException | None = None
@@ -139,6 +143,13 @@ class Writer:
     def is_away(self) -> bool:
         """Whether the connection is the thread's; else it is the event loop's."""
         return self._on_thread > 0
+
+    def slowest_s(self) -> tuple[float, float]:
+        """For how long the thread has been at what it does now, 0 while it does nothing; and the
+        longest that anything took that was done since this was asked before. In seconds."""
+        busy_s = max(0.0, self._clock.monotonic_s() - self._busy_since_s)
+        took_s, self._slowest_s = self._slowest_s, 0.0
+        return busy_s, took_s
 
     def submit(self, job: Job, done: Done) -> None:
         """Run `job` on the thread; `done(result, error)` runs on the event loop."""
@@ -244,6 +255,7 @@ class Writer:
         self.connection.execute("COMMIT")
         if small:
             taken_s = self._clock.monotonic_s() - started
+            self._slowest_s = max(self._slowest_s, taken_s)
             self._recent_commit_s += (taken_s - self._recent_commit_s) * _RECENT_SHARE
 
     def _refuse_after_failure(self) -> None:
@@ -282,6 +294,7 @@ class Writer:
         """Do a job; returns its report."""
         result: Any = None
         error: BaseException | None = None
+        self._busy_since_s = started = self._clock.monotonic_s()
         try:
             self._refuse_after_failure()
             with translated_errors(self._path, self.connection):
@@ -289,6 +302,8 @@ class Writer:
         except BaseException as caught:
             error = caught
             self._note(caught)
+        self._busy_since_s = math.inf
+        self._slowest_s = max(self._slowest_s, self._clock.monotonic_s() - started)
         return partial(self._report, done, result, error)
 
     def _report(self, done: Done, result: Any, error: BaseException | None) -> None:

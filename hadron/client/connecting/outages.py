@@ -131,5 +131,5 @@ class Lookout:
             wait.told = True
             if wait.what not in said:
                 said.add(wait.what)
-                _log.warning("waiting for %s; is a majority up? see `hadron status`", wait.what)
+                _log.warning("waiting for %s; `hadron status` says what is in the way", wait.what)
         return bool(overdue)

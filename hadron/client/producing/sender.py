@@ -305,7 +305,14 @@ class PartitionSender:
         if self._calls and now_s - self._silent_since_s >= TELL_AFTER_S:
             if self._troubled_since_s is None:
                 self._troubled_since_s = self._silent_since_s
-            self._complain(PeerError("no answer from the leader; is a majority up?"))
+            # The network, its disk, those of the others: only it can know which.
+            silent_s = now_s - self._silent_since_s
+            self._complain(
+                PeerError(
+                    f"the leader has not answered for {silent_s:.0f} s; `hadron status` says what "
+                    "it waits for"
+                )
+            )
 
     def _complain(self, trouble: HadronError) -> None:
         """Records wait: say so once per outage, and look who leads."""
