@@ -70,7 +70,8 @@ _START_HINT: Final = (
     "URL in a program; or start one with `hadron dev` or `hadron cluster up`"
 )
 _STRANGER_HINT: Final = "that is probably not a Hadron node: check the address and its port"
-_LEADER_HINT: Final = "its replicas answer and wait for it; bring it back, see `hadron status`"
+_LEADER_HINT: Final = "bring it back, or see `hadron status` for who answers, and for the way out"
+"""Who else of its set is there has not been asked."""
 
 
 def can_retry(error: HadronError) -> bool:

@@ -73,3 +73,22 @@ async def test_those_that_are_connected_and_silent_leave_room_for_others(
             with pytest.raises(PeerError, match="is down"):
                 await asking.session.refresh()
         await asking.session.refresh()
+
+
+async def test_of_who_was_not_asked_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the leader's set are down; another set's node, the only one up, has named it."""
+    async with Background() as background:
+        session = Asking(background, monkeypatch).session
+
+        async def refuse() -> None:
+            raise PeerError(f"cannot connect to {DOWN[0]}: Connection refused")
+
+        monkeypatch.setattr(session._link(DOWN[0]), "open", refuse)
+        with pytest.raises(PeerError) as caught:
+            await session.dial_leader("local/p0")
+        assert caught.value.message == (
+            f"the leader {DOWN[0]} of local/p0 at {DOWN[0]} cannot be reached: Connection refused"
+        )
+        assert caught.value.hint == (
+            "bring it back, or see `hadron status` for who answers, and for the way out"
+        )
