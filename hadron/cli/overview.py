@@ -115,7 +115,8 @@ class Overview:
             if (file := self.files.get(node.address)) and file.epoch == newest.epoch
         ]
         return (
-            f"{_listed(holders)} started with epoch {newest.epoch} of {newest.name}: {when}; {now}"
+            f"{_verb(holders, 'was', 'were')} started with epoch {newest.epoch} of {newest.name}: "
+            f"{when}; {now}"
         )
 
     def way_out(self, config: str, several: bool) -> str:
@@ -135,17 +136,28 @@ class Overview:
             return ""
         if not isinstance(said, str):
             if said.memories_missing:
-                return self._with_lost_disks()
+                return self._apart(said) or self._with_lost_disks()
             return self._without_majority(newest, config)
         there = [
             said
             for node in newest.nodes
             if (said := self.found.get(node.address)) is not None and not isinstance(said, str)
         ]
+        if followers := [said.node for said in there if said.state == Life.FOLLOWING]:
+            return self._out_of_sight(followers, leader.name)
         if 2 * len(there) <= len(newest.nodes):
             return self._without_majority(newest, config)
         away = f"{newest.name} takes no writes, and answers no reads, while {leader.name} is away"
-        best = max(there, key=lambda said: (said.last_lsn, said.committed_lsn)).node
+        remembering = [said for said in there if not said.lacks_memory]
+        if 2 * len(remembering) < len(newest.nodes):
+            # So few do not meet every majority (PROTOCOL B3): no other would win a ballot.
+            new = [said.node for said in there if said.lacks_memory]
+            return (
+                f"{away}, and nobody can lead in its place, as {_verb(new, 'counts', 'count')} in "
+                f"no majority before {'it has' if len(new) == 1 else 'they have'} been taught: "
+                f"bring {leader.name} back; {LOST_DISKS}"
+            )
+        best = max(remembering, key=lambda said: (said.last_lsn, said.committed_lsn)).node
         options = config + (f" --replica-set {newest.name}" if several else "")
         then = (
             f", then restart {best} with that file" if config else "` and `hadron cluster restart"
@@ -153,6 +165,34 @@ class Overview:
         return (
             f"{away}: bring it back, or let {best} lead, which loses nothing that was acknowledged:"
             f" `hadron promote {best}{options}" + (f"`{then}" if config else f"{then}`")
+        )
+
+    def _out_of_sight(self, followers: Sequence[str], leader: str) -> str:
+        """The leader is there for the others, and not for who asks."""
+        return (
+            f"{self.newest.name} is led: {_verb(followers, 'follows', 'follow')} {leader}, which "
+            "only this command does not reach; see to the way there, to its log and to how many "
+            "connections it has"
+        )
+
+    def _apart(self, said: cluster_pb2.StatusResponse) -> str:
+        """The leader lacks memories, and those that have them answer others: it has just started,
+        or does not reach them; "" where that would not be enough."""
+        addresses = {node.name: node.address for node in self.newest.nodes}
+        apart = [
+            peer.name
+            for peer in said.peers
+            if peer.state == "connecting"
+            and (found := self.found.get(addresses.get(peer.name, ""))) is not None
+            and not isinstance(found, str)
+            and not found.lacks_memory
+        ]
+        if len(apart) < said.memories_missing:
+            return ""
+        return (
+            f"{self.newest.name} takes no writes, and answers no reads, until {said.node} reaches "
+            f"{' and '.join(apart)}: it tries again and again; if that lasts, see to the way "
+            "between them"
         )
 
     def _without_majority(self, file: cluster_pb2.ReplicaSet, config: str) -> str:
@@ -200,5 +240,5 @@ def _some(names: Sequence[str], count: int) -> str:
     return f"{'one' if count == 1 else count} of {', '.join(names)}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} {'was' if len(names) == 1 else 'were'}"
+def _verb(names: Sequence[str], one: str, several: str) -> str:
+    return f"{', '.join(names)} {one if len(names) == 1 else several}"

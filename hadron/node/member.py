@@ -302,7 +302,7 @@ class Member:
             if not self._counts and host.membership.peers:
                 _log.info(
                     "its disk %s; it counts in no majority before it has learnt from its peers",
-                    self._lack if self._store.identity.has_forgotten else "is new",
+                    self._lack,
                 )
             if not host.membership.is_leader:
                 self._report(Life.WAITING_FOR_LEADER, "")
@@ -530,13 +530,15 @@ class Member:
 
     @property
     def _memory_note(self) -> str:
-        """Why this disk, which was a member's, counts in no majority (PROTOCOL B3)."""
+        """Why this disk counts in no majority (PROTOCOL B3)."""
         why = self._forgotten or f"this node's disk {self._lack}"
         return f"{why}; it counts in no majority until it has been taught"
 
     @property
     def _lack(self) -> str:
-        """What a disk that was a member's may have lost, where this start does not know why."""
+        """What a disk may lack that counts in no majority, where this start does not know why."""
+        if not self._store.identity.has_forgotten:
+            return "is new"
         end = self._store.log.head.lsn
         if not end:
             return "was a member's and has lost what it held"
@@ -562,7 +564,9 @@ class Member:
             page.trouble = trouble
         if leadership is not None and (waits := leadership.waits):
             page.trouble = waits
-        if self._store.identity.has_forgotten:
+        # Of a set that is being founded all disks are new, and nobody is to be taught.
+        others = any(link.answer.is_member for link in self._links.connected() if link.answer)
+        if self._store.identity.has_forgotten or (page.lacks_memory and others):
             page.trouble = "; ".join(filter(None, [self._memory_note, page.trouble]))
         return page
 

@@ -93,4 +93,5 @@ class StatusPage:
             pid=self._pid,
             first_lsn=self._follower.anchor.lsn + 1,
             memories_missing=course.memories_missing,
+            lacks_memory=not self._identity().is_member,
         )

@@ -155,6 +155,21 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
         ),
         ({"n1": ("serving", 100), "n3": "gone", "n4": ("following", 100)}, "", False, ""),
         ({"n1": ("reconciling", 100), "n3": ("following", 1), "n4": "gone"}, "", False, ""),
+        # It is led: only who asks does not reach the leader.
+        (
+            {"n1": "too many connections", "n3": ("following", 100), "n4": ("following", 99)},
+            "",
+            False,
+            "p0 is led: n3, n4 follow n1, which only this command does not reach; see to the way "
+            "there, to its log and to how many connections it has",
+        ),
+        (
+            {"n1": "gone", "n3": ("following", 100), "n4": "gone"},
+            "",
+            False,
+            "p0 is led: n3 follows n1, which only this command does not reach; see to the way "
+            "there, to its log and to how many connections it has",
+        ),
         # Promoted already.
         ({"n1": "gone", "n3": ("following", 100), "n4": ("serving", 100)}, "", False, ""),
     ],
@@ -199,4 +214,49 @@ def test_lost_disks_have_a_way_out(peer: cluster_pb2.StatusResponse | str, told:
     assert made.way_out("", several=False) == ""
     waiting.memories_missing = 1
     assert told in made.way_out("", several=False)
+    assert "`hadron restore --help`" in made.way_out("", several=False)
+
+
+def test_who_is_to_lead_remembers_the_log() -> None:
+    made = Overview(OLD)
+    told = {name: says(name, "waiting for the leader", 7) for name in ("n3", "n4")}
+    made.found = {"n1:1": "gone"} | {f"{name}:1": each for name, each in told.items()}
+    assert "`hadron promote n3`" in made.way_out("", several=False)
+    # It was wiped, and has learnt a part of the log.
+    told["n3"].lacks_memory = True
+    way_out = made.way_out("", several=False)
+    assert "promote" not in way_out
+    assert way_out.startswith(
+        "p0 takes no writes, and answers no reads, while n1 is away, and nobody can lead in its "
+        "place, as n3 counts in no majority before it has been taught: bring n1 back; where too "
+        "many disks are lost"
+    )
+
+
+def test_of_four_two_that_remember_are_enough() -> None:
+    made = Overview(file(7, "n1", "n3", "n4", "n5", leader="n1"))
+    told = {name: says(name, "waiting for the leader", 7) for name in ("n3", "n4", "n5")}
+    made.found = {"n1:1": "gone"} | {f"{name}:1": each for name, each in told.items()}
+    told["n3"].lacks_memory = True
+    assert "`hadron promote n4`" in made.way_out("", several=False)
+
+
+def test_a_leader_that_does_not_reach_those_who_remember_needs_no_backup() -> None:
+    """It was wiped, and has just started: both others are there, and whole."""
+    made = Overview(OLD)
+    waiting = says("n1", "waiting for a majority", 7, n3=0, n4=0)
+    waiting.memories_missing = 2
+    for peer in waiting.peers:
+        peer.state = "connecting"
+    others = {name: says(name, "waiting for the leader", 7) for name in ("n3", "n4")}
+    made.found = {"n1:1": waiting} | {f"{name}:1": each for name, each in others.items()}
+    assert made.way_out("", several=False) == (
+        "p0 takes no writes, and answers no reads, until n1 reaches n3 and n4: it tries again and "
+        "again; if that lasts, see to the way between them"
+    )
+    # With one of them, or with one that has forgotten, too little is remembered.
+    others["n4"].lacks_memory = True
+    assert "`hadron restore --help`" in made.way_out("", several=False)
+    others["n4"].lacks_memory = False
+    waiting.peers[1].state = "connected"
     assert "`hadron restore --help`" in made.way_out("", several=False)

@@ -80,11 +80,18 @@ async def test_a_wiped_replica_makes_no_majority_while_the_other_is_away(
             with pytest.raises(DeadlineExceededError):
                 await produce(connection, b"Y", timeout_s=2)
             assert not is_member(nodes, "n2")
+            status = nodes.status("n2")
+            assert status.lacks_memory
+            assert status.trouble == (
+                "this node's disk is new; it counts in no majority until it has been taught"
+            )
             nodes.network.heal_all()
             await nodes.start("n3")
             await nodes.wait_in_step()
             assert await fetch(connection) == [b"X", b"Y"]
         await nodes.wait_for("a member", lambda: is_member(nodes, "n2"))
+        assert not nodes.status("n2").lacks_memory
+        await nodes.wait_for("well", lambda: not nodes.status("n2").trouble)
 
 
 async def test_two_without_memory_of_x_do_not_lead(tmp_path: Path, clock: MockClock) -> None:

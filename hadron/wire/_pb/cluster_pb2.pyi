@@ -97,7 +97,7 @@ class StatusRequest(_message.Message):
     def __init__(self, replica_set: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid", "first_lsn", "cluster_trouble", "memories_missing")
+    __slots__ = ("cluster", "replica_set", "node", "role", "state", "trouble", "ballot", "last_lsn", "committed_lsn", "applied_lsn", "chain", "durability", "metadata_index", "version", "started_ms", "connections", "peers", "pid", "first_lsn", "cluster_trouble", "memories_missing", "lacks_memory")
     class Peer(_message.Message):
         __slots__ = ("name", "role", "address", "state", "trouble", "match_lsn")
         NAME_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class StatusResponse(_message.Message):
     FIRST_LSN_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     MEMORIES_MISSING_FIELD_NUMBER: _ClassVar[int]
+    LACKS_MEMORY_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     replica_set: str
     node: str
@@ -155,4 +156,5 @@ class StatusResponse(_message.Message):
     first_lsn: int
     cluster_trouble: _containers.RepeatedScalarFieldContainer[str]
     memories_missing: int
-    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ..., first_lsn: _Optional[int] = ..., cluster_trouble: _Optional[_Iterable[str]] = ..., memories_missing: _Optional[int] = ...) -> None: ...
+    lacks_memory: bool
+    def __init__(self, cluster: _Optional[str] = ..., replica_set: _Optional[str] = ..., node: _Optional[str] = ..., role: _Optional[str] = ..., state: _Optional[str] = ..., trouble: _Optional[str] = ..., ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., last_lsn: _Optional[int] = ..., committed_lsn: _Optional[int] = ..., applied_lsn: _Optional[int] = ..., chain: _Optional[str] = ..., durability: _Optional[str] = ..., metadata_index: _Optional[int] = ..., version: _Optional[str] = ..., started_ms: _Optional[int] = ..., connections: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[StatusResponse.Peer, _Mapping]]] = ..., pid: _Optional[int] = ..., first_lsn: _Optional[int] = ..., cluster_trouble: _Optional[_Iterable[str]] = ..., memories_missing: _Optional[int] = ..., lacks_memory: _Optional[bool] = ...) -> None: ...
