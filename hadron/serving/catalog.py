@@ -15,6 +15,7 @@ from hadron.model.problems import did_you_mean
 from hadron.model.schema import RegisteredSet, SchemaObject, Spec, StreamSpec, Tombstone
 from hadron.partition.observers import Observers, Order
 from hadron.state.events import SchemaChanged
+from hadron.state.names import ANOTHER_ONE
 from hadron.state.schema import MAX_TOMBSTONES
 
 S = TypeVar("S", bound=Spec)
@@ -168,7 +169,7 @@ class Catalog:
                 f"{gone.label} was deleted"
                 if gone is not None
                 else f"no object has the id {object_id}: it was deleted long ago, or never was",
-                "one that was created again under its name is another one",
+                ANOTHER_ONE,
             )
         return item
 

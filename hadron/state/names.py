@@ -5,9 +5,15 @@ Names are for people: the other modules refer to objects by their ids, and come 
 
 from __future__ import annotations
 
+from typing import Final
+
 from hadron.model import schema
+from hadron.model.errors import NotFoundError
 from hadron.model.ports import Database
 from hadron.state.schema import SCHEMA_OBJECT, SCHEMA_TOMBSTONE
+
+ANOTHER_ONE: Final = "one that was created again under its name is another one"
+"""The hint to who means what was deleted."""
 
 
 def label_of(db: Database, object_id: int) -> str:
@@ -19,3 +25,13 @@ def label_of(db: Database, object_id: int) -> str:
         if row is not None:
             return schema.label_of(*row)
     return f"the object with the id {object_id}"
+
+
+def no_partition(db: Database, stream_id: int, place: str = "here") -> NotFoundError:
+    """What to tell who means a stream that has no partition `place`: or does not exist any more,
+    which what is visible may not tell yet."""
+    label = label_of(db, stream_id)
+    gone = db.execute(f"SELECT 1 FROM {SCHEMA_TOMBSTONE} WHERE id = ?", (stream_id,)).fetchone()
+    if gone is not None:
+        return NotFoundError(f"{label} was deleted", ANOTHER_ONE)
+    return NotFoundError(f"{label} has no partition {place}")

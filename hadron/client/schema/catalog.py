@@ -439,6 +439,8 @@ class Catalog:
             await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
             others = await self.objects("", self._namespace, name)
+            if any(each.kind == kind for each in others):
+                return await self._one(kind, name)  # It was made meanwhile.
             meant = did_you_mean(name, known)
             hint = (
                 f"{how_to_make(kind, self._namespace, name)}, or look with "

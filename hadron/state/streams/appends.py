@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from hadron.model.errors import NotFoundError
 from hadron.state.bodies import Place
 from hadron.state.events import BatchAppended
 from hadron.state.machine import Context
-from hadron.state.names import label_of
+from hadron.state.names import no_partition
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 
 _MOVE_END: Final = (
@@ -39,7 +38,7 @@ def move_end(context: Context, stream_id: int, records: int, size: int) -> int:
     `NotFoundError` when it has no partition here."""
     row = context.db.execute(_MOVE_END, (records, size, stream_id)).fetchone()
     if row is None:
-        raise NotFoundError(f"{label_of(context.db, stream_id)} has no partition {context.place}")
+        raise no_partition(context.db, stream_id, context.place)
     base_offset: int = row[0] - records
     return base_offset
 

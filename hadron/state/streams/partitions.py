@@ -26,7 +26,7 @@ from hadron.state import bodies, slices
 from hadron.state.bodies import KnownBody, Place
 from hadron.state.events import BatchAppended, PartitionClosed, PartitionOpened
 from hadron.state.machine import BatchShape, Command, Context, Feature
-from hadron.state.names import label_of
+from hadron.state.names import label_of, no_partition
 from hadron.state.streams import keys as stream_keys
 from hadron.state.streams import producers
 from hadron.state.streams.appends import move_end
@@ -332,7 +332,7 @@ def bounds(db: Database, stream_id: int) -> PartitionBounds:
     """Raises `NotFoundError` when the stream has no partition here."""
     row = db.execute(_GET_BOUNDS, (stream_id,)).fetchone()
     if row is None:
-        raise NotFoundError(f"{label_of(db, stream_id)} has no partition here")
+        raise no_partition(db, stream_id)
     return PartitionBounds(*row)
 
 

@@ -14,13 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from hadron.model.batch import NO_SEQUENCE, ONCE, producer_id_of
-from hadron.model.errors import (
-    NotFoundError,
-    OverloadedError,
-    ProducerFencedError,
-    RequestError,
-    SequenceError,
-)
+from hadron.model.errors import OverloadedError, ProducerFencedError, RequestError, SequenceError
 from hadron.model.limits import (
     MAX_ONCE_KEYS,
     MAX_PRODUCER_NAMES,
@@ -33,7 +27,7 @@ from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
 from hadron.state import slices
 from hadron.state.machine import Command, Context, Feature, NoChange
-from hadron.state.names import label_of
+from hadron.state.names import label_of, no_partition
 from hadron.state.streams.tables import STREAM_PARTITION
 
 PRODUCER: Final = PREFIX + "producer"
@@ -293,7 +287,7 @@ def apply_claim_producer(context: Context, command: ClaimProducer) -> Claimed:
     # checkpoint is made while one is open.
     here = f"SELECT 1 FROM {STREAM_PARTITION} WHERE stream_id = ?"
     if db.execute(here, (stream_id,)).fetchone() is None:
-        raise NotFoundError(f"{label_of(db, stream_id)} has no partition {context.place}")
+        raise no_partition(db, stream_id, context.place)
     row = db.execute(_GET_NAME, (stream_id, producer_id)).fetchone()
     claim, token, last_sequence, _ = row or (NO_CLAIM, b"", NO_SEQUENCE, "")
     if row is not None and token == command.token:

@@ -11,6 +11,8 @@ from hadron.model.errors import CorruptionError, NotFoundError, OffsetOutOfRange
 from hadron.model.ids import Ballot
 from hadron.model.limits import PRODUCER_IDLE_MS, PRODUCER_IDLE_STEP_MS, PRODUCER_WINDOW
 from hadron.model.schema import StreamSpec
+from hadron.state import schema
+from hadron.state.schema import DeleteObjects
 from hadron.state.streams import partitions as streams
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.streams.producers import NO_CLAIM, Appended, ClaimProducer
@@ -55,6 +57,19 @@ def test_a_stream_without_a_partition_here_is_refused(tables: Replicated) -> Non
     with pytest.raises(NotFoundError, match=f"the id 9 has no partition on {SET}"):
         tables.submit(AppendBatch(9, 1, 10, PID, 0, 0))
     assert tables.rows("SELECT count(*) FROM hadron_producer") == [(0,)]
+
+
+def test_a_deleted_stream_is_refused_as_such(tables: Replicated) -> None:
+    """Also while the deletion is not visible yet: whoever is let in until then comes behind it."""
+    tables.submit(DeleteObjects(schema.current_index(tables.db), (1,)))
+    claim = ClaimProducer(1, "name", NO_CLAIM, b"t")
+    for refused in (AppendBatch(1, 1, 10, PID, 0, 0), claim):
+        with pytest.raises(NotFoundError) as caught:
+            tables.submit(refused)
+        assert caught.value.message == "Stream default/flights was deleted"
+        assert "created again" in caught.value.hint
+    with pytest.raises(NotFoundError, match="Stream default/flights was deleted"):
+        streams.bounds(tables.db, 1)
 
 
 def test_a_repeated_batch_gets_the_originals_answer(tables: Replicated) -> None:

@@ -169,3 +169,15 @@ async def test_who_calls_what_is_of_another_kind_is_told_of_which() -> None:
         assert raised.value.hint.startswith("`hadron pub` and `hadron sub`, client.send and client")
         with pytest.raises(NotFoundError, match=r"in namespace 'default' \(create it"):
             await client.call("nothing", 1)
+
+
+async def test_what_is_made_while_it_is_looked_for_is_found() -> None:
+    """It is asked for by its kind first, and then what else has its name."""
+    session = SlowAnswers()
+    catalog = Catalog(cast(Session, session))
+    nothing = schema_pb2.GetObjectsResponse(metadata_index=3)
+    made = schema_pb2.GetObjectsResponse(objects=[stream_at(4, "eu/p0")], metadata_index=4)
+    # Whoever answers, the leader, all of the kind; all of the name; and once more.
+    session.answers = [(lambda: None, each) for each in (nothing, nothing, nothing, made, made)]
+    assert (await catalog.stream("s")).metadata_index == 4
+    assert not session.answers
