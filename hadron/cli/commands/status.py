@@ -296,7 +296,8 @@ def _row(
     if isinstance(status, str):
         # What it had when it was last heard of says nothing about what it has.
         return {**named, "state": "unreachable", "lag": None, "trouble": [status]}
-    told = {peer.trouble for peer in status.peers if peer.name in silent}
+    # A replica's trouble is that of its way to the leader, which has a line of its own.
+    told = {peer.trouble for peer in status.peers}
     troubles = [
         "" if status.trouble in told else status.trouble,
         *(_peer_trouble(peer) for peer in status.peers if peer.name not in silent),

@@ -83,6 +83,18 @@ def test_a_leader_that_is_away_is_told_once() -> None:
     assert [row["trouble"] for row in found] == [["nobody listens at n1:7000"], [], []]
 
 
+def test_what_a_node_says_of_its_leader_is_told_once() -> None:
+    """Who asks reaches it, the replica does not."""
+    refused = "n1:7000 does not answer"
+    found = rows(
+        said("serving", n2=("connecting", 9, "n2:7000 does not answer"), n3=("in sync", 9, "")),
+        said("waiting for the leader", refused, n1=("connecting", 0, refused)),
+        said("following"),
+    )
+    assert found[0]["trouble"] == ["with n2 (connecting): n2:7000 does not answer"]
+    assert found[1]["trouble"] == ["with n1 (connecting): n1:7000 does not answer"]
+
+
 def test_what_two_nodes_say_of_each_other_is_told() -> None:
     found = rows(
         said("serving", n2=("mismatch", 0, "its members differ"), n3=("in sync", 9, "")),
