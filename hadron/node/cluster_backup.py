@@ -1,10 +1,11 @@
 """A backup of a whole cluster: a directory with a backup of each replica set, named after it.
 
-    DEST/aws.us-east-1+p0/hadron.db, DEST/aws.us-east-1+p0/manifest.json, …
+    DEST/aws.us-east-1+p0/hadron.db, DEST/aws.us-east-1+p0/manifest.json, …, DEST/cluster.json
 
-The sets are copied one after the other, each as of its own moment, the metadata set last, once all
-others are there: restored together, it then knows every stream that the others have records of.
-Until all are there, they are in DEST.part, and a repeated backup goes on with that.
+The last file says which sets they are, so that one that is missing is noticed. The sets are copied
+one after the other, each as of its own moment, the metadata set last, once all others are there:
+restored together, it then knows every stream that the others have records of. Until all are there,
+they are in DEST.part, and a repeated backup goes on with that.
 """
 
 from __future__ import annotations
@@ -12,38 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from hadron.client import Client
 from hadron.client.client import nodes_of
 from hadron.model.errors import DataDirectoryError, HadronError, PeerError
-from hadron.model.ids import is_valid_replica_set_name
 from hadron.model.ports import Disk
 from hadron.model.problems import list_problems
 from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup, whole_of
+from hadron.node.places import (
+    CLUSTER_MANIFEST,
+    ClusterManifest,
+    Kind,
+    directory_name,
+    look,
+    refuse_as_backup,
+)
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import MANIFEST
 from hadron.storage.snapshot import Manifest
 from hadron.wire.messages import cluster_pb2
-
-_SLASH: Final = "+"
-"""In a directory's name: no name of a replica set has it."""
-
-
-def directory_name(replica_set: str) -> str:
-    """What a replica set's part of a cluster's backup is called."""
-    return replica_set.replace("/", _SLASH)
-
-
-def find_backups(path: Path) -> dict[str, Path]:
-    """The parts of a cluster's backup by replica set; empty when `path` is none."""
-    if (path / MANIFEST).exists() or not path.is_dir():
-        return {}
-    found = {
-        each.parent.name.replace(_SLASH, "/"): each.parent
-        for each in sorted(path.glob(f"*/{MANIFEST}"))
-    }
-    return {name: part for name, part in found.items() if is_valid_replica_set_name(name)}
 
 
 async def backup_cluster(
@@ -68,6 +56,8 @@ async def backup_cluster(
     topology = await nodes_of(client).agreed_topology()
     metadata = topology.metadata
     done = _left(part, topology)
+    # There is one where a backup that was whole has been given its first name again.
+    await disk.do(partial(disk.remove, part / CLUSTER_MANIFEST))
     if {each.name for each in topology.replica_sets} - done.keys() - {metadata}:
         # What is copied now may have records of streams that an older copy of it does not know.
         done.pop(metadata, None)
@@ -96,7 +86,10 @@ async def backup_cluster(
             ),
             f"what could be had is in {part}; the same command goes on with it",
         )
+    hashes = {name: each.hash for name, each in done.items()}
+    whole = ClusterManifest(cluster=topology.cluster, replica_sets=hashes)
     with translated_os_errors(part):
+        disk.write_file(part / CLUSTER_MANIFEST, whole.encode())
         part.replace(whole_of(part))
         disk.sync(part.parent)
     return done
@@ -121,19 +114,22 @@ def _left(part: Path, topology: cluster_pb2.TopologyResponse) -> dict[str, Manif
     with this one's.
     """
     uuids = {each.name: each.uuid.hex() for each in topology.replica_sets}
+    directories = {directory_name(name) for name in uuids}
     found: dict[str, Manifest] = {}
-    for name, path in find_backups(part).items():
-        if name not in uuids and path.suffix == UNFINISHED:
+    for path in sorted(each.parent for each in part.glob(f"*/{MANIFEST}")):
+        if path.name not in directories and path.suffix == UNFINISHED:
             continue
-        manifest = found[name] = read_backup(path)
-        is_ours = (manifest.cluster, manifest.replica_set) == (topology.cluster, name)
+        manifest = read_backup(path)
+        name = manifest.replica_set
+        is_ours = (manifest.cluster, directory_name(name)) == (topology.cluster, path.name)
         # Nobody may know the uuid of a set that is away.
         if not is_ours or uuids.get(name) not in ("", manifest.uuid):
             raise DataDirectoryError(
-                f"{path} is of replica set {manifest.replica_set} in cluster {manifest.cluster}, "
+                f"{path} is of replica set {name} in cluster {manifest.cluster}, "
                 f"uuid {manifest.uuid}, which is none of cluster {topology.cluster} as it is now",
                 f"move {part} away, or name another place",
             )
+        found[name] = manifest
     return found
 
 
@@ -177,16 +173,26 @@ async def _backup_set(
 def choose(backup: Path, names: list[str]) -> Mapping[str, Path]:
     """Which backup is for which of these replica sets.
 
-    Raises what `read_backup` raises; `DataDirectoryError` when a cluster's backup lacks one.
+    Raises what `read_backup` raises; `DataDirectoryError` when a cluster's backup lacks one, or has
+    another one in its place, and when there are several backups, or none.
     """
-    parts = find_backups(backup)
-    if not parts:
+    place = look(backup)
+    if place.kind is not Kind.CLUSTER:
+        refuse_as_backup(place)
         manifest = read_backup(backup)
         return {manifest.replica_set if manifest.replica_set in names else names[0]: backup}
+    parts = {each.replica_set: each for each in place.inside}
+    if place.problem:
+        raise DataDirectoryError(place.problem, f"name the backup of a replica set in {backup}")
     lacking = [name for name in names if name not in parts]
     if lacking:
         raise DataDirectoryError(
             f"{backup} has no backup of {', '.join(lacking)}",
             f"it has {', '.join(parts)}; choose one with --replica-set",
         )
-    return {name: parts[name] for name in names}
+    if wrong := [parts[name] for name in names if parts[name].problem]:
+        raise DataDirectoryError(
+            list_problems([f"{each.path}: {each.problem}" for each in wrong], f"in {backup}"),
+            "use another backup, or choose a set that is whole with --replica-set",
+        )
+    return {name: parts[name].path for name in names}

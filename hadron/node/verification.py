@@ -6,7 +6,7 @@ closed properly is read without even a lock. A backup is compared with its manif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import apsw
 from hadron.model.errors import ConfigurationError, DataDirectoryError, HadronError
 from hadron.model.ports import Disk
 from hadron.node.comparing import compare
+from hadron.node.places import CLUSTER_MANIFEST, Kind, Place, look
 from hadron.node.verified import Verified, VerifiedFile
 from hadron.node.world import SystemDisk
 from hadron.replication.verification import Verification
@@ -28,13 +29,11 @@ from hadron.storage.database import (
     open_database,
     translated_os_errors,
 )
-from hadron.storage.generations import MANIFEST, current_database
+from hadron.storage.generations import DATABASE, MANIFEST, current_database, next_generation
 from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
 from hadron.storage.log import LOG, lacks
 from hadron.storage.report import Report
 from hadron.storage.snapshot import Manifest, decode_manifest, measure
-
-DATABASE = "hadron.db"
 
 
 def database_of(path: Path) -> Path:
@@ -57,21 +56,55 @@ def verify_paths(
     """Verify each file, then compare the logs of those that share a replica set.
 
     Args:
+        paths: files, data directories, backups of a set or a cluster, or directories with several
+            of them (`places`).
         on_step: told after each slice.
 
-    Raises `ConfigurationError` for a path that leads to no file. A file that cannot be opened is
-    a problem in its report.
+    Raises `ConfigurationError` for a path that does not exist, and when none of them leads to
+    anything. What is missing, or cannot be opened, is a problem in its report.
     """
-    databases = [database_of(path) for path in paths]
-    verified = Verified()
-    for given, path in zip(paths, databases, strict=True):
-        file = _verify_file(path, on_step)
-        if file.owner is None and not file.report.problem_count:
-            _miss_manifest(file, is_directory=given.is_dir())
-        verified.files.append(file)
+    places = [place for path in paths for place in _found(path)]
+    if all(place.kind is Kind.NOTHING and not place.problem for place in places):
+        for place in places:
+            database_of(place.path)
+    verified = Verified(files=[_verify_place(place, on_step) for place in places])
     if len(verified.files) > 1:
         verified.agreements, verified.apart = compare(verified.files)
     return verified
+
+
+def _found(path: Path) -> Iterator[Place]:
+    if not path.exists():
+        database_of(path)
+    return look(path).each()
+
+
+def _verify_place(
+    place: Place, on_step: Callable[[Path, Verification], None] | None
+) -> VerifiedFile:
+    path = place.database
+    if place.kind is Kind.CLUSTER:
+        # What is wrong with it as a whole.
+        file = VerifiedFile(place.path / CLUSTER_MANIFEST, None, False, Report())
+    elif path.is_file():
+        file = _verify_file(path, on_step)
+    else:
+        owner, _ = owner_of(path)
+        file = VerifiedFile(path, owner, in_use(place.path), Report(), place.kind is Kind.BACKUP)
+        if not place.problem:
+            file.report.add(f"{path} is missing")
+    if place.problem:
+        file.report.add(place.problem)
+    elif file.owner is None and not file.report.problem_count:
+        _miss_manifest(file, is_directory=place.kind is not Kind.FILE)
+    if place.kind is Kind.NODE and not file.live:
+        arriving = next_generation(place.path)
+        if (arriving / MANIFEST).is_file():
+            file.report.skipped.append(
+                f"{arriving}, a copy of another member's that is not whole: the node fetches the "
+                "rest of it once it is started"
+            )
+    return file
 
 
 def _miss_manifest(file: VerifiedFile, *, is_directory: bool) -> None:

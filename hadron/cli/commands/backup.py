@@ -100,7 +100,7 @@ def command(
 
 
 def _print_all(destination: Path, manifests: dict[str, Manifest], output: str) -> None:
-    from hadron.node.cluster_backup import directory_name
+    from hadron.node.places import directory_name
 
     parts = {name: destination / directory_name(name) for name in manifests}
     if output == "json":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -271,13 +272,14 @@ def _restore_all(backup: Path, config: ReplicaSetConfig, overwrite: bool) -> Non
 def _restore_single(backup: Path, data: Path, overwrite: bool) -> None:
     from hadron.model.errors import ConfigurationError
     from hadron.node.backup import read_backup
+    from hadron.node.cluster_backup import choose
     from hadron.node.replica_set import single_node_config
     from hadron.storage.identity import read_epoch
 
+    config = single_node_config(data, "127.0.0.1:7000")
+    backup = choose(backup, [config.name])[config.name]
     manifest = read_backup(backup)
-    config = single_node_config(
-        data, "127.0.0.1:7000", epoch=1 + max(manifest.epoch, read_epoch(data))
-    )
+    config = replace(config, epoch=1 + max(manifest.epoch, read_epoch(data)))
     theirs = (manifest.cluster, manifest.replica_set)
     if theirs != (config.cluster, config.name):
         raise ConfigurationError(

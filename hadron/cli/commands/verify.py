@@ -47,8 +47,9 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
 
     Without arguments every node of the running cluster looks through its own disk, up to the entry
     that all have committed when it begins (CHECKED TO), repairs what it can from the others, and
-    compares its tables with its leader's. With data directories, or
-    hadron.db files, those are read and nothing is written; where a log is whole its commands are
+    compares its tables with its leader's. With data directories,
+    backups, directories that have several of them, or hadron.db files, those are read and nothing
+    is written; where a log is whole its commands are
     applied again and every table is compared, row by row. It is told which files agree with which,
     and why one was not compared; members' files of two histories, as when one was left out of a
     restore, are a problem.
@@ -70,13 +71,9 @@ def command(ctx: click.Context, paths: tuple[Path, ...], output: str) -> int:
       hadron verify backups/monday --output json
     """
     if paths:
-        from hadron.node.cluster_backup import find_backups
         from hadron.node.verification import verify_paths
 
-        # A cluster's backup has a directory for each set.
-        verified = verify_paths(
-            [each for path in paths for each in find_backups(path).values() or [path]]
-        )
+        verified = verify_paths(paths)
     else:
         verified = _verify_live(session_of(ctx).url)
     if output == "json":

@@ -197,7 +197,7 @@ def test_a_whole_cluster_and_back(tmp_path: Path, say: Say) -> None:
         assert told.startswith("error: 3 problems before it could begin:\n  meta: the data dir")
         assert told.count("is in use by process") == 3
         assert told.count("stop that node first") == 1
-    assert sorted(each.name for each in backup.iterdir()) == ["eu+p0", "meta"]
+    assert sorted(each.name for each in backup.iterdir()) == ["cluster.json", "eu+p0", "meta"]
     assert say("verify", backup).endswith("everything is right\n")
     told = say("restore", backup, *config, "--all", "--accept-loss", "--overwrite", status=1)
     assert "error: 2 problems before it could begin:\n  meta: the configuration has epoch 1" in told
@@ -263,6 +263,8 @@ def test_what_is_missing_from_a_clusters_backup(
     shutil.rmtree(backup / "eu+p0")
     told = say(*every, status=1)
     assert told == (
-        f"error: {backup} has no backup of eu/p0\nhint: it has meta; choose one with "
-        "--replica-set\n"
+        f"error: {backup}/eu+p0: {backup}/eu+p0 is missing: {backup} has no complete backup of "
+        "eu/p0\nhint: use another backup, or choose a set that is whole with --replica-set\n"
     )
+    assert main(["verify", str(backup)]) == 1
+    assert f"{backup}/eu+p0 is missing" in capsys.readouterr().out

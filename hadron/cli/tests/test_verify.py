@@ -42,6 +42,18 @@ async def test_two_good_copies(
     assert last == "everything is right"
 
 
+async def test_a_backup_beside_a_damaged_file_makes_nothing_right(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(directory / "monday"), "--data", str(directory)]) == 0
+    with (directory / "hadron.db").open("r+b") as file:
+        file.write(bytes(4096))
+    capsys.readouterr()
+    assert main(["verify", str(directory)]) == 1
+    assert capsys.readouterr().out.endswith("1 problem found\n")
+    assert main(["verify", str(directory / "monday")]) == 0
+
+
 async def test_damage_is_named_and_fails(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

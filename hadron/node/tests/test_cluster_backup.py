@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from hadron.model.errors import DataDirectoryError, NotReadyError, PeerError
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.node.backup import Progress, backup_live, read_backup
-from hadron.node.cluster_backup import backup_cluster, directory_name
+from hadron.node.cluster_backup import backup_cluster
+from hadron.node.places import directory_name
 from hadron.node.restore import restore_node
 from hadron.node.tests.support import make_stream, produce
 from hadron.node.world import SystemDisk

@@ -17,11 +17,11 @@ import apsw
 
 from hadron.fakes.volume import volume_of
 from hadron.model.ids import NO_BALLOT, Ballot, LogPosition
-from hadron.node.cluster_backup import find_backups
+from hadron.node.places import look
 from hadron.sim.watch.branches import Branches
 from hadron.sim.watch.entries import tables_lsn
 from hadron.sim.watch.views import Complaints, NodeView
-from hadron.storage.generations import DATABASE, MANIFEST, OUTGOING, current_database
+from hadron.storage.generations import MANIFEST, OUTGOING, current_database
 from hadron.storage.identity import NODE_DATABASE
 from hadron.storage.log import NO_BODY, hash_body
 from hadron.storage.snapshot import decode_manifest
@@ -133,10 +133,10 @@ class Copies:
     def of_cluster(self, path: Path, metadata: str) -> None:
         """A cluster's backup is whole: restored together, its sets fit each other."""
         indexes: dict[str, int] = {}
-        for name, part in find_backups(path).items():
-            with _reading(part / DATABASE) as copy:
+        for part in look(path).inside:
+            with _reading(part.database) as copy:
                 row: Any = copy and copy.execute(_SCHEMA).fetchone()
-            indexes[name] = row[0] if row else 0
+            indexes[part.replica_set] = row[0] if row else 0
         ahead = {name: at for name, at in indexes.items() if at > indexes.get(metadata, 0)}
         if ahead:
             self._complaints.add(

@@ -13,7 +13,7 @@ from hadron.client import Client
 from hadron.fakes.clocks import SimRandom
 from hadron.fakes.disk import SimDisk
 from hadron.node.backup import Progress, backup_directory, backup_live
-from hadron.node.cluster_backup import backup_cluster, find_backups
+from hadron.node.cluster_backup import backup_cluster, choose
 from hadron.node.replica_set import ReplicaSetConfig
 from hadron.node.restore import restore_node, restore_set
 from hadron.sim.world.replica_set import World
@@ -73,7 +73,7 @@ class Backups:
     def restore_all(self, worlds: Collection[World], backup: Path) -> None:
         """`hadron restore BACKUP --all --overwrite`; all nodes must be stopped, and epochs raised
         above all that there were."""
-        parts = find_backups(backup)
+        parts = choose(backup, [world.config.name for world in worlds])
         for world in worlds:
             assert not any(map(world.running, world.names))
             volumes = {name: world.disks[name].volume for name in world.names}

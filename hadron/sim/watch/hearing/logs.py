@@ -11,7 +11,7 @@ import apsw
 from hadron.client import Client
 from hadron.model.ids import Ballot, LogPosition
 from hadron.node import recovery, restore
-from hadron.node.cluster_backup import find_backups
+from hadron.node.places import look
 from hadron.replication import repair, resync
 from hadron.replication.feed import Feed
 from hadron.replication.feeding import Feeding
@@ -208,8 +208,8 @@ class HearsLogs:
         async def take_all(backups: Backups, client: Client, *given: Any) -> Path:
             known = self._known.copies.known()
             path: Path = await original(backups, client, *given)
-            for part in find_backups(path).values():
-                self._known.copies.taken(part, known)
+            for part in look(path).inside:
+                self._known.copies.taken(part.path, known)
             topology = await client.topology()
             self._known.copies.of_cluster(path, topology.metadata)
             return path
