@@ -23,7 +23,6 @@ from hadron.model.ports import Disk
 from hadron.storage.database import translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, read_manifest
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest, decode_manifest, verify
-from hadron.storage.space import SPARE_BYTES
 from hadron.wire.connection import Connection
 from hadron.wire.messages import Method, ballot_to, method, snapshots_pb2
 
@@ -50,7 +49,7 @@ async def fetch(
     on_progress: Callable[[int, int], None],
     promised: Ballot = NO_BALLOT,
     leads: bool = False,
-    spare_bytes: int = SPARE_BYTES,
+    spare_bytes: int = 0,
 ) -> Manifest:
     """Fetch a copy into `directory` (`hadron.db` and its manifest), verified and synced.
 
@@ -60,7 +59,7 @@ async def fetch(
         on_progress: told bytes that are here, and bytes in all.
         promised: the ballot in which a copy may come that is not committed yet; none by default.
         leads: whether that ballot is this node's own.
-        spare_bytes: room that it leaves on the disk.
+        spare_bytes: room that it leaves on the disk, for a log that goes on there; none by default.
 
     Raises `PeerError` for what the other side or the way to it does, with what arrived left in
     place; `StorageError` for this disk.
@@ -126,10 +125,10 @@ def _prepare(
         free = disk.free_bytes(directory)
     needed = manifest.size - have + spare_bytes
     if free < needed:
+        for_log = f", {spare_bytes} of them for the log to go on" if spare_bytes else ""
         raise SnapshotRefusedError(
-            f"a snapshot of {manifest.size} bytes does not fit onto the disk of {directory}: "
-            f"{needed} bytes are needed, {spare_bytes} of them for the log to go on, and "
-            f"{free} are free",
+            f"a copy of {manifest.size} bytes does not fit onto the disk of {directory}: "
+            f"{needed} bytes are needed{for_log}, and {free} are free",
             "make room",
         )
     return have

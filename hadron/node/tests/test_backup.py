@@ -32,6 +32,7 @@ from hadron.node.tests.support import STREAM, chains, fetch, is_member, make_str
 from hadron.node.verification import verify_paths
 from hadron.node.world import SystemDisk
 from hadron.replication import fetching, snapshots
+from hadron.replication.fetching import SnapshotRefusedError
 from hadron.replication.follower import LostEntriesError
 from hadron.storage import generations
 from hadron.storage.database import PAGE_BYTES, connect, open_reader
@@ -58,10 +59,23 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def take_backup(nodes: Nodes, name: str, destination: Path) -> Manifest:
+class FullDisk(SystemDisk):
+    """One with so little room."""
+
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self._free = free
+
+    def free_bytes(self, path: Path) -> int:
+        return self._free
+
+
+async def take_backup(
+    nodes: Nodes, name: str, destination: Path, disk: SystemDisk = DISK
+) -> Manifest:
     async with nodes.client() as client:
         node = await find_node(client, name)
-        return await backup_live(client, node.address, destination, DISK, lambda _a, _b: None)
+        return await backup_live(client, node.address, destination, disk, lambda _a, _b: None)
 
 
 def rows(path: Path, table: str) -> list[Any]:
@@ -133,6 +147,20 @@ class TestTaking:
             await nodes.start("n2")
             manifest = await take_backup(nodes, "n1", tmp_path / "backup")
             assert manifest.lsn == nodes.status("n1").committed_lsn
+
+    async def test_it_needs_room_for_itself_and_not_for_a_log(
+        self, tmp_path: Path, clock: MockClock
+    ) -> None:
+        async with running_nodes(tmp_path, 1) as nodes:
+            await make_stream(nodes)
+            size = (await take_backup(nodes, "n1", tmp_path / "first")).size
+            free = size - 4096
+            with pytest.raises(
+                SnapshotRefusedError, match=rf": {size} bytes are needed, and {free} are free"
+            ):
+                await take_backup(nodes, "n1", tmp_path / "second", FullDisk(free))
+            again = await take_backup(nodes, "n1", tmp_path / "second", FullDisk(size))
+            assert again.size == size
 
     async def test_it_goes_on_after_an_interruption(
         self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
