@@ -122,7 +122,7 @@ async def test_what_was_not_compared_is_said(
     *_, first, second, last = capsys.readouterr().out.splitlines()
     assert first == f"{alone} was not compared: nothing beside it tells whose it is"
     assert second == "n1 was not compared: no other file of local/p0 was given"
-    assert last == "everything is right"
+    assert last == "everything that was looked at is right"
     main(["verify", str(directory), str(alone), "--output", "json"])
     assert [each["nodes"] for each in json.loads(capsys.readouterr().out)["not_compared"]] == [
         [str(alone)],
