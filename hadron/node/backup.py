@@ -24,9 +24,9 @@ from hadron.model.ports import Clock, Disk
 from hadron.model.problems import did_you_mean
 from hadron.node.verification import amnesia_of, verify_database
 from hadron.replication.fetching import fetch
-from hadron.state.leadership import latest_uuid
+from hadron.state.leadership import is_alone, latest_uuid
 from hadron.storage import snapshot
-from hadron.storage.database import open_reader, translated_os_errors
+from hadron.storage.database import open_reader, translated_errors, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, current_database
 from hadron.storage.identity import DirectoryLock, read_owner
 from hadron.storage.log import get_meta
@@ -136,7 +136,12 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         with translated_os_errors(part):
             disk.remove(part)
             disk.make_directory(part)
-            position = snapshot.take(source, part / DATABASE, disk, is_committed=False)
+            with (
+                translated_errors(source),
+                contextlib.closing(open_reader(source, vfs=disk.vfs)) as database,
+            ):
+                is_committed = is_alone(database, owner.node)
+            position = snapshot.take(source, part / DATABASE, disk, is_committed=is_committed)
         size, digest = snapshot.measure(part / DATABASE, disk)
         with contextlib.closing(open_reader(part / DATABASE, vfs=disk.vfs)) as copy:
             committed = get_meta(copy, "committed_lsn")

@@ -21,7 +21,7 @@ from hadron.node.verified import Verified, VerifiedFile
 from hadron.node.world import SystemDisk
 from hadron.replication.verification import Verification
 from hadron.state.features import MACHINE
-from hadron.state.leadership import latest_uuid
+from hadron.state.leadership import is_alone, latest_uuid
 from hadron.storage import aftermath
 from hadron.storage.database import (
     FORMAT_VERSION,
@@ -30,7 +30,14 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.generations import DATABASE, MANIFEST, current_database, next_generation
-from hadron.storage.identity import Owner, in_use, read_last_stop, read_owner
+from hadron.storage.identity import (
+    NODE_DATABASE,
+    Owner,
+    in_use,
+    read_last_stop,
+    read_membership,
+    read_owner,
+)
 from hadron.storage.log import LOG, lacks
 from hadron.storage.report import Report
 from hadron.storage.snapshot import Manifest, decode_manifest, measure
@@ -139,10 +146,14 @@ def _verify_file(path: Path, on_step: Callable[[Path, Verification], None] | Non
     for each in (trouble, loss):
         if each:
             report.add(each)
-    if owner is not None and not owner.uuid:
-        # A node that is being taught has a history before it is granted its membership.
+    if owner is not None:
         with suppress(HadronError, apsw.Error), closing(open_database(path, live)) as db:
-            owner = replace(owner, uuid=latest_uuid(db))
+            if is_alone(db, owner.node):
+                # It is noted at the beginning of a ballot.
+                report.committed_lsn = report.applied_lsn
+            if not owner.uuid:
+                # A node that is being taught has a history before it is granted its membership.
+                owner = replace(owner, uuid=latest_uuid(db))
     return VerifiedFile(path, owner, live, report, is_backup)
 
 
@@ -164,10 +175,14 @@ def amnesia_of(directory: Path, disk: Disk) -> str:
         left = aftermath.examine(path, disk, stop, was_member=True)
     # What cannot be read here is found by the checks of the file.
     with suppress(HadronError, apsw.Error):
-        if not left.amnesia and stop.mark.lsn:
+        if not left.amnesia:
             with closing(open_database(path, live=False)) as db:
-                if lacks(db, stop.mark):
+                if stop.mark.lsn and lacks(db, stop.mark):
                     return f"{path} is an older copy, without entry {stop.mark.lsn}"
+                owner = read_owner(directory)
+                # Of several, the others teach it.
+                if not read_membership(directory, disk) and owner and is_alone(db, owner.node):
+                    return f"there is a log, and {NODE_DATABASE} has no member record for it"
     return left.amnesia
 
 

@@ -224,6 +224,13 @@ def configurations(db: Database) -> list[Configuration]:
     ]
 
 
+def is_alone(db: Database, node: str) -> bool:
+    """Whether `node` is the only member by the latest configuration that was applied: then its disk
+    is the majority, and all that its tables have is committed."""
+    known = configurations(db)
+    return bool(known) and [name for name, _ in known[-1].members] == [node]
+
+
 def latest_uuid(db: Database) -> bytes:
     """Of the replica set that the log was led as; empty before the first leader."""
     row = db.execute(f"SELECT uuid FROM {LEADERSHIP} ORDER BY lsn DESC LIMIT 1").fetchone()

@@ -15,14 +15,19 @@ import pytest
 
 from hadron.model.errors import ConfigurationError
 from hadron.model.pipelines import PipelineSpec, StageSpec
+from hadron.node.backup import backup_directory
 from hadron.node.verification import verify_paths
 from hadron.node.verified import Verified
-from hadron.serving.tests.stack import leading
+from hadron.node.world import SystemDisk
+from hadron.serving.tests.stack import SET, leading
 from hadron.state.groups.progress import AckRecords, CreateGroup
+from hadron.state.leadership import CONFIGURATION
 from hadron.state.pipelines.inputs import TriggerInstances
-from hadron.storage.database import FORMAT_VERSION, open_writer
-from hadron.storage.log import Log, drop_bodies, set_meta
+from hadron.storage.database import FORMAT_VERSION, open_reader, open_writer
+from hadron.storage.identity import IdentityFile
+from hadron.storage.log import Log, drop_bodies, get_meta, set_meta
 from hadron.storage.report import Report
+from hadron.wire.system import SystemClock
 
 
 @pytest.fixture
@@ -328,6 +333,27 @@ async def test_a_file_that_has_lost_its_last_entries_is_not_right(killed: Path) 
     assert re.match(GONE, problem.text)
 
 
+async def test_what_the_only_member_has_is_committed(killed: Path, tmp_path: Path) -> None:
+    """Its disk is the majority; the file says so at the beginning of a ballot only."""
+    with closing(open_reader(killed / "hadron.db")) as db:
+        assert get_meta(db, "committed_lsn") < 42
+    (file,) = verify_paths([killed]).files
+    assert (file.report.committed_lsn, file.report.applied_lsn) == (42, 42)
+    manifest = backup_directory(killed, tmp_path / "backup", SystemDisk(), SystemClock())
+    assert (manifest.committed_lsn, manifest.lsn) == (42, 42)
+    assert verify_paths([tmp_path / "backup"]).ok
+
+
+async def test_a_log_whose_only_member_has_no_record_of_it_is_not_right(directory: Path) -> None:
+    """`node.db` was lost, and the node started once: it waits for an operator."""
+    (directory / "node.db").unlink()
+    IdentityFile(directory, "test", SET, "n1", SystemDisk()).close()
+    (said,) = problems(verify_paths([directory]))
+    assert said == (
+        "it may lack what it acknowledged: there is a log, and node.db has no member record for it"
+    )
+
+
 async def test_a_damaged_write_ahead_log_is_told(killed: Path) -> None:
     path = killed / "hadron.db-wal"
     content = bytearray(path.read_bytes())
@@ -387,7 +413,14 @@ async def test_logs_of_one_replica_set_are_compared(directory: Path, tmp_path: P
     def fork(db: apsw.Connection) -> None:
         db.execute("UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn >= 60")
 
+    def as_one_of_two(db: apsw.Connection) -> None:
+        two = '[["n1", "leader"], ["n2", "replica"]]'
+        db.execute(f"UPDATE {CONFIGURATION} SET members = ?", (two,))
+
     edit_log(tmp_path / "n2", fork)
+    for each in (directory, tmp_path / "n2"):
+        # What is only on the disk of one of several may differ.
+        edit_log(each, as_one_of_two)
     (agreement,) = verify_paths([directory, tmp_path / "n2"]).agreements
     assert (agreement.lsn, agreement.problem) == (59, "")
 

@@ -151,6 +151,7 @@ class Stack:
         await controller.execute(
             BeginBallot("n1", UUID, (("n1", "leader"),), DIGEST, MACHINE.version)
         )
+        self.store.identity.become_member(UUID)
         bounds, objects, index, held = await controller.query(
             lambda db: (
                 streams.all_bounds(db),
