@@ -10,6 +10,8 @@ committed. Until it is whole, it is in DEST.part, and a repeated backup goes on 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -28,7 +30,7 @@ from hadron.state.leadership import is_alone, latest_uuid
 from hadron.storage import snapshot
 from hadron.storage.database import open_reader, translated_errors, translated_os_errors
 from hadron.storage.generations import DATABASE, MANIFEST, current_database
-from hadron.storage.identity import DirectoryLock, read_owner
+from hadron.storage.identity import DirectoryLock, Owner, read_owner
 from hadron.storage.log import get_meta
 from hadron.storage.snapshot import Manifest, decode_manifest
 from hadron.wire.messages import cluster_pb2
@@ -100,19 +102,25 @@ async def backup_live(
     Raises `DataDirectoryError` when there is one, `PeerError` when the node does not give it.
     """
     part = _begin(destination)
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            connection = await nodes_of(client).connect(address)
-            manifest = await fetch(
-                connection, part, disk, min_lsn=0, accept=lambda _: None, on_progress=on_progress
-            )
-            break
-        except PeerError as error:
-            if attempt == _ATTEMPTS or not error.retryable:
-                raise
-            on_trouble(error)
-        await trio.sleep(_PAUSE_S)
-    await disk.do(lambda: _complete(part, manifest, disk))
+    with sole(part, disk):
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                connection = await nodes_of(client).connect(address)
+                manifest = await fetch(
+                    connection,
+                    part,
+                    disk,
+                    min_lsn=0,
+                    accept=lambda _: None,
+                    on_progress=on_progress,
+                )
+                break
+            except PeerError as error:
+                if attempt == _ATTEMPTS or not error.retryable:
+                    raise
+                on_trouble(error)
+            await trio.sleep(_PAUSE_S)
+        await disk.do(lambda: _complete(part, manifest, disk))
     return manifest
 
 
@@ -133,9 +141,16 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
     lock = DirectoryLock(data, disk)
     try:
         _refuse_unusable(data, disk)
+        return _copy_directory(owner, source, part, disk, clock)
+    finally:
+        lock.release()
+
+
+def _copy_directory(owner: Owner, source: Path, part: Path, disk: Disk, clock: Clock) -> Manifest:
+    with sole(part, disk):
         with translated_os_errors(part):
-            disk.remove(part)
-            disk.make_directory(part)
+            for left in part.iterdir():
+                disk.remove(left)
             with (
                 translated_errors(source),
                 contextlib.closing(open_reader(source, vfs=disk.vfs)) as database,
@@ -165,8 +180,6 @@ def backup_directory(data: Path, destination: Path, disk: Disk, clock: Clock) ->
         with translated_os_errors(part):
             disk.write_file(part / MANIFEST, manifest.encode())
         _complete(part, manifest, disk)
-    finally:
-        lock.release()
     return manifest
 
 
@@ -245,6 +258,47 @@ def _begin(destination: Path) -> Path:
                 "move it away, or name another place",
             )
     return part
+
+
+@contextlib.contextmanager
+def sole(part: Path, disk: Disk) -> Iterator[None]:
+    """Make the directory `part`, unless it is there, and have it for oneself: nobody else puts a
+    backup together in it. When nothing is in it in the end, it is removed.
+
+    Raises `DataDirectoryError` while another one is at it, or when it has just become whole.
+    """
+    with translated_os_errors(part):
+        disk.make_directory(part)
+        held = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_busy = not _is_at(part, held)
+        except BlockingIOError:
+            is_busy = True
+        except OSError:
+            # Some network file systems have no locks for directories.
+            is_busy = False
+        if is_busy:
+            raise DataDirectoryError(
+                f"another backup is being put together in {part}",
+                "wait until it is done, or name another place",
+            )
+        try:
+            # It may have got its name since that was looked at.
+            part_of(whole_of(part))
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                if _is_at(part, held) and not any(part.iterdir()):
+                    disk.remove(part)
+    finally:
+        os.close(held)
+
+
+def _is_at(part: Path, held: int) -> bool:
+    """Whether it is still the directory that was opened."""
+    return part.exists() and os.path.samestat(part.stat(), os.fstat(held))
 
 
 def verify_content(path: Path, manifest: Manifest) -> None:

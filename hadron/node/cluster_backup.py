@@ -19,7 +19,15 @@ from hadron.client.client import nodes_of
 from hadron.model.errors import DataDirectoryError, HadronError, PeerError
 from hadron.model.ports import Disk
 from hadron.model.problems import list_problems
-from hadron.node.backup import UNFINISHED, Progress, backup_live, part_of, read_backup, whole_of
+from hadron.node.backup import (
+    UNFINISHED,
+    Progress,
+    backup_live,
+    part_of,
+    read_backup,
+    sole,
+    whole_of,
+)
 from hadron.node.places import (
     CLUSTER_MANIFEST,
     ClusterManifest,
@@ -48,11 +56,23 @@ async def backup_cluster(
         on_begin: told of each set that is copied; what it returns is told how far that is.
         on_kept: told of each copy that an earlier attempt has left, and that is not made anew.
 
-    Raises `DataDirectoryError` when `destination` exists, or what an earlier attempt has left is
-    another cluster's; `PeerError` naming each set that could not be had, after all others were
-    copied.
+    Raises `DataDirectoryError` when `destination` exists, another one is being made there, or what
+    an earlier attempt has left is another cluster's; `PeerError` naming each set that could not be
+    had, after all others were copied.
     """
-    part = _begin(destination, disk)
+    part = _begin(destination)
+    with sole(part, disk):
+        return await _backup_sets(client, part, disk, on_begin, on_trouble, on_kept)
+
+
+async def _backup_sets(
+    client: Client,
+    part: Path,
+    disk: Disk,
+    on_begin: Callable[[cluster_pb2.ReplicaSet], Progress],
+    on_trouble: Callable[[PeerError], None],
+    on_kept: Callable[[Manifest], None],
+) -> dict[str, Manifest]:
     topology = await nodes_of(client).agreed_topology()
     metadata = topology.metadata
     done = _left(part, topology)
@@ -88,14 +108,18 @@ async def backup_cluster(
         )
     hashes = {name: each.hash for name, each in done.items()}
     whole = ClusterManifest(cluster=topology.cluster, replica_sets=hashes)
+    await disk.do(partial(_complete, part, whole, disk))
+    return done
+
+
+def _complete(part: Path, whole: ClusterManifest, disk: Disk) -> None:
     with translated_os_errors(part):
         disk.write_file(part / CLUSTER_MANIFEST, whole.encode())
         part.replace(whole_of(part))
         disk.sync(part.parent)
-    return done
 
 
-def _begin(destination: Path, disk: Disk) -> Path:
+def _begin(destination: Path) -> Path:
     part = part_of(destination)
     with translated_os_errors(destination):
         if (part / MANIFEST).exists() or (part.exists() and not part.is_dir()):
@@ -103,7 +127,6 @@ def _begin(destination: Path, disk: Disk) -> Path:
                 f"{part} exists, and is not a part of a cluster's backup",
                 "move it away, or name another place",
             )
-        disk.make_directory(part)
     return part
 
 

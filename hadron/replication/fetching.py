@@ -119,8 +119,8 @@ def _prepare(
             size = path.stat().st_size if path.exists() else 0
             have = min(size // CHUNK_BYTES * CHUNK_BYTES, manifest.size)
         else:
-            disk.remove(directory)
             disk.make_directory(directory)
+            _empty(directory, disk)
             disk.write_file(directory / MANIFEST, manifest.encode())
         free = disk.free_bytes(directory)
     needed = manifest.size - have + spare_bytes
@@ -132,6 +132,13 @@ def _prepare(
             "make room",
         )
     return have
+
+
+def _empty(directory: Path, disk: Disk) -> None:
+    """The directory itself stays: whoever has it for a backup has it locked."""
+    for each in sorted(directory.iterdir()):
+        disk.remove(each)
+    disk.sync(directory)
 
 
 def _write(path: Path, offset: int, data: memoryview, disk: Disk) -> None:
@@ -148,7 +155,7 @@ def _finish(directory: Path, manifest: Manifest, disk: Disk) -> None:
             verify(path, manifest, disk)
         except CorruptionError as error:
             # Of which chunk is not known: all of it is fetched again.
-            disk.remove(directory)
+            _empty(directory, disk)
             raise PeerError(f"a snapshot arrived damaged: {error.message}") from error
 
 

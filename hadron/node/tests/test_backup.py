@@ -22,10 +22,11 @@ from hadron.model.errors import (
     HadronError,
     LogTruncatedError,
     NotFoundError,
+    PeerError,
     StorageError,
 )
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.node.backup import backup_directory, backup_live, find_node, open_backup
+from hadron.node.backup import backup_directory, backup_live, find_node, open_backup, sole
 from hadron.node.recovery import recover
 from hadron.node.restore import restore_node, restore_set
 from hadron.node.tests.support import STREAM, chains, fetch, is_member, make_stream, produce
@@ -161,6 +162,42 @@ class TestTaking:
                 await take_backup(nodes, "n1", tmp_path / "second", FullDisk(free))
             again = await take_backup(nodes, "n1", tmp_path / "second", FullDisk(size))
             assert again.size == size
+
+    async def test_two_at_once_do_not_write_into_one_place(
+        self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original = fetching._read_chunk
+        reads, may_read = trio.Event(), trio.Event()
+
+        async def read(*given: Any) -> memoryview:
+            reads.set()
+            await may_read.wait()
+            return await original(*given)
+
+        monkeypatch.setattr(fetching, "_read_chunk", read)
+        destination, part = tmp_path / "backup", tmp_path / "backup.part"
+        async with running_nodes(tmp_path, 1) as nodes, trio.open_nursery() as nursery:
+            await make_stream(nodes)
+            nursery.start_soon(take_backup, nodes, "n1", destination)
+            await reads.wait()
+            with pytest.raises(DataDirectoryError, match=f"is being put together in {part}"):
+                await take_backup(nodes, "n1", destination)
+            may_read.set()
+        open_backup(destination, DISK)
+        # Who has found no backup, and comes when there is one.
+        with pytest.raises(DataDirectoryError, match=f"{destination} exists"), sole(part, DISK):
+            pass
+        assert not part.exists()
+
+    async def test_what_was_not_begun_leaves_nothing(
+        self, tmp_path: Path, clock: MockClock
+    ) -> None:
+        async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+            address = nodes.config.leader.address
+            await nodes.crash("n1")
+            with pytest.raises(PeerError):
+                await backup_live(client, address, tmp_path / "b", DISK, lambda _a, _b: None)
+        assert not (tmp_path / "b.part").exists()
 
     async def test_it_goes_on_after_an_interruption(
         self, tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,7 @@ plant(
 plant(
     "metadata set not copied last",
     "a cluster's backup copies its replica sets by name",
-    Edit("node.cluster_backup:backup_cluster", "known.name == metadata)", "known.name)"),
+    Edit("node.cluster_backup:_backup_sets", "known.name == metadata)", "known.name)"),
     scenarios=("cluster-that-changes-during-its-backup",),
 )
 
