@@ -206,8 +206,8 @@ class Controller:
         for submission in group.judged:
             self._unanswered.add(submission)
         self._gate.remove(group.size)
-        if self._stopped is not None:
-            self._unanswered.fail(self._stopped)
+        # `stop` takes what waits, and nothing is let in after it.
+        assert self._stopped is None or not group.judged, group.judged
 
     def _on_persisted(self, group: GroupCommit | None, error: BaseException | None) -> None:
         if group is None:

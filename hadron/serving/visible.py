@@ -312,14 +312,17 @@ class VisibleStreams:
         return Ballot(batch.epoch, batch.incarnation)
 
     async def ballot_before(self, stream_id: int, offset: int) -> Ballot | None:
-        """Of the batch with the record before `offset`; None where no such record is kept."""
+        """Of the batch with the record before `offset`; None where no such record is kept. Raises
+        the reason when leading has ended meanwhile."""
         limits = self.bounds(stream_id)
         if not limits.first_offset < offset <= limits.next_offset:
             return None
         known = self.recent_ballot(stream_id, offset - 1)
         if known is not None:
             return known
-        return await self._store.readers.run(lambda db: ballot_at(db, stream_id, offset - 1))
+        found = await self._store.readers.run(lambda db: ballot_at(db, stream_id, offset - 1))
+        self._check_leads()
+        return found
 
     async def check_after(self, stream_id: int, offset: int, ballot: Ballot) -> None:
         """Raises `LogTruncatedError` unless the record before `offset` came under `ballot`, as far
@@ -340,7 +343,8 @@ class VisibleStreams:
         )
 
     async def offset_at(self, stream_id: int, at_ms: int) -> int:
-        """The first visible offset appended at or after `at_ms`."""
+        """The first visible offset appended at or after `at_ms`. Raises the reason when leading
+        has ended meanwhile."""
         try:
             found, first = await self._store.readers.run(
                 lambda db: (
@@ -351,6 +355,7 @@ class VisibleStreams:
         except NotFoundError:
             self.bounds(stream_id)
             raise _not_committed("the stream is just being deleted") from None
+        self._check_leads()
         limits = self.bounds(stream_id)
         if first > limits.first_offset:
             raise _not_committed(f"offset {limits.first_offset} is just being dropped")

@@ -443,6 +443,23 @@ class TestAnswers:
         feeding.admit("n2")
         assert set(asked.answers) == {"x"}
 
+    async def test_who_asks_whether_it_leads_hears_that_this_has_ended(self, three: Stack) -> None:
+        """The rounds of a ballot that is over let everybody go: nobody has confirmed anything."""
+        fenced = FencedError("another leader took over")
+        heard: list[HadronError] = []
+
+        async def ask() -> None:
+            with pytest.raises(FencedError) as caught:
+                await three.controller.confirm_leadership(3_600)
+            heard.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            three.controller.stop(fenced)
+        await ask()
+        assert heard == [fenced, fenced]
+
     async def test_what_no_majority_stores_is_bounded(
         self, three: Stack, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -4,13 +4,13 @@ batches that share a body."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hadron.model.errors import CorruptionError, LogTruncatedError
+from hadron.model.errors import CorruptionError, FencedError, LogTruncatedError
 from hadron.model.ids import Ballot
 from hadron.serving import visible as visible_module
 from hadron.serving.tests import stack as stack_module
@@ -133,6 +133,33 @@ async def test_a_peers_copy_stands_in_for_each_part_of_a_lost_body(stack: Stack)
     for each, data in zip(ids, parts, strict=True):
         (found,) = await forgetful(stack, each).read(each, 0, 1)
         assert bytes(found.data) == data
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda visible: visible.read(1, 0, 1),
+        lambda visible: visible.offset_at(1, 1),
+        lambda visible: visible.ballot_before(1, 1),
+        lambda visible: visible.check_after(1, 1, OTHER),
+    ],
+    ids=["read", "offset_at", "ballot_before", "check_after"],
+)
+async def test_nothing_is_told_of_a_stream_when_leading_ends_while_the_disk_is_read(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, look: Callable[[VisibleStreams], Awaitable[Any]]
+) -> None:
+    """PROTOCOL A2: what was begun before is not answered after."""
+    await stack.append(1, b"0")
+    visible, run = forgetful(stack), stack.store.readers.run
+
+    async def read(job: Any) -> Any:
+        found = await run(job)
+        visible.end(FencedError("another leader took over"))
+        return found
+
+    monkeypatch.setattr(stack.store.readers, "run", read)
+    with pytest.raises(FencedError, match="another leader"):
+        await look(visible)
 
 
 class _Compared:
