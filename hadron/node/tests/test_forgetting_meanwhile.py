@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from hadron.model.errors import DeadlineExceededError
 from hadron.node.tests.support import fetch, is_member, make_stream, produce
 from hadron.node.tests.test_old_copies import have_met, keep_copy, put_back
+from hadron.node.tests.test_resync import promoted
 from hadron.replication import feed, reaching
 from hadron.replication.ballot import Candidate
 from hadron.testing.nodes import running_nodes
@@ -65,6 +66,47 @@ async def test_a_candidate_that_is_told_in_its_ballot_leads_with_what_others_rem
         held.go_on.set()
         await nodes.wait_serving()
         async with nodes.connection("n1") as connection:
+            await produce(connection, b"Y", timeout_s=20)
+            assert await fetch(connection) == [b"X", b"Y"]
+        assert not nodes.failures
+
+
+async def test_a_ballot_ends_in_which_one_that_has_promised_is_told(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X is on n1 and n3; n1's disk goes back to before X, n2 never knew it and is promoted. n3
+    comes while n2 has n1's promise already: n2 would lead without X, and teach n1 so."""
+    held, reconcile = Held(), Candidate._reconcile
+
+    async def slow(self: Candidate, *args: Any, **others: Any) -> None:
+        await reconcile(self, *args, **others)
+        await held.here()
+
+    monkeypatch.setattr(Candidate, "_reconcile", slow)
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await nodes.crash("n2")
+        await keep_copy(nodes, "n1", tmp_path / "image")
+        await nodes.wait_serving()
+        await nodes.wait_in_step("n3")
+        async with nodes.connection("n1") as connection:
+            await produce(connection, b"X")
+        await nodes.crash()
+        put_back(nodes, "n1", tmp_path / "image")
+        promoted(nodes, "n2")
+        held.is_armed = True
+        await nodes.start("n1", "n2")
+        await held.reached.wait()
+        assert is_member(nodes, "n1")
+        link = nodes.node("n2").member._links.links["n1"]
+        promised_on = link.connection
+        await nodes.start("n3")
+        await nodes.wait_for("told", lambda: not is_member(nodes, "n1"))
+        await nodes.wait_for("heard of", lambda: link.connection is not promised_on)
+        held.go_on.set()
+        await nodes.wait_serving()
+        async with nodes.connection("n2") as connection:
             await produce(connection, b"Y", timeout_s=20)
             assert await fetch(connection) == [b"X", b"Y"]
         assert not nodes.failures

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from hadron.model.errors import CorruptionError, FencedError
+from hadron.model.errors import CorruptionError, FencedError, StorageError
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.replication import configurations
+from hadron.replication import follower as follower_module
 from hadron.replication.follower import BadEntriesError, LostEntriesError
 from hadron.replication.tests.support import FIRST, UUID, follower, make_entries, namespace_command
-from hadron.state.execute import DivergedError
+from hadron.state.execute import DivergedError, execute_logged
 from hadron.state.features import MACHINE
 from hadron.state.leadership import BeginBallot
-from hadron.state.machine import encode
-from hadron.storage.log import LOG, Entry, read_commands
+from hadron.state.machine import Context, encode
+from hadron.storage.log import LOG, Entry, get_meta, read_commands
 
 SECOND = Ballot(1, 2)
 COMMANDS = [namespace_command(index) for index in range(6)]
@@ -129,6 +130,28 @@ def test_what_is_there_already_is_skipped(tmp_path: Path) -> None:
         outcome = one.append(FIRST, entries(5), committed=3)
         assert (outcome.match_lsn, outcome.applied_lsn) == (5, 3)
         assert one.stored_lsns() == [1, 2, 3, 4, 5]
+
+
+def test_a_replica_goes_on_behind_no_transaction_that_sqlite_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does when a disk fails: the entries are gone, and that they are committed would be
+    noted by itself (PROTOCOL A3)."""
+    with follower(tmp_path) as one:
+        one.promise(FIRST)
+        one.append(FIRST, entries(2), committed=1)
+        connection = one.store.writer.connection
+
+        def apply_and_fail(context: Context, data: bytes) -> None:
+            execute_logged(context, data)
+            if context.lsn == 3:
+                connection.execute("ROLLBACK")
+
+        monkeypatch.setattr(follower_module, "execute_logged", apply_and_fail)
+        with pytest.raises(StorageError, match="was ended by SQLite"):
+            one.append(FIRST, entries(4), committed=3)
+        assert (one.log.head.lsn, one.log.applied_lsn, one.log.committed_lsn) == (2, 1, 1)
+        assert (get_meta(connection, "committed_lsn"), one.stored_lsns()) == (1, [1, 2])
 
 
 def test_a_late_copy_neither_drops_nor_acknowledges_more_than_it_holds(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import trio.testing
 
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import CorruptionError, HadronError, PeerError, TrimmedError
-from hadron.model.ids import EMPTY_LOG, LogPosition
+from hadron.model.ids import EMPTY_LOG, NO_BALLOT, LogPosition
 from hadron.replication import repair
 from hadron.replication.peers import PeerLink
 from hadron.replication.repair import Repairer
@@ -201,6 +201,39 @@ async def test_another_entrys_body_is_not_taken_where_the_row_is_trimmed(
         assert one.store.writer.connection.execute("SELECT count(*) FROM hadron_body").get == 0
 
 
+@pytest.mark.parametrize("differs", ["size", "count", "count of a part"])
+async def test_a_body_that_is_not_what_was_counted_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
+) -> None:
+    """Both logs begin later: no ballot and no stamp come with the copy, and its checksum is sound.
+    What was counted of the batches here tells (PROTOCOL A8)."""
+    two_values = encode_values([b"x", b"y"], 1)
+    as_long = next(
+        found
+        for length in range(1, 500)
+        if len(found := encode_values([b"x" * length], 1)) == len(two_values)
+    )
+    longer = encode_values([b"x" * 1_000], 1)
+    lost, copies = {
+        "size": ([as_long], [longer]),
+        "count": ([as_long], [two_values]),
+        "count of a part": ([longer, as_long], [longer, two_values]),
+    }[differs]
+    with follower(tmp_path) as one:
+        connection = one.store.writer.connection
+        _note_batches(connection, lost)
+        repairer = _repairer(one, _Connected())
+
+        async def ask(_connection: Any, lsn: int) -> tuple[LogPosition | None, Entry]:
+            return None, Entry(lsn, NO_BALLOT, 0, b"", b"".join(copies), b"")
+
+        monkeypatch.setattr(repair, "_ask", ask)
+        monkeypatch.setattr(repair, "run_on_writer", _at_once)
+        with pytest.raises(NotFittingError, match="the copy of entry 1's body"):
+            await repairer._give_back(PeerLink("n1", "leader", "n1:7000"), 1, logged=False)
+        assert connection.execute("SELECT count(*) FROM hadron_body").get == 0
+
+
 async def test_an_entry_of_a_dropped_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An old leader's tables name entry 9, which its log has lost: no member can give it back, and
     a snapshot that had to hold it would never come."""
@@ -258,6 +291,23 @@ async def test_a_leader_takes_anothers_copy_for_tables_that_cannot_be_read(
         repairer.found_tables("page 7 cannot be read", is_unreadable)
         assert bool(wanted) == is_unreadable
         assert ("promote one that is sound" in repairer.trouble) != is_unreadable
+
+
+def _note_batches(connection: apsw.Connection, batches: Sequence[bytes]) -> None:
+    """The first entry's, each of one record and in a stream of its own; their body is lost."""
+    is_counted = len(batches) > 1
+    if is_counted:
+        connection.execute(
+            "INSERT INTO hadron_counted_body VALUES(1, ?, ?, 0, 1, 1, 1)",
+            (sum(map(len, batches)), len(batches)),
+        )
+    start = 0
+    for stream_id, data in enumerate(batches, 1):
+        connection.execute(
+            "INSERT INTO hadron_stream_batch VALUES(?, 0, 1, 1, 1, ?, 1, 1, ?, ?)",
+            (stream_id, len(data), *((1, start) if is_counted else (None, None))),
+        )
+        start += len(data)
 
 
 async def _at_once(store: Store, job: Callable[[apsw.Connection], Any]) -> Any:

@@ -1,13 +1,10 @@
-"""What peers are answered, whatever they ask: by the table of the methods, so that one which is added
-is looked at as well."""
+"""What peers are answered, whatever they ask: by the table of the methods, so that one which is
+added is looked at as well."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
-
-import pytest
-import trio
 
 from hadron.model.errors import FencedError, HadronError
 from hadron.model.ids import Ballot

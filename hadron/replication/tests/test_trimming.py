@@ -156,6 +156,36 @@ async def test_a_pin_holds_until_it_is_released(tmp_path: Path) -> None:
     assert await trimmed(tmp_path, 6, pin=4) == [7, 8, 9, 10]
 
 
+def test_tables_that_have_diverged_keep_what_they_have_not_applied(tmp_path: Path) -> None:
+    """A snapshot replaces them, and may end anywhere: the log goes on from there (PROTOCOL A7)."""
+    with follower(tmp_path) as disk:
+        twice = make_entries(EMPTY_LOG, FIRST, [namespace_command(0)] * 2)
+        disk.promise(FIRST)
+        disk.append(FIRST, twice, committed=2, member_of=UUID)
+        assert (disk.log.applied_lsn, disk.log.committed_lsn) == (0, 2)
+        trimmer = LogTrimmer(disk.store, disk.log, disk.store.readers.heal)
+        trimmer.allow(2)
+        trimmer._trim(disk.store.writer.connection)
+        assert (disk.store.log.anchor, disk.stored_lsns()) == (EMPTY_LOG, [1, 2])
+
+
+def test_a_log_that_is_trimmed_is_known_to_be_committed_up_to_there(tmp_path: Path) -> None:
+    """A leader writes down where its tables are, and with its first entry where the watermark is:
+    after a restart it would know less to be committed than it has given up."""
+    entries = make_entries(EMPTY_LOG, FIRST, [namespace_command(number) for number in range(10)])
+    with follower(tmp_path) as disk:
+        disk.promise(FIRST)
+        disk.append(FIRST, entries, committed=2, member_of=UUID)
+        connection, log = disk.store.writer.connection, disk.log
+        log.apply_all(connection)
+        log._watermark.rise(8)
+        trimmer = LogTrimmer(disk.store, log, disk.store.readers.heal)
+        trimmer.allow(5)
+        trimmer._trim(connection)
+    with follower(tmp_path) as disk:
+        assert (disk.log.anchor.lsn, disk.log.committed_lsn) == (5, 8)
+
+
 def test_a_trim_is_flushed_as_every_commit_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,8 @@ class TestIndex:
         assert all(latest(tables.db, 1, key) == -1 for key, _ in left)
         for number in range(3):
             tables.submit(guarded(5_000 + number))
+            waiting = [each for each in known(tables) if each[1] < count]
+            assert waiting == left[2 * (number + 1) :], "two for each record"
         assert known(tables) == [(5_000 + number, count + number) for number in range(3)]
 
     def test_it_goes_with_its_stream(self, tables: Replicated) -> None:

@@ -17,6 +17,7 @@ from hadron.storage.log import (
     Log,
     drop_bodies,
     first_lsn,
+    lacks,
     last_lsn,
     position_at,
     read_after,
@@ -101,6 +102,17 @@ def test_what_was_trimmed_is_said_to_be(db: apsw.Connection) -> None:
     with pytest.raises(TrimmedError, match="begins at 4"):
         read_after(db, 2, max_bytes=1)
     assert [entry.lsn for entry in read_after(db, 4, max_bytes=1 << 20)[1]] == [4, 5, 6]
+
+
+def test_an_entry_that_was_trimmed_is_not_one_that_the_file_lacks(db: apsw.Connection) -> None:
+    """`node.db` knows an entry that the log had, and the log goes on without it: the file is no
+    older copy for that (PROTOCOL B3)."""
+    log = Log(db)
+    written = fill(log, 10)
+    log.trim(6, max_rows=100)
+    assert not any(lacks(db, entry.position) for entry in written)
+    log.drop_after(8)
+    assert [entry.lsn for entry in written if lacks(db, entry.position)] == [9, 10]
 
 
 def test_a_dropped_body_is_not_damage_and_a_missing_one_is(db: apsw.Connection) -> None:
