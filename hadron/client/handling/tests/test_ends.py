@@ -63,7 +63,7 @@ def test_what_says_nothing_is_refused_also_where_it_cannot_be_shown() -> None:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
-    with pytest.raises(RequestError, match="^<OddError> does not say why a stage has failed"):
+    with pytest.raises(RequestError, match=r"^<OddError> does not say why a stage has failed"):
         reason_of(OddError())
 
 
