@@ -40,7 +40,14 @@ from hadron.storage.database import (
     translated_os_errors,
 )
 from hadron.storage.generations import DATABASE, next_generation, switch_to
-from hadron.storage.identity import LOCK, NODE_DATABASE, DirectoryLock, IdentityFile, read_epoch
+from hadron.storage.identity import (
+    LOCK,
+    NODE_DATABASE,
+    DirectoryLock,
+    IdentityFile,
+    read_epoch,
+    read_owner,
+)
 from hadron.storage.log import Log, drop_bodies, set_meta
 from hadron.storage.snapshot import CHUNK_BYTES, Manifest
 
@@ -62,8 +69,9 @@ def restore_node(
     """Put a backup in the place of one member's state.
 
     Raises `DataDirectoryError` when there is data and `overwrite` is not given, or the node runs;
-    `ConfigurationError` when the backup is not this replica set's; `CorruptionError` when it is
-    damaged: then nothing was changed.
+    or the backup is of another history than the node, or than the other members' directories that
+    are on this machine; `ConfigurationError` when the backup is not this replica set's;
+    `CorruptionError` when it is damaged: then nothing was changed.
     """
     node = config.node(name)
     if len(config.nodes) == 1:
@@ -73,6 +81,7 @@ def restore_node(
         )
     manifest = open_backup(backup, disk)
     _check_names(manifest, config)
+    _check_history(manifest, config, name)
     with _locked(node.data, overwrite=overwrite, disk=disk):
         generation = _copy(backup, node.data, manifest, disk)
         with contextlib.closing(identity_of(config, node, disk)) as identity:
@@ -189,6 +198,26 @@ def _check_names(manifest: Manifest, config: ReplicaSetConfig) -> None:
             f"the backup is of replica set {theirs[1]} in cluster {theirs[0]}, the configuration "
             f"describes {ours[1]} in {ours[0]}",
             "name the configuration file of the replica set that the backup is of",
+        )
+
+
+def _check_history(manifest: Manifest, config: ReplicaSetConfig, name: str) -> None:
+    """An emptied directory does not know of a restore of the whole set; where the others run here,
+    theirs do. Of several histories the one with the highest epoch is the latest."""
+    known: list[tuple[int, str, str]] = []
+    for node in config.nodes:
+        # What cannot be read, such as another machine's, the members themselves find out.
+        with contextlib.suppress(HadronError):
+            owner = None if node.name == name else read_owner(node.data)
+            whose = (config.cluster, config.name, node.name)
+            if owner and owner.uuid and (owner.cluster, owner.replica_set, owner.node) == whose:
+                known.append((read_epoch(node.data), owner.uuid.hex(), str(node.data)))
+    epoch, uuid, data = max(known, default=(0, manifest.uuid, ""))
+    if uuid != manifest.uuid and epoch >= manifest.epoch:
+        raise DataDirectoryError(
+            f"{data} belongs to replica set {uuid}, the backup is of {manifest.uuid}",
+            "the names are equal, the histories are not, as after a restore of the whole set: use "
+            f"a later backup; or start {name} with an empty directory, and the others teach it",
         )
 
 

@@ -380,6 +380,39 @@ class TestRestoringANode:
         assert is_member(backed_up, "n2")
         assert generations.current_number(backed_up.data("n2")) == 0
 
+    async def test_a_backup_of_before_a_restore_is_refused_into_an_empty_directory(
+        self, tmp_path: Path, backed_up: Nodes
+    ) -> None:
+        """It would be refused by all its peers; on this machine their directories know."""
+        founded = restore_set(
+            tmp_path / "backup",
+            with_epoch(backed_up, 2),
+            DISK,
+            SeededRandom("restore"),
+            SystemClock(),
+            overwrite=True,
+        )
+        config = with_epoch(backed_up, 2)
+        shutil.rmtree(backed_up.data("n3"))
+        # As if it had been left out of that: the latest history counts.
+        shutil.rmtree(backed_up.data("n2"))
+        backed_up.data("n2").mkdir()
+        with closing(IdentityFile(backed_up.data("n2"), "test", "local/p0", "n2", DISK)) as old:
+            old.adopt(
+                bytes.fromhex(founded.manifest.uuid),
+                is_member=True,
+                promised=founded.manifest.position.ballot,
+                config_digest=b"",
+            )
+        with pytest.raises(
+            DataDirectoryError, match=f"{backed_up.data('n1')} belongs to replica set"
+        ) as refused:
+            restore_node(tmp_path / "backup", config, "n3", DISK, overwrite=False)
+        assert "or start n3 with an empty directory" in refused.value.hint
+        assert not backed_up.data("n3").exists()
+        shutil.rmtree(backed_up.data("n1"))
+        restore_node(tmp_path / "backup", config, "n3", DISK, overwrite=False)
+
     async def test_damage_anywhere_is_refused_and_changes_nothing(
         self, tmp_path: Path, backed_up: Nodes
     ) -> None:
