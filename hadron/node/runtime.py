@@ -120,7 +120,7 @@ class Node:
         whatever forced the node to stop.
         """
         listener: Listener | None = None
-        is_whole = gave_up = False
+        is_whole = gave_up = is_told = False
         try:
             while True:
                 self.ended_by = None
@@ -137,6 +137,7 @@ class Node:
                     if error is None:
                         raise
                     if not member.may_set_aside(error):
+                        is_told = True
                         raise error from None
                     gave_up = True
                     member.set_aside(error)
@@ -149,8 +150,8 @@ class Node:
         finally:
             if listener is not None:
                 listener.close()
-            # Of a start that was refused its error says everything.
-            if listener is not None and self.ended_by is None:
+            # Of a start that was refused, and of damage, the error says everything.
+            if listener is not None and self.ended_by is None and not is_told:
                 _log.info(
                     "stopped, %s",
                     "everything is in the database file"

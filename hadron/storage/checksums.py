@@ -109,6 +109,6 @@ def require_checksums(connection: apsw.Connection, path: Path) -> None:
 def way_out(path: Path) -> str:
     """What to do about a damaged file of a data directory."""
     return (
-        f"move all of {path.parent} away: the node then rebuilds itself from its peers; "
-        "without peers, put a backup in its place"
+        f"of a node with peers move all of {path.parent} away: it then rebuilds itself from its "
+        "peers; of one without put a backup in its place (`hadron restore`)"
     )

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 from hadron.fakes.network import SimNetwork
 from hadron.model.errors import CorruptionError, StorageError
 from hadron.node import main
+from hadron.node.member import Member
 from hadron.node.runtime import Node
 from hadron.node.tests.support import make_stream
 from hadron.storage.aftermath import ASIDE
@@ -47,6 +48,30 @@ async def test_an_orderly_stop_is_told(
     async with running_nodes(tmp_path, 1) as nodes:
         await nodes.crash()
     assert "stopped, everything is in the database file" in caplog.text
+
+
+async def test_damage_that_ends_a_node_is_not_called_an_orderly_stop(
+    tmp_path: Path,
+    clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of its tasks has met it, and nobody could give back what is lost."""
+    is_met = trio.Event()
+    original = Member._serve
+
+    async def serve(member: Member, *given: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(original, member, *given)
+            await is_met.wait()
+            raise CorruptionError("a page is damaged")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(Member, "_serve", serve)
+    async with running_nodes(tmp_path, 1) as nodes:
+        is_met.set()
+        assert str(await nodes.wait_stopped("n1")) == "a page is damaged"
+    assert "in the database file" not in caplog.text
 
 
 class ClosesSlowly:

@@ -79,7 +79,7 @@ async def test_900_flips_of_a_closed_file_are_found(tmp_path: Path) -> None:
         flip(path, bit)
         with pytest.raises(CorruptionError, match=re.escape(str(path))) as caught:
             read_everything(path)
-        assert "rebuilds itself from its peers" in caught.value.hint
+        assert "it then rebuilds itself from its peers" in caught.value.hint
         flip(path, bit)
     assert read_everything(path) == truth
 
