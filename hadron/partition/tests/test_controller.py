@@ -361,6 +361,33 @@ class TestAnswers:
         assert isinstance(asked.answers["gap"], SequenceError)
         assert asked.answers["again"].duplicate
 
+    async def test_disks_that_do_not_count_are_all_and_no_majority(self, three: Stack) -> None:
+        """Whoever asks for all asks for what is committed as well (PROTOCOL A2)."""
+        controller = three.controller
+        controller.quorum.demote("n2")
+        asked = Asked(three)
+        asked.append("all", 1, acks=ALL)
+        await written(three)
+        for name in ("n2", "n3"):
+            controller.feeding.peer_persisted(name, controller.written_lsn, 0)
+        assert controller.quorum.on_all == controller.written_lsn > controller.committed_lsn
+        assert asked.answers == {}
+        controller.quorum.admit("n2")
+        controller.feeding.on_moved()
+        assert asked.answers["all"].base_offset == 0
+
+    async def test_whoever_asks_for_all_is_told_again_once_all_have_it(self, three: Stack) -> None:
+        """A repetition is answered by the table of producers, and says as much as the first answer
+        (PROTOCOL C)."""
+        asked = Asked(three)
+        asked.append("first", 1, 0, acks=ALL)
+        asked.append("again", 1, 0, acks=ALL)
+        await written(three)
+        three.peer("n2")
+        assert asked.answers == {}
+        three.peer("n3")
+        assert [asked.answers[name].duplicate for name in ("first", "again")] == [False, True]
+
     async def test_a_query_waits_for_what_it_saw(self, three: Stack) -> None:
         asked = Asked(three)
         asked.append("early", 1, acks=LEADER)

@@ -124,6 +124,19 @@ def test_an_older_configuration_is_heard_until_the_epoch_has_begun() -> None:
     assert made.five.granted == UUID
 
 
+def test_an_epoch_that_has_begun_asks_for_as_many_as_any_other() -> None:
+    """Its members may hold by now what nobody else does; and who left with the older one need not
+    be heard any more."""
+    older = Configuration(1, 1, b"", (("n2", "leader"), ("n3", "replica"), ("gone", "replica")))
+    made = Set("n2", "n3", "n4", older=[older], begins_epoch=True)
+    made.commit(STARTED, "n1", "n2", "n3")
+    assert made.reach(STARTED) == b""
+    made.feeds["n2"].answer()
+    assert made.five.granted == b"", "n1 and n2 do not meet every majority of five"
+    made.feeds["n4"].answer()
+    assert made.five.granted == UUID
+
+
 def test_nobody_can_have_stored_anything_in_an_epoch_that_begins() -> None:
     assert Set(begins_epoch=True).reach(STARTED) == UUID
     assert Set().reach(STARTED) == b""
