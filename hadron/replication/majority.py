@@ -47,7 +47,8 @@ class MajorityRounds:
         self._has_ended = False
 
     async def confirm(self, timeout_s: float) -> tuple[int, bool]:
-        """How many members follow, and whether these are a majority, or the ballot is over."""
+        """How many members follow, and whether these are a majority: none once the ballot is over,
+        which ends the waiting."""
         wanted = self._wanted = self._begun + 1
         with trio.move_on_after(timeout_s):
             while True:
@@ -61,7 +62,7 @@ class MajorityRounds:
         asked = min(wanted, self._begun)
         return (
             sum(number >= asked for number in self._answered.values()),
-            self._confirmed >= wanted or self._has_ended,
+            self._confirmed >= wanted,
         )
 
     def ask(self, feed: Feed) -> None:

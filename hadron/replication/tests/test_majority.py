@@ -167,6 +167,7 @@ async def test_nobody_waits_once_the_ballot_is_over(made: Asking) -> None:
     made.rounds.stop()
     await trio.testing.wait_all_tasks_blocked()
     assert sorted(made.told) == ["a", "b"]
+    assert not any(is_majority for _, is_majority in made.told.values())
 
 
 async def test_one_alone_is_its_own_majority() -> None:
