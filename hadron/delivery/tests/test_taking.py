@@ -41,6 +41,14 @@ class TestWhatIsTaken:
         assert group.taken.holders(0, 7) == [(2, 3, A)]
         assert group.taken.is_from(member.number, 1, 2, 3)
         assert not group.taken.is_from(member.number, 1, 1, 3)
+        assert not group.taken.is_from(member.number, 2, 2, 3), "another delivery's"
+
+    def test_who_acknowledges_late_has_nothing_of_it_either(self) -> None:
+        """Another node leads now, and has given out none of these yet."""
+        group = Group(0, ())
+        group.take(A, [(2, 3)], 0.0)
+        assert group.acknowledge_late(1, 4) == [(1, 1), (4, 4)]
+        assert group.taken.holders(0, 7) == [(2, 3, A)]
 
     def test_once_it_is_acknowledged_its_holder_takes_more(self) -> None:
         group = Group(0, ())
