@@ -101,6 +101,7 @@ async def test_bodies_behind_its_copy_are_kept_for_who_fetches_one(mock_clock: M
     feeding.note_own(END + 10)
     # An answer that was on its way: it is not there yet.
     for name, lsn in ("n2", END + 10), ("n3", 2):
+        feeding.settle()
         feeding.peer_persisted(name, lsn, lsn)
     assert feeding.droppable_lsn == END
     # Told again and again while it is connected; then it is away, to be reopened on its copy.

@@ -171,7 +171,7 @@ class TestFetching:
 
             with pytest.raises(
                 SnapshotRefusedError,
-                match=f"{size + spare} bytes are needed, {spare} of them .* {disk.free} are free",
+                match=f"{size + spare} bytes are needed.*, and {disk.free} are free",
             ):
                 await attempt()
             disk.free += 1
@@ -218,7 +218,7 @@ class TestFetching:
             true, source.manifest = source.manifest, replace(source.manifest, **lie)
             with pytest.raises(PeerError, match="a snapshot arrived damaged"):
                 await source.fetch(tmp_path / "here")
-            assert not (tmp_path / "here").exists()
+            assert not any((tmp_path / "here").iterdir())
             source.manifest = true
         await source.fetch(tmp_path / "here")
 
