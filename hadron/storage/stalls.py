@@ -44,7 +44,7 @@ class Stall:
         """What one look has found: `trouble` in words, "" when nothing stands still."""
         if trouble:
             if not self.trouble:
-                _log.error("%s", trouble)
+                _log.warning("%s", trouble)
             self.trouble, self._noted_s = trouble, now_s
         elif self.trouble and now_s - self._noted_s >= _OVER_AFTER_S:
             _log.warning("%s", self._over)
