@@ -16,7 +16,7 @@ from hadron.node.tests.support import fetch, is_member, make_stream, produce
 from hadron.node.tests.test_old_copies import have_met, keep_copy, put_back
 from hadron.node.tests.test_resync import promoted
 from hadron.replication import feed, reaching
-from hadron.replication.ballot import Candidate
+from hadron.replication.ballot import Candidate, run_on_writer
 from hadron.testing.nodes import running_nodes
 
 
@@ -110,6 +110,37 @@ async def test_a_ballot_ends_in_which_one_that_has_promised_is_told(
             await produce(connection, b"Y", timeout_s=20)
             assert await fetch(connection) == [b"X", b"Y"]
         assert not nodes.failures
+
+
+async def test_who_promises_a_higher_ballot_while_it_looks_at_logs_does_not_lead_with_its_own(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk counts for that ballot's leader from then on (PROTOCOL B1)."""
+    held, reconcile = Held(), Candidate._reconcile
+
+    async def slow(self: Candidate, *args: Any, **others: Any) -> None:
+        await reconcile(self, *args, **others)
+        await held.here()
+
+    monkeypatch.setattr(Candidate, "_reconcile", slow)
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        await nodes.wait_in_step()
+        await nodes.crash()
+        held.is_armed = True
+        await nodes.start("n1", "n2", "n3")
+        await held.reached.wait()
+        member = nodes.node("n1").member
+        own = member._store.identity.current
+        higher = own.promised._replace(incarnation=own.promised.incarnation + 5)
+        await run_on_writer(
+            member._store,
+            lambda _: member._follower.promise(higher, own.config_digest, own.uuid, found=False),
+        )
+        held.go_on.set()
+        await nodes.wait_serving()
+        assert member._leadership is not None
+        assert member._leadership.controller.ballot > higher
 
 
 @pytest.mark.long

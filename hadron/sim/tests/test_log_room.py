@@ -13,7 +13,6 @@ from hadron.sim.rooms import logs
 _SEEDS: Final = 40
 
 _FIRST: Final = {
-    "a ballot is led by who has promised a higher one meanwhile": 31126,
     "what all members have is heard with the next entry only": 31200,
     "who promises another ballot goes on leading": 31046,
     "what an older log has counts from the end of the new one": 31204,
@@ -24,11 +23,6 @@ _HORIZON: Final = "replication.trimming:LogHorizon."
 _FOLLOWER: Final = "replication.follower:FollowerLog."
 
 BUGS: Final[dict[str, Patch]] = {
-    "a ballot is led by who has promised a higher one meanwhile": Edit(
-        "replication.ballot:Candidate._try",
-        "current.promised) != ballot:",
-        "current.promised) is None:",
-    ),
     "who promises another ballot goes on leading": Edit(
         "replication.service:ReplicationService._promise",
         "self._on_promise(ballot, name, call.origin)",
