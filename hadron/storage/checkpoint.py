@@ -8,6 +8,7 @@ new reads wait until the log has restarted.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -136,12 +137,13 @@ class Checkpointer:
     async def _restart_without_readers(self) -> None:
         """Let the readers that there are finish, and no others begin, until the log can restart."""
         self._hold_readers(True)
-        until_s, is_first = trio.current_time() + _HELD_S, True
+        until_s = trio.current_time() + _HELD_S
         try:
-            while not await self._on_writer(_restart):
-                if trio.current_time() >= until_s and not is_first:
+            for attempt in itertools.count(1):
+                if await self._on_writer(_restart):
                     break
-                is_first = False
+                if attempt > 1 and trio.current_time() >= until_s:
+                    break
                 await trio.sleep(_RESTART_PAUSE_S)
         finally:
             # Should a foreign reader have prevented it: not before it has grown as much again.

@@ -262,7 +262,8 @@ class translated_errors:  # noqa: N801  # a context manager, called like those o
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if not isinstance(error, apsw.Error):
             return
-        if isinstance(error, apsw.IOError) and self._connection is not None:
+        is_of_disk = isinstance(error, apsw.IOError) and not is_damage(error)
+        if is_of_disk and self._connection is not None:
             said = _NOT_THE_DISK.get(self._connection.system_errno)
             if said is not None:
                 raise StorageError(said[0].format(self._path), said[1]) from error

@@ -98,11 +98,13 @@ class Workers:
                     each.is_left = each.is_left or (each.is_overdue and self._is_closed())
 
     def _begin(self) -> None:
+        """For who holds the lock. Raises `RuntimeError` where the system gives no thread."""
         worker = _Worker()
-        self._workers.add(worker)
         threading.Thread(
             target=self._work, args=(worker,), name="hadron-stage", daemon=True
         ).start()
+        # Not before it is there: nobody would take it away again.
+        self._workers.add(worker)
 
     def _work(self, worker: _Worker) -> None:
         failure: BaseException | None = None

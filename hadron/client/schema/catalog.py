@@ -438,9 +438,9 @@ class Catalog:
         if not found:
             await self.listed(found)
             known = [each.name for each in await self.objects(kind, self._namespace, "")]
-            others = await self.objects("", self._namespace, name)
-            if any(each.kind == kind for each in others):
-                return await self._one(kind, name)  # It was made meanwhile.
+            # One of this kind was made since, or is what a replica that is behind has not deleted.
+            same_name = await self.objects("", self._namespace, name)
+            others = [each for each in same_name if each.kind != kind]
             meant = did_you_mean(name, known)
             hint = (
                 f"{how_to_make(kind, self._namespace, name)}, or look with "

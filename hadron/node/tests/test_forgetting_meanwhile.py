@@ -34,11 +34,8 @@ class Held:
             await self.go_on.wait()
 
 
-async def test_a_candidate_that_is_told_in_its_ballot_leads_with_what_others_remember(
-    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """X is on n1 and n3; n1's disk goes back to before its start, n2 never knew X. n3 comes while
-    n1 has n2's promise already: its ballot would be the one under which X was acknowledged."""
+def held_in_its_ballot(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """A candidate waits once it has made its log equal to the most advanced one."""
     held, reconcile = Held(), Candidate._reconcile
 
     async def slow(self: Candidate, *args: Any, **others: Any) -> None:
@@ -46,6 +43,15 @@ async def test_a_candidate_that_is_told_in_its_ballot_leads_with_what_others_rem
         await held.here()
 
     monkeypatch.setattr(Candidate, "_reconcile", slow)
+    return held
+
+
+async def test_a_candidate_that_is_told_in_its_ballot_leads_with_what_others_remember(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X is on n1 and n3; n1's disk goes back to before its start, n2 never knew X. n3 comes while
+    n1 has n2's promise already: its ballot would be the one under which X was acknowledged."""
+    held = held_in_its_ballot(monkeypatch)
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
@@ -76,13 +82,7 @@ async def test_a_ballot_ends_in_which_one_that_has_promised_is_told(
 ) -> None:
     """X is on n1 and n3; n1's disk goes back to before X, n2 never knew it and is promoted. n3
     comes while n2 has n1's promise already: n2 would lead without X, and teach n1 so."""
-    held, reconcile = Held(), Candidate._reconcile
-
-    async def slow(self: Candidate, *args: Any, **others: Any) -> None:
-        await reconcile(self, *args, **others)
-        await held.here()
-
-    monkeypatch.setattr(Candidate, "_reconcile", slow)
+    held = held_in_its_ballot(monkeypatch)
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()
@@ -116,13 +116,7 @@ async def test_who_promises_a_higher_ballot_while_it_looks_at_logs_does_not_lead
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its disk counts for that ballot's leader from then on (PROTOCOL B1)."""
-    held, reconcile = Held(), Candidate._reconcile
-
-    async def slow(self: Candidate, *args: Any, **others: Any) -> None:
-        await reconcile(self, *args, **others)
-        await held.here()
-
-    monkeypatch.setattr(Candidate, "_reconcile", slow)
+    held = held_in_its_ballot(monkeypatch)
     async with running_nodes(tmp_path, 3) as nodes:
         await make_stream(nodes)
         await nodes.wait_in_step()

@@ -65,3 +65,27 @@ def test_after_its_end_nobody_waits_for_what_is_over() -> None:
 
     Workers(handle, invocations, closed.set, closed.is_set).run(2)
     end.set()
+
+
+def test_where_the_system_gives_no_thread_nobody_waits_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed, end, start, begun = threading.Event(), threading.Event(), threading.Thread.start, 0
+
+    def start_some(thread: threading.Thread) -> None:
+        nonlocal begun
+        if thread.name == "hadron-stage":
+            begun += 1
+            if begun > 1:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def invocations() -> Iterator[Any]:
+        end.wait(60)
+        yield from ()
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    workers = Workers(lambda _: None, invocations, end.set, closed.is_set)
+    with pytest.raises(RuntimeError, match="can't start"):
+        workers.run(3)
+    assert begun == 2
