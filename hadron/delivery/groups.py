@@ -170,7 +170,8 @@ class Groups(Part):
             progress = await self._read_progress(reading, joining)
         finally:
             self._reading.discard(reading)
-        if reading.is_old:
+        # Leading may have ended since the last answer, before its end has come to the groups.
+        if reading.is_old or not self._controller.leads:
             raise NotReadyError(
                 f"group {joining.group!r} was just reset or deleted, or is served anew",
                 "join again",

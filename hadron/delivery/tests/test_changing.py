@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from hadron.delivery.port import Ack, DeliveryRange
 from hadron.delivery.tests.support import Consumer
 from hadron.model.errors import (
+    FencedError,
     NotFoundError,
     NotReadyError,
     OffsetOutOfRangeError,
@@ -65,6 +66,24 @@ class TestChanging:
             with pytest.raises(NotReadyError, match="join again"):
                 await Consumer(stack).join()
         assert (await Consumer(stack).join()).offsets == [0, 1]
+
+    async def test_who_joins_as_leading_ends_is_no_member_of_what_has_ended(
+        self, stack: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The groups hear of the end a moment after the log, and what was asked of it was answered
+        a moment before."""
+        execute = stack.controller.execute
+
+        async def last(command: Any, *given: Any) -> Any:
+            result = await execute(command, *given)
+            stack.controller.stop(FencedError("another leads"))
+            return result
+
+        monkeypatch.setattr(stack.controller, "execute", last)
+        late = Consumer(stack)
+        with pytest.raises(NotReadyError, match="join again"):
+            await late.join()
+        assert not late.call.sent
 
     async def test_what_is_made_to_be_reset_is_not_begun_in_memory_as_well(
         self, stack: Stack, monkeypatch: pytest.MonkeyPatch
