@@ -28,6 +28,7 @@ from hadron.fakes.trace import Trace
 from hadron.model.errors import (
     ClosedError,
     HadronError,
+    NotFoundError,
     OutcomeUnknownError,
     PeerError,
     ProducerFencedError,
@@ -50,6 +51,9 @@ _ITEMS: Final = 90
 
 _TOLD_LATE_S: Final = 1.0
 """So much after the delivery timeout all is told: it is looked for every half second."""
+
+_LAST_TRIES: Final = 5
+"""Records that a producer may take whose stream was deleted."""
 
 _NAME: Final = "importer"
 
@@ -169,7 +173,7 @@ async def client(world: World, spec: StreamSpec) -> AsyncIterator[tuple[Wires, S
         session = Wires(world, background, len(world.left))
         background.on_crash = session.close
         try:
-            yield session, Schema(session, spec)
+            yield session, Schema(session, world, spec)
         finally:
             session.close()
 
@@ -280,6 +284,7 @@ async def publish(world: World, history: History, healed: trio.Event) -> None:
                 await trio.sleep(chance.choice((0.0, 3.0, idle_s(chosen))))
                 forget(world, chosen)
                 await last_ones(world, history, senders[0], chosen)
+                await delete(world, history, senders[0])
                 watching.cancel()
         history.problems += left_over(producer)
     for each in history.sent:
@@ -326,6 +331,19 @@ async def last_ones(
             await sent.hear()
         if sent.receipt is None:
             history.problems.append(f"{sent.value!r} is not logged when all is well: {sent.error}")
+
+
+async def delete(world: World, history: History, sender: Sender) -> None:
+    """The stream is deleted: its producer hears that from a leader, and takes no record more."""
+    world.deleted = True
+    for number in range(_LAST_TRIES):
+        sent = Sent(b"deleted-%d" % number, "deleted", None, None, trio.current_time())
+        try:
+            await sender.send(sent)
+        except NotFoundError:
+            return
+        await sent.hear()
+    history.problems.append(f"a producer goes on {_LAST_TRIES} records after its stream's end")
 
 
 async def watch(history: History, timeout_s: float, scope: trio.CancelScope) -> None:

@@ -20,6 +20,7 @@ from hadron.model.errors import (
     FencedError,
     HadronError,
     MetadataBehindError,
+    NotFoundError,
     NotLeaderError,
     NotReadyError,
     OffsetMismatchError,
@@ -207,6 +208,8 @@ class Weather(Protocol):
     final: float
     """The share of batches that are refused for good."""
     commits_s: float
+    deleted: bool
+    """The stream is, for good."""
 
     @property
     def now_s(self) -> float: ...
@@ -237,6 +240,8 @@ class Leader:
         self.partition.heard_s[batch.producer] = weather.now_s
         if self.is_over:
             told(NotLeaderError("another leads"))
+        elif weather.deleted:
+            told(NotFoundError("there is no such stream"))
         elif weather.refusing is not None and weather.chance.random() < 0.6:
             told(weather.refusing("not now"))
         elif weather.chance.random() < weather.final:

@@ -1,5 +1,5 @@
 """A client's way to made up logs: a real session with connections that are lost while much is under
-way on them, and a schema that never changes."""
+way on them, and a schema of one stream."""
 
 # ruff: noqa: ARG002 - as much of what stands here for others as is asked for
 
@@ -21,6 +21,7 @@ from hadron.model.batch import bytes_of
 from hadron.model.errors import (
     ConnectionLostError,
     HadronError,
+    NotFoundError,
     NotReadyError,
     OffsetMismatchError,
     PeerError,
@@ -58,6 +59,7 @@ class World:
         self.chance = random.Random(seed)
         self.refusing: type[HadronError] | None = None
         self.final = 0.0
+        self.deleted = False
         self.commits_s = self.chance.choice((0.002, 0.01, 0.04))
         self.stalls = 0.0
         """The share of messages before which a connection stands still."""
@@ -334,12 +336,15 @@ class Wires(Session):
 
 
 class Schema(Catalog):
-    """One stream, for ever."""
+    """One stream, until it is deleted. Nobody tells that: who needs to know asks."""
 
-    def __init__(self, session: Session, spec: StreamSpec) -> None:
+    def __init__(self, session: Session, world: World, spec: StreamSpec) -> None:
         super().__init__(session)
+        self._world = world
         self._only = SchemaObject(kind="Stream", name=STREAM, spec=spec, id=1, metadata_index=1)
 
     async def stream(self, name: str) -> SchemaObject:
         await trio.lowlevel.checkpoint()
+        if self._world.deleted:
+            raise NotFoundError(f"there is no stream {name!r}")
         return self._only

@@ -15,6 +15,7 @@ from hadron.sim.actors.calls import has_calls, over_sets
 from hadron.sim.actors.cancelling import Canceller, has_canceller
 from hadron.sim.actors.clients import Actor
 from hadron.sim.actors.flowing import Flowing, has_flow
+from hadron.sim.actors.following import Following, has_followers
 from hadron.sim.actors.group_plans import GroupPlan
 from hadron.sim.actors.part import Part
 from hadron.sim.actors.passing import GROUP, PassingActor, PassingMember
@@ -159,6 +160,8 @@ def _parts(run: RegionRun) -> Iterator[Part]:
         yield Waiting(world, history, seed, sets)
     if has_calls(seed):
         yield over_sets(regions, history)
+    if has_followers(seed):
+        yield Following(tuple(regions.sets.values()), history)
 
 
 async def _declared_parts(run: RegionRun) -> list[Part]:

@@ -14,6 +14,7 @@ from hadron.model.schema import Retention, SchemaObject, StreamSpec
 from hadron.sim.actors.calls import Calling, has_calls
 from hadron.sim.actors.clients import STREAM, ProducerActor
 from hadron.sim.actors.crowd import actors, has_pipeline, pipeline_actors, pipeline_places
+from hadron.sim.actors.following import Following, has_followers
 from hadron.sim.actors.group_plans import LETTERS, GroupPlan, plans
 from hadron.sim.actors.members import DrainingMember
 from hadron.sim.actors.messages import Messaging, has_messages
@@ -123,6 +124,8 @@ def _parts(world: World, history: History) -> Iterator[Part]:
         yield Messaging(world, history)
     if has_waits(world.seed):
         yield Waiting(world, history, world.seed, (world.config.name,))
+    if has_followers(world.seed):
+        yield Following([world], history)
 
 
 class Run:

@@ -16,6 +16,7 @@ from hadron.sim.actors.group_plans import plans
 from hadron.sim.actors.passing import GROUP
 from hadron.sim.evidence.history import Deliver, Publish, Read, Settle, Transact
 from hadron.sim.faults.nemesis import FaultPlan
+from hadron.sim.mutants.seams import Edit, patched
 from hadron.sim.notes.nodes import observe, open_history
 from hadron.sim.runs.run import Judgement, Outcome, run_seed
 from hadron.sim.runs.workload import NO_RETENTION, RandomRun, Run
@@ -113,6 +114,28 @@ def test_a_stream_comes_and_goes_under_a_group(runs: list[Run]) -> None:
     assert len(used) > 1, "a stream was made again, and is another one"
     drained = [each.subject for each in history.events("drained") if "@" in each.subject]
     assert len(drained) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "bug",
+    [
+        Edit("metadata.watching:_next", "tombstones_after(db, after),", "iter(()),"),
+        Edit(
+            "serving.schema_copy:SchemaCopy._read_visible",
+            "index <= self.index",
+            "index < self.index",
+        ),
+    ],
+)
+def test_who_follows_the_schema_is_told_all_of_it(bug: Edit) -> None:
+    def play() -> list[str]:
+        run = RandomRun(plan=QUIET, acknowledged=20, least_s=6.0, most_s=8.0)
+        return run_seed(6, run).violations
+
+    assert play() == []
+    with patched(bug):
+        assert any(each.startswith("R13") for each in play())
 
 
 @pytest.mark.long
