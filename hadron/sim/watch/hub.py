@@ -19,6 +19,7 @@ from hadron.sim.watch.hearing.tables import HearsTables
 from hadron.sim.watch.hearing.transactions import HearsTransactions
 from hadron.sim.watch.hearing.wires import HearsWires
 from hadron.sim.watch.known import Known
+from hadron.sim.watch.tallies import tallying
 
 _HEARERS = (
     HearsNodes,
@@ -48,6 +49,9 @@ class Watcher:
     def violations(self) -> list[str]:
         return self._known.complaints.found
 
+    def complain(self, rule: str, text: str) -> None:
+        self._known.complaints.add(rule, text)
+
     def judge(self) -> None:
         """At the end of a run: what takes its whole history."""
         self._known.judging(self._known.transactions.judge)
@@ -62,4 +66,5 @@ def watching() -> Iterator[Watcher]:
         for hearer in watcher.hearers:
             for owner, wrappers in hearer.wrappers():
                 undo.enter_context(wrapped(owner, **wrappers))
+        undo.enter_context(tallying(watcher.complain))
         yield watcher
