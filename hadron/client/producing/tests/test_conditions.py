@@ -94,20 +94,33 @@ def test_whatever_is_refused_ahead_disturbs_nobody(first_told_last: bool) -> Non
     assert {type(each.error) for each in expecting} == {OffsetMismatchError}
 
 
-@pytest.mark.parametrize(("actual", "error"), [(9, OffsetMismatchError), (2, OutcomeUnknownError)])
-def test_a_refusal_is_final_where_the_offset_is_higher(actual: int, error: Any) -> None:
+@pytest.mark.parametrize(
+    ("expected", "actual", "error"),
+    [
+        ({"expect_offset": 5}, 9, OffsetMismatchError),
+        ({"expect_offset": 5}, 2, OutcomeUnknownError),
+        ({"key": "k", "expect_key_offset": 5}, 9, OffsetMismatchError),
+        ({"key": "k", "expect_key_offset": 5}, -1, OutcomeUnknownError),
+        # Retention may drop what is there, before the copy comes.
+        ({"key": "k", "expect_key_offset": -1}, 5, OutcomeUnknownError),
+    ],
+)
+def test_a_refusal_is_final_where_the_offset_is_higher(
+    expected: dict[str, Any], actual: int, error: Any
+) -> None:
     """Another copy of it is on its way: it may still find what it expects."""
     to = accumulator()
-    batch = to.add_conditional(NewRecord(b"v", expect_offset=5), 1, 0.0)
+    wanted = expected.get("expect_offset", expected.get("expect_key_offset"))
+    batch = to.add_conditional(NewRecord(b"v", **expected), 1, 0.0)
     take(to)
     to.refused(batch, ConnectionLostError("lost"))
     to.resume()
     assert take(to) is batch
-    to.refused(batch, OffsetMismatchError("no", expected=5, actual=actual))
+    to.refused(batch, OffsetMismatchError("no", expected=wanted, actual=actual))
     failure = batch.failure()
     assert type(failure) is error
     if isinstance(failure, OffsetMismatchError):
-        assert (failure.expected, failure.actual) == (5, actual)
+        assert (failure.expected, failure.actual) == (wanted, actual)
 
 
 @pytest.mark.long
