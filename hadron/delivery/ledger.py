@@ -93,9 +93,43 @@ class Ledger(Protocol):
         ...
 
 
+class _Unlogged:
+    """What members have said, on its way into the log, and who wants to hear that it counts."""
+
+    def __init__(self) -> None:
+        self.acknowledged = RangeSet()
+        self.ended: list[Attempts] = []
+        self.confirmations: list[Confirmation] = []
+        self._tidy_at = _TIDY_BEYOND
+
+    def __bool__(self) -> bool:
+        return bool(self.acknowledged or self.ended)
+
+    @property
+    def pieces(self) -> int:
+        return self.acknowledged.fragments + len(self.ended)
+
+    def end(self, ended: Sequence[Attempts]) -> None:
+        self.ended.extend(ended)
+        if len(self.ended) > self._tidy_at:
+            # No majority is there, and members give the same records back time after time.
+            self.ended = _latest(self.ended)
+            self._tidy_at = 2 * len(self.ended) + _TIDY_BEYOND
+
+    def take(self, most: int) -> tuple[list[Attempts], list[Range]]:
+        """So many pieces of it, attempts first."""
+        ended, self.ended = _take(_melt_attempts(self.ended), most)
+        ranges = self.acknowledged.take(most - len(ended)) if not self.ended else []
+        return ended, ranges
+
+
 class LoggedLedger:
     """Of a durable group. One command at a time: what ends meanwhile, one way or the other, goes
-    into the next one. So a group costs an entry per round, however fast its members are."""
+    into the next one. So a group costs an entry per round, however fast its members are.
+
+    Who asks for a confirmation waits for what was said before: what is said once its turn has come
+    goes behind that, however much of it there is.
+    """
 
     def __init__(
         self,
@@ -110,10 +144,9 @@ class LoggedLedger:
         self._group_id = group_id
         self._on_committed = on_committed
         self._on_failure = on_failure
-        self._unlogged = RangeSet()
-        self._ended: list[Attempts] = []
-        self._tidy_at = _TIDY_BEYOND
-        self._confirmations: list[Confirmation] = []
+        self._first = _Unlogged()
+        self._behind = _Unlogged()
+        """What is said while somebody waits to hear of the first."""
         self._logging = False
         self._closed = False
 
@@ -121,35 +154,36 @@ class LoggedLedger:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._logging or self._unlogged or self._ended)
+        return not (self._logging or self._first or self._behind)
 
     @property
     def unlogged(self) -> int:
-        return self._unlogged.fragments + len(self._ended)
+        return self._first.pieces + self._behind.pieces
+
+    @property
+    def _open(self) -> _Unlogged:
+        """What is said now belongs to it."""
+        return self._behind if self._first.confirmations else self._first
 
     def acknowledge(self, ranges: Sequence[Range]) -> None:
         for first, last in ranges:
-            self._unlogged.add(first, last)
+            self._open.acknowledged.add(first, last)
 
     def confirm(self, confirmation: Confirmation) -> None:
         """Raises `OverloadedError` when too many wait for theirs."""
-        if len(self._confirmations) >= _MAX_CONFIRMATIONS:
+        waiting = len(self._first.confirmations) + len(self._behind.confirmations)
+        if waiting >= _MAX_CONFIRMATIONS:
             raise OverloadedError(
-                f"{len(self._confirmations)} confirmations wait until what is acknowledged is on a "
-                "majority",
+                f"{waiting} confirmations wait until what is acknowledged is on a majority",
                 "ask for one at a time; see `hadron status` for who is away",
             )
-        self._confirmations.append(confirmation)
+        (self._behind if self._behind else self._first).confirmations.append(confirmation)
 
     def raise_floor(self, floor: int) -> None:
         self.floor = max(self.floor, floor)
 
     def record_attempts(self, ended: Sequence[Attempts]) -> None:
-        self._ended.extend(ended)
-        if len(self._ended) > self._tidy_at:
-            # No majority is there, and members give the same records back time after time.
-            self._ended = _latest(self._ended)
-            self._tidy_at = 2 * len(self._ended) + _TIDY_BEYOND
+        self._open.end(ended)
         self.flush()
 
     def close(self) -> None:
@@ -158,13 +192,21 @@ class LoggedLedger:
     def flush(self) -> None:
         if self._logging or self._closed:
             return
-        ended, self._ended = _take(_melt_attempts(self._ended), _RANGES_PER_ENTRY)
-        ranges: list[Range] = []
-        if not self._ended:
-            ranges = self._unlogged.take(_RANGES_PER_ENTRY - len(ended))
+        ended: list[Attempts] = []
+        acknowledged = RangeSet()
         confirmations: list[Confirmation] = []
-        if not (self._unlogged or self._ended):
-            confirmations, self._confirmations = self._confirmations, []
+        while not ended:
+            ended, ranges = self._first.take(_RANGES_PER_ENTRY - acknowledged.fragments)
+            for first, last in ranges:
+                acknowledged.add(first, last)
+            if self._first:
+                break
+            confirmations += self._first.confirmations
+            if not self._behind and not self._behind.confirmations:
+                self._first.confirmations = []
+                break
+            self._first, self._behind = self._behind, _Unlogged()
+        ranges = acknowledged.ranges()
         if ended or ranges:
             self._log(ended, ranges, confirmations)
         else:

@@ -11,7 +11,7 @@ import pytest
 
 from hadron.delivery import ledger as module
 from hadron.delivery import machine
-from hadron.delivery.ledger import LoggedLedger
+from hadron.delivery.ledger import Confirmation, LoggedLedger
 from hadron.delivery.telling import held_back
 from hadron.delivery.tests.support import Consumer
 from hadron.serving.tests.stack import Stack, leading
@@ -31,7 +31,21 @@ class NoMajority:
 
     def commit(self) -> None:
         while self._done:
-            self._done.pop()(0, None)
+            self.commit_one()
+
+    def commit_one(self) -> None:
+        """What is logged upon that waits."""
+        self._done.pop(0)(0, None)
+
+
+class Confirmed:
+    """A member's call: what it was told of its acknowledgements."""
+
+    def __init__(self) -> None:
+        self.confirmed: list[int] = []
+
+    def confirm(self, number: int, *_: Any) -> None:
+        self.confirmed.append(number)
 
 
 @pytest.fixture
@@ -55,6 +69,45 @@ def test_what_waits_for_the_log_is_kept_as_ranges() -> None:
     controller.commit()
     assert [command.ranges for command in controller.commands] == [((0, 0),), ((1, 19_999),)]
     assert (ledger.unlogged, ledger.is_idle) == (0, True)
+
+
+def test_a_confirmation_does_not_wait_for_what_is_said_after_it() -> None:
+    """Members deal with one record in two, as fast as entries take them."""
+    controller, sink = NoMajority(), Confirmed()
+    ledger = ledger_of(controller)
+    for number in range(5):
+        for offset in range(2_000 * number, 2_000 * (number + 1), 2):
+            ledger.acknowledge([(offset, offset)])
+        ledger.confirm(Confirmation(sink, number, []))  # type: ignore[arg-type]
+    said, heard = 10_000, []
+    ledger.flush()
+    for _ in range(14):
+        controller.commit_one()
+        heard.append(len(sink.confirmed))
+        # An entry ends 500 of them, and as many come meanwhile.
+        for _ in range(500):
+            ledger.acknowledge([(said, said)])
+            said += 2
+    assert heard == [0, *[1] * 8, *[5] * 5], "of 1,000 after two entries, of 4,000 after eight more"
+    ended = [offset for command in controller.commands for offset, _ in command.ranges]
+    assert len(ended) == len(set(ended))
+
+
+def test_what_is_said_behind_a_question_goes_with_it_where_there_is_room() -> None:
+    controller, sink = NoMajority(), Confirmed()
+    ledger = ledger_of(controller)
+    ledger.acknowledge([(10, 19)])
+    ledger.confirm(Confirmation(sink, 1, []))  # type: ignore[arg-type]
+    ledger.acknowledge([(20, 29), (0, 0)])
+    ledger.confirm(Confirmation(sink, 2, []))  # type: ignore[arg-type]
+    ledger.flush()
+    assert [command.ranges for command in controller.commands] == [((0, 0), (10, 29))]
+    assert not sink.confirmed
+    controller.commit()
+    assert (sink.confirmed, ledger.is_idle) == ([1, 2], True)
+    ledger.confirm(Confirmation(sink, 3, []))  # type: ignore[arg-type]
+    ledger.flush()
+    assert sink.confirmed == [1, 2, 3]
 
 
 def test_attempts_that_later_ones_replace_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
