@@ -39,14 +39,14 @@ def play_rooms(seed: int, outcome: Outcome) -> None:
     """Play them all, and add what they came to."""
     digests = [outcome.trace_hash]
     for name, play in ROOMS.items():
-        played = _counted(play, seed)
+        played = counted(play, seed)
         digests.append(played.digest)
         outcome.rooms[name] = played.steps
         outcome.violations += [f"room {name}: {each}" for each in played.complaints]
     outcome.trace_hash = hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest()
 
 
-def _counted(play: Callable[[int], Played], seed: int) -> Played:
+def counted(play: Callable[[int], Played], seed: int) -> Played:
     """Played while all that is counted is counted anew."""
     drifted: list[str] = []
     with tallying(lambda rule, text: drifted.append(f"{rule}: {text}")):
@@ -58,6 +58,7 @@ def _counted(play: Callable[[int], Played], seed: int) -> Played:
 __all__ = [
     "ROOMS",
     "Played",
+    "counted",
     "endpoints",
     "exchanges",
     "groups",

@@ -20,6 +20,7 @@ _RULES = (
     *(f"E{number}" for number in (1, 2, 3, 4, 6, 7, 10, 11)),
     "K13",
     "F2",
+    "W2",
 )
 
 
@@ -27,7 +28,7 @@ def complaints() -> set[str]:
     """What those who watch nodes complain of."""
     found: set[str] = set(AREAS)
     for module in Path(watch.__file__).parent.rglob("*.py"):
-        found.update(re.findall(r'"([A-FK]\d+ [^"{}]+)"', module.read_text()))
+        found.update(re.findall(r'"([A-FKW]\d+ [^"{}]+)"', module.read_text()))
     return found
 
 

@@ -23,10 +23,11 @@
     in_steps   K13: members that commit one step after the other
     leases     E3: what is at runners, and who has ended them
     given      E3: what runners and people are told of pipelines
-awaited    E3: records that stages wait for, behind those that they are of
+    awaited    E3: records that stages wait for, behind those that they are of
     cursors    D4, E3: pipelines that go on in another set's log
     sending    D1: what leaves producers
     feeds      A3: what members lack is sent
+    tallies    W2: what is counted is what is there
 
 What each entry does to the tables is held against a model of them (`hadron.sim.model`).
 
