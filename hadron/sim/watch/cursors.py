@@ -49,13 +49,14 @@ class Cursors:
             self._awaited.told(view, context, command)
         if command.partition == view.replica_set:
             return
+        # Nothing need be there before a gap; of what was read, its batch says it.
         if isinstance(command, SignalStages):
-            stream_id = command.stream_id
+            stream_id, has_read = command.stream_id, bool(command.signals)
         else:
             row: Any = context.db.execute(_INPUT, (command.pipeline_id, command.partition))
             (stream_id,) = row.fetchone()
-        # Nothing need be there before a gap; of what was read, its batch says it.
-        has_read = isinstance(command, TriggerInstances) and command.to_offset > command.from_offset
+            has_moved = command.to_offset > command.from_offset
+            has_read = isinstance(command, TriggerInstances) and has_moved
         if command.ballot == NO_BALLOT and not has_read:
             return
         self._check(
