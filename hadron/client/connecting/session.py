@@ -400,13 +400,14 @@ class Session:
             if link.connection is not None and not link.connection.is_closed and link is not avoided
         ]
 
-    async def connect_any(self, *, but_leader_of: str = "") -> Connection:
+    async def connect_any(self, *, but_leader_of: str = "", turn: int = 0) -> Connection:
         """A connection to whichever node answers first; to the leader of `but_leader_of` only when
-        nobody else does. Raises `PeerError`."""
+        nobody else does. Who is not content with one asks for the next, by `turn`. Raises
+        `PeerError`."""
         self.check_loop()
         avoided = self._leaders.get(but_leader_of)
         if open_now := self.open_now(but_leader_of=but_leader_of):
-            return open_now[0]
+            return open_now[turn % len(open_now)]
         trouble: PeerError | None = None
         addresses = self.topology.addresses(self.endpoint.addresses)
         if avoided is not None:
@@ -541,6 +542,7 @@ class Session:
         trouble: HadronError | None = None
         silent = f"no answer from {f'the leader of {replica_set}' if replica_set else 'any node'}"
         asks_leader = bool(replica_set)
+        others_asked = 0
         while True:
             self.check_open()
             until = deadline
@@ -551,7 +553,7 @@ class Session:
                     connection = await (
                         self.connect(replica_set)
                         if asks_leader
-                        else self.connect_any(but_leader_of=replica_set)
+                        else self.connect_any(but_leader_of=replica_set, turn=others_asked)
                     )
                     with self.lookout.waiting(
                         f"{connection.peer} to answer", max(0.0, limit_s - self.request_timeout_s)
@@ -565,6 +567,7 @@ class Session:
                 if asks_leader or not isinstance(error, NotLeaderError):
                     trouble = error
                 self._learn_from(replica_set, error)
+            others_asked += not asks_leader
             delay_s = backoff.next_s()
             now_s = anyio.current_time()
             if now_s + delay_s >= deadline:

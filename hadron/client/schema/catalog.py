@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from hadron.client.connecting.session import Session
+from hadron.client.schema.elsewhere import Elsewhere
 from hadron.client.terms.arguments import Named, text_of, text_or_none_of
 from hadron.client.terms.results import Applied, Change
 from hadron.model.backoff import Backoff
@@ -72,6 +73,7 @@ class Catalog:
         self._index = 0
         """The highest metadata index that any answer named."""
         self._watched: int | None = None
+        self._elsewhere = Elsewhere(session)
         self._listeners: dict[Callable[[], None], None] = {}
         self._followers: dict[Follower, SchemaObject] = {}
         """Each with its stream as it was told last."""
@@ -325,21 +327,35 @@ class Catalog:
     async def _follow(self) -> None:
         """Watch the schema at some node, for as long as the client lives."""
         backoff = Backoff(self._session.ports.random)
-        ask_leader = False
+        tries = 0
         while True:
+            ahead, self._elsewhere.ahead = self._elsewhere.ahead, None
             try:
-                connection = await (
-                    self._session.connect(self._session.topology.metadata)
-                    if ask_leader
-                    else self._session.connect_any()
-                )
+                if ahead is not None:
+                    connection = ahead
+                elif tries % 2:
+                    connection = await self._session.connect(self._session.topology.metadata)
+                else:
+                    connection = await self._session.connect_any(turn=tries // 2)
                 await self._watch(connection, backoff)
-            except HadronError:
+            except* HadronError:
                 # Another node, when this one is behind, or away.
-                ask_leader = not ask_leader
+                tries += 1
             await anyio.sleep(backoff.next_s())
 
     async def _watch(self, connection: Caller, backoff: Backoff) -> None:
+        """Until the call ends, or others know more; raises what ended it, in a group."""
+        async with anyio.create_task_group() as tasks:
+
+            async def look() -> None:
+                await self._elsewhere.look(lambda: self._watched or 0, connection)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(look)
+            await self._hear(connection, backoff)
+            tasks.cancel_scope.cancel()
+
+    async def _hear(self, connection: Caller, backoff: Backoff) -> None:
         """Until the call ends; raises what ended it."""
         seen: set[int] = set()
         request = schema_pb2.WatchSchemaRequest(from_index=self._watched or 0)
@@ -348,6 +364,7 @@ class Catalog:
                 if message.to_index < (self._watched or 0):
                     raise MetadataBehindError(f"{connection.peer} knows less of the schema")
                 backoff.reset()
+                self._elsewhere.told += 1
                 seen.update(entry.id for entry in message.objects)
                 changed = self._take(message)
                 if not message.more_follows:

@@ -56,6 +56,20 @@ async def test_the_latest_is_known_to_who_leads_now(tmp_path: Path, clock: MockC
             await names(nodes, "n1", latest=True)
 
 
+async def test_who_is_answered_by_a_replica_that_is_behind_asks_the_next_one(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The leader is away, and the node that was met first was cut off from it before."""
+    async with running_nodes(tmp_path, 3) as nodes:
+        await nodes.wait_in_step()
+        async with nodes.client(through=["n3"]) as client:
+            nodes.network.isolate(nodes.host("n3"), nodes.host("n1"), nodes.host("n2"))
+            await client.create_stream("a")
+            await nodes.wait_in_step("n1", "n2")
+            await nodes.crash("n1")
+            assert [item.name for item in await client.objects("Stream")] == ["a"]
+
+
 async def test_a_change_that_is_not_committed_is_shown_nowhere(
     tmp_path: Path, clock: MockClock
 ) -> None:

@@ -62,8 +62,8 @@ async def test_the_schema_is_followed_also_past_a_node_that_does_not_know_the_ca
             over.cancel()
         raise UnknownMethodError("method Schema.WatchSchema is not served here")
 
-    async def connect_any() -> None:
-        connected("any")
+    async def connect_any(*, turn: int) -> None:
+        connected(f"any {turn}")
 
     async def connect(replica_set: str) -> None:
         connected(replica_set)
@@ -79,7 +79,7 @@ async def test_the_schema_is_followed_also_past_a_node_that_does_not_know_the_ca
     catalog = Catalog(cast(Session, session))
     with over:
         await catalog._follow()
-    assert asked == ["any", "meta", "any"]
+    assert asked == ["any 0", "meta", "any 1"]
 
 
 async def test_a_change_that_overtakes_the_answer_is_not_missed() -> None:
