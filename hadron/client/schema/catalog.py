@@ -10,6 +10,7 @@ before the call returns to who has asked (PROTOCOL D3).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
@@ -297,9 +298,14 @@ class Catalog:
         else:
             self._tell((), {entry.id for entry in answer.deleted})
 
-    def _tell(self, entries: Iterable[Any], gone: Collection[int] = ()) -> None:
+    def _tell(
+        self,
+        entries: Iterable[Any],
+        gone: Collection[int] = (),
+        is_undone: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         """Take in objects as some answer has them, and the ids of those that were deleted. What is
-        older than is known already is no news."""
+        older than is known already is no news, unless that `is_undone`, by its index."""
         streams = {
             entry.name: entry
             for entry in entries
@@ -307,8 +313,10 @@ class Catalog:
         }
 
         def news_of(known: SchemaObject) -> Any:
-            now = streams.get(known.name)
-            return now if now is not None and now.metadata_index > known.metadata_index else None
+            now, index = streams.get(known.name), known.metadata_index
+            if now is None or now.metadata_index == index:
+                return None
+            return now if now.metadata_index > index or is_undone(index) else None
 
         for name, known in list(self._streams.items()):
             if (now := news_of(known)) is not None:
@@ -369,7 +377,7 @@ class Catalog:
                 changed = self._take(message)
                 if not message.more_follows:
                     if message.is_whole:
-                        changed |= self._keep_only(seen, message.to_index)
+                        changed |= self._keep_only(seen, message)
                     self._watched = message.to_index
                     self._index = max(self._index, message.to_index)
                     seen.clear()
@@ -388,15 +396,19 @@ class Catalog:
             for entry in (*message.objects, *message.deleted)
         )
         before = dict(self._streams)
-        self._tell(message.objects, {entry.id for entry in message.deleted})
+        self._tell(
+            message.objects,
+            {entry.id for entry in message.deleted},
+            is_undone=partial(_is_undone, message),
+        )
         return changed or self._streams != before
 
-    def _keep_only(self, ids: set[int], index: int) -> bool:
-        """These are all that there were at an index; whether a stream is gone that somebody has
-        looked up."""
+    def _keep_only(self, ids: set[int], message: Any) -> bool:
+        """These are all that there were as of the last part of the whole schema; whether a stream
+        is gone that somebody has looked up."""
         before = dict(self._streams)
         known = {each.id for each in (*before.values(), *self._followers.values())}
-        self._tell((), {each for each in known - ids if each <= index})
+        self._tell((), {each for each in known - ids if _is_undone(message, each)})
         return self._streams != before
 
     # --- looking up -----------------------------------------------------------------------------
@@ -472,6 +484,19 @@ class Catalog:
                 hint,
             )
         return found[0], index
+
+
+def _is_undone(message: schema_pb2.SchemaChanges, index: int) -> bool:
+    """Whether what was done at an index counts no more where a message does not have it: that is of
+    the whole schema, and not of what its owner has lost and others may have (CLUSTER R7).
+
+    *(The metadata set is restored from a backup: what it has is older than what was seen of it.)*
+    """
+    return (
+        message.is_whole
+        and index <= message.to_index
+        and not any(each.end_index < index <= each.above_index for each in message.lost)
+    )
 
 
 _USED_BY: Final = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,8 +14,11 @@ import pytest
 from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog, _from_message
 from hadron.client.tests.support import served
+from hadron.model.backoff import Backoff
 from hadron.model.errors import NotFoundError, UnknownMethodError
 from hadron.model.schema import SchemaObject, StreamSpec, spec_to_json
+from hadron.testing.nodes import SeededRandom
+from hadron.wire.calling import Caller
 from hadron.wire.messages import schema_pb2
 
 
@@ -147,16 +151,90 @@ async def test_who_follows_a_stream_is_told_by_whatever_answer_says_so_first() -
     stop()
 
 
+class Told:
+    """A connection on which a watch is told these messages, and then ends."""
+
+    peer = "n1"
+
+    def __init__(self, *messages: schema_pb2.SchemaChanges) -> None:
+        self._messages = messages
+
+    @asynccontextmanager
+    async def open_stream(self, *_: object) -> AsyncIterator[AsyncIterator[tuple[Any, bytes]]]:
+        async def each() -> AsyncIterator[tuple[Any, bytes]]:
+            for message in self._messages:
+                yield message, b""
+
+        yield each()
+
+
+class Following:
+    """Knows stream `s` by one answer, with who follows it, and is told more by watches."""
+
+    def __init__(self, known: schema_pb2.SchemaObject) -> None:
+        self.catalog = Catalog(cast(Session, SlowAnswers()))
+        first = self.catalog._streams["s"] = _from_message(known)
+        self.told: list[SchemaObject | None] = []
+        self.catalog.follow(first, self.told.append)
+
+    async def hear(self, *messages: schema_pb2.SchemaChanges) -> None:
+        await self.catalog._hear(cast(Caller, Told(*messages)), Backoff(SeededRandom("told")))
+
+    def partitions(self) -> tuple[str, ...] | None:
+        """As the stream is known, which is as who follows it was told; None for none."""
+        known = self.catalog.known("s")
+        assert not self.told or self.told[-1] == known
+        return None if known is None else cast(StreamSpec, known.spec).partitions
+
+
+def whole(
+    index: int, *objects: schema_pb2.SchemaObject, more: bool = False, lost: tuple[int, ...] = ()
+) -> schema_pb2.SchemaChanges:
+    """The whole schema at an index, whose owner has lost what came after one up to another one."""
+    ranges = [schema_pb2.LostRange(end_index=lost[0], above_index=lost[1])] if lost else []
+    return schema_pb2.SchemaChanges(
+        to_index=index, is_whole=True, objects=objects, more_follows=more, lost=ranges
+    )
+
+
 async def test_a_whole_schema_tells_of_the_end_of_what_it_does_not_have() -> None:
-    session = SlowAnswers()
-    catalog = Catalog(cast(Session, session))
-    told: list[SchemaObject | None] = []
-    catalog.follow(_from_message(stream_at(3)), told.append)
-    assert not catalog._keep_only(set(), 2)
-    assert not catalog._keep_only({3}, 5)
-    assert told == []
-    catalog._keep_only({4}, 5)
-    assert told == [None]
+    following = Following(stream_at(3))
+    # A look-up was quicker than this watch.
+    await following.hear(whole(2))
+    assert following.told == []
+    other = stream_at(4)
+    other.id, other.name = 4, "other"
+    await following.hear(whole(5, stream_at(3)), whole(5, other, more=True), whole(6, stream_at(3)))
+    assert following.told == []
+    await following.hear(whole(7, other))
+    assert following.told == [None]
+    assert following.partitions() is None
+
+
+async def test_an_older_state_that_came_back_with_a_backup_is_told() -> None:
+    """A partition was removed after the backup was made from which the metadata set is restored.
+    That goes on above what others have seen, and tells all that it has."""
+    following = Following(stream_at(9, "eu/p0"))
+    # What an answer is late with comes before the change, of the same history.
+    await following.hear(whole(8, stream_at(3, "eu/p0", "us/p0")))
+    assert following.partitions() == ("eu/p0",)
+    await following.hear(whole(1 << 33, stream_at(3, "eu/p0", "us/p0")))
+    assert following.partitions() == ("eu/p0", "us/p0")
+    assert len(following.told) == 1
+
+
+async def test_what_the_metadata_set_has_lost_stays_as_it_is() -> None:
+    """After a `recover` it does not know what others have: a stream, or the last change of one."""
+    following = Following(stream_at(9, "eu/p0", "us/p0"))
+    await following.hear(whole(2000, stream_at(3, "eu/p0"), lost=(8, 1000)))
+    assert following.partitions() == ("eu/p0", "us/p0")
+    following = Following(stream_at(3, "eu/p0"))
+    await following.hear(whole(2001, lost=(2, 1000)))
+    assert following.partitions() == ("eu/p0",)
+    assert following.told == []
+    # What it changes anew counts.
+    await following.hear(whole(2002, stream_at(2002, "us/p0"), lost=(2, 1000)))
+    assert following.partitions() == ("us/p0",)
 
 
 async def test_who_calls_what_is_of_another_kind_is_told_of_which() -> None:
