@@ -7,7 +7,7 @@ It cannot always know, so whoever follows asks others, now and then (CLUSTER R13
 
 from __future__ import annotations
 
-import logging
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -20,13 +20,11 @@ from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire.calling import Caller
 from hadron.wire.messages import method, schema_pb2
 
-_log = logging.getLogger(__name__)
-
 _GET: Final = method("GetObjects")
 
 _QUIET_S: Final = 10.0
-"""A watch may tell nothing for so long before others are asked: two nodes, for one object each. A
-thousand idle clients cost a cluster two hundred such answers a second."""
+"""A watch may tell nothing for so long before the metadata set's leader is asked, for one object. A
+thousand idle clients cost it a hundred such answers a second, and no node a connection more."""
 
 _GRACE_S: Final = 2.0
 """By then a node in step has told of what others know already."""
@@ -60,31 +58,27 @@ class Elsewhere:
                     return
 
     async def _above(self, index: int, at: Caller) -> Caller | None:
-        """Ask the metadata set's leader and one of the others, each in turn."""
+        """Ask the metadata set's leader, which has the latest word, or, where that does not answer,
+        one of the others, each in turn."""
         session = self._session
         metadata = session.topology.metadata
         leader = session.topology.leader(metadata)
-        others = session.topology.addresses(session.endpoint.addresses)
-        others = [address for address in others if address != leader]
-        asked = [] if leader is None else [leader]
-        if others:
-            asked.append(others[self._turn % len(others)])
+        if leader is not None:
+            with contextlib.suppress(HadronError):
+                way = session.connection_now(metadata) or await session.connect_to(leader)
+                return way if await _index_at(way, latest=True) > index and way is not at else None
+        addresses = session.topology.addresses(session.endpoint.addresses)
+        if others := [address for address in addresses if address != leader]:
             self._turn += 1
-        for address in asked:
-            try:
-                way = session.connection_now(metadata) if address == leader else None
-                if way is None:
-                    way = await session.connect_to(address)
-                if way is not at and await _index_at(way) > index:
-                    return way
-            except HadronError as error:
-                _log.debug("%s does not say where its schema stands: %s", address, error)
+            with contextlib.suppress(HadronError):
+                way = await session.connect_to(others[self._turn % len(others)])
+                return way if await _index_at(way) > index and way is not at else None
         return None
 
 
-async def _index_at(way: Caller) -> int:
+async def _index_at(way: Caller, *, latest: bool = False) -> int:
     request = schema_pb2.GetObjectsRequest(
-        kind="Namespace", namespace=DEFAULT_NAMESPACE, name=DEFAULT_NAMESPACE
+        kind="Namespace", namespace=DEFAULT_NAMESPACE, name=DEFAULT_NAMESPACE, latest=latest
     )
     answer, _ = await way.request(_GET, request, timeout_s=ASK_TIMEOUT_S)
     return int(answer.metadata_index)
