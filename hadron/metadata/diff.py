@@ -16,6 +16,7 @@ from hadron.model.schema import SchemaObject, Spec, Tombstone, spec_to_json
 Action = Literal["created", "changed", "unchanged"]
 
 _CONTEXT_LINES: Final = 3
+_LOOK: Final = "look at what others have changed, and apply again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,11 @@ def plan(objects: Iterable[SchemaObject], existing: Mapping[Key, SchemaObject]) 
 
 
 def overtaken(
-    changes: Iterable[Change], since: int, gone_since: Iterable[Tombstone]
+    changes: Iterable[Change], since: int, gone_since: Iterable[Tombstone], forgotten_index: int
 ) -> Iterator[Problem]:
-    """What was changed or deleted after the schema's index `since`, where this was asked for.
-    Whoever asks again, because the answer was lost, finds what it wanted, or that others have gone
-    on."""
+    """What was changed or deleted after the schema's index `since`, where this was asked for, and
+    what may have been: deletions up to `forgotten_index` are not all in `gone_since`. Whoever asks
+    again, because the answer was lost, finds what it wanted, or that others have gone on."""
     gone = {key_of(each): each for each in gone_since}
     for change in changes:
         if change.action == "unchanged":
@@ -67,12 +68,15 @@ def overtaken(
         elif before is None and key_of(after) in gone:
             index, how = gone[key_of(after)].metadata_index, "deleted"
         if index:
-            yield Problem(
-                after.label,
-                (),
-                f"it was {how} at index {index}, after this was asked for at {since}",
-                hint="look at what others have changed, and apply again",
+            found = f"it was {how} at index {index}, after this was asked for at {since}"
+        elif before is None and since < forgotten_index:
+            found = (
+                f"it may have been deleted since this was asked for at index {since}: what was "
+                f"deleted up to {forgotten_index} is not remembered"
             )
+        else:
+            continue
+        yield Problem(after.label, (), found, hint=_LOOK)
 
 
 def render_diff(changes: Iterable[ShownChange]) -> str:

@@ -47,16 +47,18 @@ class Standing:
 
     Attributes:
         gone_since: what was deleted after the index that was asked for.
+        forgotten_index: of what was deleted up to here not all is in `gone_since`.
     """
 
     objects: dict[Key, SchemaObject]
     index: int
     gone_since: tuple[Tombstone, ...]
+    forgotten_index: int
 
     @classmethod
     def of(cls, catalog: Catalog, since: int | None) -> Standing:
         gone = () if since is None else tuple(catalog.deleted_since(since))
-        return cls(catalog.by_key(), catalog.metadata_index, gone)
+        return cls(catalog.by_key(), catalog.metadata_index, gone, catalog.forgotten_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class SchemaDriver(Part):
         changes = plan(objects, existing) if not problems else []
         problems += [each for change in changes for each in _refused_changes(change)]
         if since is not None:
-            problems += overtaken(changes, since, stands.gone_since)
+            problems += overtaken(changes, since, stands.gone_since, stands.forgotten_index)
         if problems:
             raise schema_error(problems)
         _check_answer(item for change in changes for item in (change.before, change.after) if item)

@@ -30,8 +30,11 @@ class Catalog:
         metadata_index: int,
         replica_sets: Iterable[RegisteredSet] = (),
         tombstones: Iterable[Tombstone] = (),
+        forgotten_index: int = 0,
     ) -> None:
         self.metadata_index = metadata_index
+        self.forgotten_index = forgotten_index
+        """Deletions up to here are not remembered one by one."""
         self.replica_sets = {item.name: item for item in replica_sets}
         """Those that the metadata set has registered, by name; not that one itself."""
         self._by_name: dict[tuple[str, str, str], SchemaObject] = {}
@@ -57,7 +60,8 @@ class Catalog:
     def _remember(self, tombstone: Tombstone) -> None:
         self._gone[tombstone.id] = tombstone
         if len(self._gone) > MAX_TOMBSTONES:
-            self._gone.popitem(last=False)
+            _, oldest = self._gone.popitem(last=False)
+            self.forgotten_index = max(self.forgotten_index, oldest.metadata_index)
 
     def _remove(self, tombstone: Tombstone) -> None:
         object_id = tombstone.id
@@ -188,7 +192,8 @@ class Catalog:
         return item.name if item is not None else f"#{object_id}"
 
     def deleted_since(self, index: int) -> Iterator[Tombstone]:
-        """Deletions after the metadata index `index`, the latest first, as far as remembered."""
+        """Deletions after the metadata index `index`, the latest first, as far as remembered: all
+        of them after `forgotten_index`."""
         latest_first = reversed(self._gone.values())
         return takewhile(lambda each: each.metadata_index > index, latest_first)
 

@@ -34,6 +34,7 @@ def load(db: Database) -> Catalog:
         schema.current_index(db),
         registry.registered_sets(db),
         schema.tombstones(db),
+        schema.forgotten_index(db),
     )
 
 

@@ -16,6 +16,7 @@ from hadron.metadata.driver import SchemaDriver
 from hadron.model.errors import SchemaError
 from hadron.model.schema import Retention, SchemaObject, Spec, StreamSpec
 from hadron.model.services import ExchangeSpec
+from hadron.serving import catalog
 from hadron.serving.tests.stack import SET, Stack, leading
 from hadron.state.schema import DeleteObjects
 from hadron.state.streams.retention import Kept
@@ -130,6 +131,23 @@ async def test_what_was_deleted_while_it_was_judged_is_not_made_anew(driver: Dri
     driver.delete_meanwhile("other")
     # Who does not say where the schema stood wants it whatever there was.
     assert await driver.apply(stream("other", 1)) == {"other": "created"}
+
+
+async def test_what_was_deleted_too_long_ago_to_be_remembered_is_not_made_anew(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, somebody else has deleted it, and as much else as is remembered."""
+    monkeypatch.setattr(catalog, "MAX_TOMBSTONES", 2)
+    since = driver.stack.catalog.metadata_index
+    for name in ("x", "a", "b"):
+        await driver.apply(stream(name, 7))
+        await driver.delete(name)
+    with pytest.raises(SchemaError, match=f"deleted since this was asked for at index {since}"):
+        await driver.apply(stream("x", 7), since=since)
+    # Of what is there it is known when it was changed.
+    assert await driver.apply(stream("other", 9), since=since) == {"other": "changed"}
+    now = driver.stack.catalog.metadata_index
+    assert await driver.apply(stream("x", 7), since=now) == {"x": "created"}
 
 
 async def test_a_refusal_is_of_the_schema_as_it_is(driver: Driver) -> None:

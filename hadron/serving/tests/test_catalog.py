@@ -12,7 +12,13 @@ from hadron.model.schema import SchemaObject, StreamSpec, Tombstone
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Leading
 from hadron.serving.schema_copy import load
-from hadron.state.schema import MAX_TOMBSTONES, ApplySchema, DeleteObjects, ObjectChange
+from hadron.state.schema import (
+    MAX_TOMBSTONES,
+    ApplySchema,
+    DeleteObjects,
+    ObjectChange,
+    forget_tombstones,
+)
 
 SPEC = StreamSpec(partitions=("local/p0",))
 
@@ -52,6 +58,7 @@ def test_only_so_many_names_are_kept() -> None:
     assert catalog.name_of(1) == "s1"
     catalog.change(20_000, deleted=[Tombstone(20_000, 15_000, "Stream", "default", "latest")])
     assert [catalog.name_of(number) for number in (1, 2, 15_000)] == ["#1", "s2", "latest"]
+    assert catalog.forgotten_index == 1
 
 
 def test_names_are_read_back_from_the_tables() -> None:
@@ -60,7 +67,11 @@ def test_names_are_read_back_from_the_tables() -> None:
         ApplySchema(0, (ObjectChange("Stream", "default", "a", '{"partitions":["local/p0"]}'),))
     )
     tables.submit(DeleteObjects(1, (made[0].id,)))
-    assert load(tables.db).name_of(made[0].id) == "a"
+    loaded = load(tables.db)
+    assert loaded.name_of(made[0].id) == "a"
+    assert loaded.forgotten_index == 0
+    forget_tombstones(tables.db, 2)
+    assert load(tables.db).forgotten_index == 2
 
 
 def test_a_leader_that_is_behind_says_so_and_not_that_there_is_nothing() -> None:

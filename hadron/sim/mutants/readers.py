@@ -89,7 +89,8 @@ plant(
         "        async with nullcontext() if is_dry else self._one_at_a_time:\n"
         "            while True:\n"
         "                index = self._catalog.metadata_index\n"
-        "                stands = Standing(stood.objects, index, stood.gone_since)\n"
+        "                gone = stood.gone_since, stood.forgotten_index\n"
+        "                stands = Standing(stood.objects, index, *gone)\n"
         "                refusal = None\n",
     ),
     scenarios=(_CHANGED,),
