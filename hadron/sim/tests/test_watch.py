@@ -319,7 +319,7 @@ EDITED: dict[str, tuple[str, tuple[Patch, ...]]] = {
     "D2 a group is served as the tables have it": (
         "member-that-joins-during-a-reset",
         (
-            Edit("delivery.groups:Groups._find_or_make", "if reading.is_old:", "if False:"),
+            Edit("delivery.groups:Groups._find_or_make", "reading.is_old or", ""),
             Edit(
                 "delivery.groups:Groups.reset",
                 "                self._send_away((stream_id, name), PeerError(*reason))\n",
