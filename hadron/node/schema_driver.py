@@ -55,6 +55,8 @@ def schema_driver(
             partition=partition,
             at_ms=max(1, before_ms),
             with_bytes=True,
+            # Another one may lead by now, whom nobody here has heard of, and keep more.
+            confirmed=True,
             metadata_index=leading.catalog.metadata_index,
         )
         while True:
@@ -64,14 +66,11 @@ def schema_driver(
             except MetadataBehindError:
                 # It has not heard of this stream yet, and soon will have.
                 await trio.sleep(_ADOPTED_WITHIN_S)
-        (there,) = answer.partitions
-        if not there.HasField("bytes"):
+        there = answer.partitions[0] if len(answer.partitions) == 1 else None
+        if there is None or not there.HasField("bytes"):
             raise PeerError(f"{partition} does not tell how many bytes it has kept")
-        return Kept(
-            there.next_offset - there.first_offset,
-            there.at_offset - there.first_offset,
-            there.bytes,
-        )
+        older = max(0, there.at_offset - there.first_offset)
+        return Kept(there.next_offset - there.first_offset, older, there.bytes)
 
     metadata = "" if owner == name else owner
     return SchemaDriver(controller, leading.catalog, known_sets, seek, count_kept, metadata)

@@ -334,6 +334,9 @@ async def _answer_offsets(
     leading: Leading, call: _Offsets, stream_id: int, request: streams_pb2.OffsetsRequest
 ) -> None:
     at_ms = request.at_ms
+    if request.confirmed:
+        # First: that there is nothing here is an answer too.
+        await leading.controller.confirm_leadership()
     try:
         limits = leading.visible.bounds(stream_id)
     except NotFoundError:
@@ -348,8 +351,6 @@ async def _answer_offsets(
         size = await leading.controller.query(lambda db: kept_bytes(db, stream_id))
     before = request.before if request.HasField("before") else limits.next_offset
     ballot = await leading.visible.ballot_before(stream_id, before)
-    if request.confirmed:
-        await leading.controller.confirm_leadership()
     call.send(
         streams_pb2.OffsetsResponse(
             partitions=[

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -528,7 +529,7 @@ async def test_a_partition_that_comes_back_loses_nothing_that_nobody_has_counted
         assert [len(each.value) async for each in client.read("s")] == [2_000] * 3
 
 
-@pytest.mark.parametrize("answer", ["older", "lost", "behind"])
+@pytest.mark.parametrize("answer", ["older", "lost", "behind", "nothing"])
 async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -542,7 +543,7 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
         told = await asked(self, replica_set, called, request)
         for each in told.partitions:
             each.ClearField("bytes")
-        return told
+        return told if answer != "nothing" else streams_pb2.OffsetsResponse()
 
     monkeypatch.setattr(Discovery, "ask_leader", ask)
     async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
@@ -552,6 +553,42 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
         with pytest.raises(SchemaError) as refused:
             await client.apply([SchemaObject(kind="Stream", name="s", spec=shorter)])
         assert f"unknown at {EU}, which did not tell" in str(refused.value)
+
+
+async def test_a_shorter_retention_is_refused_where_a_deposed_leader_tells_of_nothing(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """Another one leads, beyond a cut, and has records that nobody has counted."""
+    async with running_cluster(tmp_path, {META: 1, EU: 3}) as cluster:
+        meta, eu = cluster[META], cluster[EU]
+        stream_id = await stream(cluster, "s", EU)
+        await in_step(cluster)
+        cluster.cut([meta.host("n1"), eu.host("n1")], [eu.host("n2"), eu.host("n3")])
+        nodes = tuple(
+            replace(each, role="leader" if each.name == "n2" else "replica")
+            for each in eu.config.nodes
+        )
+        eu.configs = dict.fromkeys(("n2", "n3"), replace(eu.config, epoch=2, nodes=nodes))
+        await eu.crash("n2", "n3")
+        await eu.start("n2", "n3")
+        await eu.wait_for("serving", lambda: eu.status("n2").state == "serving")
+        async with eu.connection("n2") as connection:
+            request = streams_pb2.ProduceRequest(stream_id=stream_id)
+            await connection.request(PRODUCE, request, [encode_values([b"x" * 2_000] * 5, 1)])
+        shorter = schema_pb2.ApplySchemaRequest(
+            objects=[
+                schema_pb2.SchemaObject(
+                    kind="Stream",
+                    name="s",
+                    spec_json=spec_to_json(
+                        StreamSpec(partitions=(EU,), retention=Retention(max_bytes=3_000))
+                    ).decode(),
+                )
+            ]
+        )
+        async with meta.connection("n1") as connection:
+            with pytest.raises(SchemaError, match="did not tell"):
+                await connection.request(APPLY, shorter)
 
 
 async def test_what_a_leader_asks_of_other_sets_says_who_asks(
